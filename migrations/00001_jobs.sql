@@ -117,11 +117,9 @@ CREATE INDEX jobs_due ON ojs.jobs (due_at) WHERE due_at IS NOT NULL;
 -- The remaining indexes are partial, with IS NOT NULL on a column that live jobs leave NULL (or set once), so state
 -- changes of ordinary jobs do not write them.
 
--- DeadLetterListPage, DeadLetterCount, DeadLetterListForBulk, DeadLetterDelete: pages by key, newest or oldest first.
-CREATE INDEX jobs_dead_letter ON ojs.jobs (dead_lettered_at, id) WHERE dead_lettered_at IS NOT NULL;
-
--- MetricsDeadLetters: counts dead letters per queue by an index-only scan.
-CREATE INDEX jobs_dead_letter_queue ON ojs.jobs (queue) WHERE dead_lettered_at IS NOT NULL;
+-- DeadLetterListPage, DeadLetterCount, DeadLetterListForBulk, DeadLetterDelete: pages by key, newest or oldest first. MetricsDeadLetters counts
+-- per queue by an index-only scan; an index of its own would cost each insert and each claim 1.5 µs.
+CREATE INDEX jobs_dead_letter ON ojs.jobs (dead_lettered_at, id) INCLUDE (queue) WHERE dead_lettered_at IS NOT NULL;
 
 -- JobDiscardedListPage, JobDiscardedCount, JobDiscardedPrune: in ojs.jobs only discarded jobs have finished_at.
 CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS NOT NULL;
@@ -138,8 +136,8 @@ CREATE INDEX jobs_unique ON ojs.jobs (unique_key, state, created_at, id) WHERE u
 CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE octet_length(unique_key) = 64;
 
 -- JobListPage, JobListFloor, JobCountPage, JobListForBulk for a tenant: its jobs by id. With the predicate lane <> '', which follows from
--- lane > …, the planner answered ojs.explain_lanes by reading this whole index for each lane (14 500 buffers).
-CREATE INDEX jobs_tenant ON ojs.jobs (split_part(lane, '/', 1), id) WHERE split_part(lane, '/', 1) <> '';
+-- lane > …, the planner answered ojs.explain_lanes by reading this whole index for each lane (14 500 buffers). Each insert and claim of any job evaluates the predicate, so it is cheap: lanes of keys without tenant are in the index, too.
+CREATE INDEX jobs_tenant ON ojs.jobs (split_part(lane, '/', 1), id) WHERE octet_length(lane) > 0;
 
 -- LimitAdmit: the jobs that wait for a rate limit, in the order in which it lets them through.
 CREATE INDEX jobs_waiting ON ojs.jobs (limit_key, priority DESC, limit_seq) WHERE limit_seq IS NOT NULL;
@@ -162,7 +160,7 @@ CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
 CREATE INDEX jobs_done_unique ON ojs.jobs_done (unique_key, state, created_at, id) WHERE unique_key IS NOT NULL;
 
 -- JobListPage, JobListFloor, JobCountPage, JobListForBulk for a tenant: its completed and cancelled jobs by id.
-CREATE INDEX jobs_done_tenant ON ojs.jobs_done (split_part(lane, '/', 1), id) WHERE split_part(lane, '/', 1) <> '';
+CREATE INDEX jobs_done_tenant ON ojs.jobs_done (split_part(lane, '/', 1), id) WHERE octet_length(lane) > 0;
 
 -- queues has a row for each queue that has a job, had one in the last 30 days, or was paused or set up.
 CREATE TABLE ojs.queues (

@@ -516,6 +516,36 @@ END
 $$;
 -- +goose StatementEnd
 
+-- What RelayScan reads behind the watermark: the numbers that are visible, in order, up to span behind it; the last visible one, also beyond
+-- that, 0 if there is none; and the last place that is taken at the watermark. PL/pgSQL gives the bounds to the statements as parameters, so
+-- each opens the one or two partitions that it needs. In RelayScan they would come from a subquery: 5 µs a pass for each partition
+-- of the log. No row has a number above the last that was drawn, so the search for the head leaves out the partitions made ahead.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_numbers(watermark bigint, span bigint, OUT numbers bigint[], OUT head bigint, OUT last_sub integer)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    drawn bigint := (SELECT s.last_value FROM ojs.event_seq s);
+BEGIN
+    numbers := ARRAY(SELECT e.seq FROM ojs.events e WHERE e.seq > watermark AND e.seq <= watermark + span ORDER BY e.seq);
+    IF drawn > watermark + span THEN
+        head := (SELECT e.seq FROM ojs.events e WHERE e.seq > watermark + span AND e.seq <= drawn ORDER BY e.seq DESC LIMIT 1);
+    END IF;
+    head := COALESCE(head, numbers[cardinality(numbers)], 0);
+    last_sub := COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = watermark ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0);
+END
+$$;
+-- +goose StatementEnd
+
+-- Whether the transaction of a number has committed its row. In PL/pgSQL for the reason of event_numbers.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_is_visible(number bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM ojs.events e WHERE e.seq = number AND e.sub = 0);
+END
+$$;
+-- +goose StatementEnd
+
 -- The position behind all published rows, as seq * 65536 + sub.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_place() RETURNS bigint
@@ -905,6 +935,8 @@ DROP FUNCTION ojs.history_type(text, boolean, text, text);
 DROP FUNCTION ojs.in_history(text);
 DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
+DROP FUNCTION ojs.event_is_visible(bigint);
+DROP FUNCTION ojs.event_numbers(bigint, bigint);
 DROP FUNCTION ojs.event_place();
 DROP FUNCTION ojs.event_last();
 DROP FUNCTION ojs.event_newest(bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz, text);

@@ -17,6 +17,27 @@ CREATE TABLE ojs.tenant_counts (
 -- queues_prune: the tenants of a queue.
 CREATE INDEX tenant_counts_queue ON ojs.tenant_counts (queue);
 
+-- Counts the events behind (after_seq, after_sub) up to upto, without those of the numbers passed, as RelayPublish selects them. It calls this only
+-- if one of them has a lane: as a part of RelayPublish it would cost each pass 3 to 5 %.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.tenant_counts_add(after_seq bigint, after_sub integer, upto bigint, passed bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO ojs.tenant_counts AS c (tenant, queue, state, count)
+    SELECT split_part(p.lane, '/', 1), p.queue, v.state, sum(v.n)
+    FROM (
+        SELECT e.lane, e.queue, e.from_state, e.to_state FROM ojs.events e
+        WHERE (e.seq, e.sub) > (after_seq, after_sub) AND e.seq >= after_seq AND e.seq <= upto AND e.seq <> ALL(passed) AND e.lane <> ''
+        ORDER BY e.seq, e.sub LIMIT 5000
+    ) p CROSS JOIN LATERAL (VALUES (p.to_state, 1), (p.from_state, -1)) v (state, n)
+    WHERE split_part(p.lane, '/', 1) <> '' AND p.queue IS NOT NULL AND v.state IS NOT NULL
+    GROUP BY 1, 2, 3 HAVING sum(v.n) <> 0 ORDER BY 1, 2, 3
+    ON CONFLICT (tenant, queue, state) DO UPDATE SET count = c.count + EXCLUDED.count;
+    RETURN true;
+END
+$$;
+-- +goose StatementEnd
+
 -- The unique key under which a job of a tenant is stored, for the one that its client has sent or that its policy gives.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.tenant_key(tenant text, key text) RETURNS text
@@ -65,6 +86,7 @@ $$;
 DROP FUNCTION ojs.tenant_of(jsonb);
 DROP TABLE ojs.tenancy;
 DROP FUNCTION ojs.tenant_key(text, text);
+DROP FUNCTION ojs.tenant_counts_add(bigint, integer, bigint, bigint[]);
 DROP TABLE ojs.tenant_counts;
 DROP FUNCTION ojs.job_lane(text, text, json);
 -- +goose StatementBegin

@@ -345,6 +345,7 @@ DECLARE
     max_s        CONSTANT bigint := 3153600000; -- 36 500 days
     retry_names  CONSTANT text[] := '{max_attempts,initial_interval,max_interval,backoff_coefficient,jitter,non_retryable_errors,
         on_exhaustion,backoff_strategy}';
+    own_fields   text[]; -- of the retry policy in options
     now          timestamptz := clock_timestamp();
     given        jsonb := '{}';
     job_id       uuid := ojs.new_id(now);
@@ -491,11 +492,16 @@ BEGIN
         timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);
         visible_ms := COALESCE(visible_ms, inherited.visible_ms);
         max_attempts := COALESCE(max_attempts, inherited.max_attempts);
-        IF inherited.retry IS NOT NULL THEN -- its fields under those that the options give
+        -- Its fields under those that the options give. on_exhaustion gets the one form that makes_dead_letters finds; null is as if not sent.
+        IF inherited.retry IS NOT NULL THEN
+            own_fields := ARRAY(SELECT ojs.retry_field(k) FROM jsonb_object_keys(COALESCE(retry, '{}')) k);
             SELECT '{' || string_agg(to_json(m.key)::text || ':' || m.value::text, ',') || '}' INTO policy
             FROM (SELECT r.key, r.value FROM json_each(inherited.retry) r
-                WHERE r.key NOT IN ('max_attempts', 'maxAttempts') AND NOT ojs.retry_field(r.key) = ANY(ARRAY(SELECT ojs.retry_field(k) FROM jsonb_object_keys(COALESCE(retry, '{}')) k))
-                UNION ALL SELECT p.key, p.value FROM json_each(policy) p) m;
+                WHERE ojs.retry_field(r.key) NOT IN ('max_attempts', 'on_exhaustion') AND NOT ojs.retry_field(r.key) = ANY(own_fields)
+                UNION ALL SELECT 'on_exhaustion', to_json(COALESCE(inherited.retry ->> 'on_exhaustion', inherited.retry ->> 'onExhaustion'))
+                WHERE NOT 'on_exhaustion' = ANY(own_fields)
+                UNION ALL SELECT p.key, p.value FROM json_each(policy) p) m
+            WHERE json_typeof(m.value) <> 'null';
         END IF;
     END IF;
 

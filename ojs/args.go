@@ -8,9 +8,10 @@ import (
 	"reflect"
 )
 
-// JobArgs are arguments that know the type of their job, for [Enqueue], [RequestFor] and [Register].
+// JobArgs are arguments that know the type of their job, for [Enqueue], [RequestFor] and [Register]. The type is asked when a
+// handler is registered and at each enqueue.
 type JobArgs interface {
-	// JobType is asked of the zero value, too.
+	// JobType is asked of the zero value, too. It must not depend on fields, and the zero value of a pointer type is nil.
 	JobType() string
 }
 
@@ -28,6 +29,7 @@ type Tuple struct{}
 var tupleType = reflect.TypeFor[Tuple]()
 
 // encodeArgs gives the JSON array for the arguments of a job; see Arguments in the package documentation.
+// Raw JSON is sent as it is. A pointer is followed, so that a pointer to a Tuple is one too.
 func encodeArgs(args any) (json.RawMessage, error) {
 	if raw, ok := args.(json.RawMessage); ok {
 		return wrapArgs(raw)
@@ -80,6 +82,8 @@ func tupleFields(v reflect.Value) (fields []reflect.Value, ok bool) {
 }
 
 // decodeArgs reads args into what a handler asks for: a pointer to a struct, a slice, a scalar, or json.RawMessage.
+// Of an array that is too short the rest stays zero, and what an array has too much is passed over: workers and producers of
+// different versions must understand each other. All elements that do not fit are reported, not only the first.
 func decodeArgs(data json.RawMessage, into any) error {
 	if raw, ok := into.(*json.RawMessage); ok {
 		*raw = data

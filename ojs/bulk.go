@@ -8,9 +8,11 @@ import (
 )
 
 // Bulk chooses the jobs of a bulk change: those with the IDs, or all that pass the Filter, of which one call takes the oldest 10 000.
+// IDs and Filter exclude each other.
 type Bulk struct {
 	IDs    []string
 	Filter *BulkFilter
+	// With Atomic, one job that cannot be changed leaves all as they are: their items are rolled_back, and Succeeded is 0.
 	Atomic bool // all jobs or none
 }
 
@@ -43,7 +45,7 @@ func (f *BulkFilter) wire() map[string]any {
 	return o
 }
 
-// BulkChange is what became of the jobs of a bulk change.
+// BulkChange is what became of the jobs of a bulk change. With HasMore, call again until it is false.
 type BulkChange struct {
 	Matched   int              `json:"total_matched"`
 	Succeeded int              `json:"succeeded"`
@@ -59,21 +61,24 @@ type BulkChangeItem struct {
 	Reason string `json:"reason"` // of a job that was skipped
 }
 
-// CancelJobs cancels jobs that wait. Without states the filter takes available and scheduled ones.
+// CancelJobs cancels jobs that wait. Without states the filter takes available and scheduled ones. Active jobs are skipped;
+// cancel those one by one, with [Client.Cancel].
 func (c *Client) CancelJobs(ctx context.Context, jobs Bulk) (*BulkChange, error) {
 	return c.bulkChange(ctx, "cancel", jobs)
 }
 
 // RetryJobs makes discarded jobs, and those in backoff, available. Without states the filter takes discarded ones.
+// A job whose unique key another job has is skipped.
 func (c *Client) RetryJobs(ctx context.Context, jobs Bulk) (*BulkChange, error) {
 	return c.bulkChange(ctx, "retry", jobs)
 }
 
-// DeleteJobs deletes jobs that have ended. The filter must have states.
+// DeleteJobs deletes jobs that have ended. The filter must have states. Ids of deleted jobs are free again.
 func (c *Client) DeleteJobs(ctx context.Context, jobs Bulk) (*BulkChange, error) {
 	return c.bulkChange(ctx, "delete", jobs)
 }
 
+// A new key for each call lets the client repeat it after a lost answer without changing more jobs than the first try did.
 func (c *Client) bulkChange(ctx context.Context, action string, jobs Bulk) (*BulkChange, error) {
 	body := map[string]any{}
 	if jobs.Filter != nil {

@@ -16,12 +16,13 @@ import (
 	"time"
 )
 
-// Config describes a [Client].
+// Config describes a [Client]. The zero value of a field has the default that is named; only URL or Transport must be set.
 type Config struct {
 	URL   string // of the server, such as http://localhost:8080
 	Token string // an API key, if the server wants one
 
 	// Transport replaces HTTP to URL with Token, for tests and for requests that need more than a token.
+	// URL and Token are not looked at if it is set.
 	Transport Transport
 
 	// MaxRetries is how often a request is sent again that the server has not carried out (429, 503, no connection), or that can be
@@ -32,9 +33,11 @@ type Config struct {
 	Logger *slog.Logger // nil: slog.Default
 }
 
-// Client talks to a server. It is made by NewClient and used by any number of goroutines.
+// Client talks to a server. It is made by NewClient and used by any number of goroutines. It keeps no state of the server, so
+// one for the whole program is enough: its connections are shared.
 type Client struct {
-	// Middleware wraps the enqueue of jobs.
+	// Middleware wraps the enqueue of jobs. It may be changed at any time; enqueues that have begun keep the chain that they
+	// began with.
 	Middleware Middlewares[EnqueueMiddleware]
 
 	transport Transport
@@ -42,7 +45,8 @@ type Client struct {
 	logger    *slog.Logger
 }
 
-// NewClient checks the configuration. It does not call the server.
+// NewClient checks the configuration. It does not call the server. The only error is a URL that is none. Whether the server can
+// be reached shows with the first call, or with [Client.Health].
 func NewClient(config Config) (*Client, error) {
 	c := &Client{transport: config.Transport, retries: config.MaxRetries, logger: cmp.Or(config.Logger, slog.Default())}
 	if c.retries == 0 {
@@ -65,7 +69,8 @@ func (c *Client) Close() {
 	}
 }
 
-// call is a request whose answer is decoded.
+// call is a request whose answer is decoded. once is for callers with a loop of their own, which must not wait for the
+// repetitions of a single call: the worker's fetch, heartbeat and reports.
 type call struct {
 	method, path string
 	query        url.Values
@@ -82,12 +87,13 @@ func get(path string, query url.Values) call {
 	return call{method: http.MethodGet, path: path, query: query, repeatable: true}
 }
 
-// post is a request whose effect must not come twice.
+// post is a request whose effect must not come twice. It is sent again only after errors that say that nothing was done.
 func post(path string, body any) call {
 	return call{method: http.MethodPost, path: path, body: body}
 }
 
-// again marks a request that has no further effect if it is sent twice.
+// again marks a request that has no further effect if it is sent twice. An id, a key of idempotency or the nature of the call
+// must give that guarantee.
 func (r call) again() call {
 	r.repeatable = true
 	return r
@@ -99,7 +105,9 @@ func (c *Client) do(ctx context.Context, r call, out any) error {
 	return err
 }
 
-// repeat is do. unknown reports whether a try before the last one may have been carried out.
+// repeat is do. unknown reports whether a try before the last one may have been carried out. The body is encoded once, so that
+// every try sends the same bytes and the same id. unknown tells the caller that a refusal of the last try, such as a duplicate,
+// may be the work of an earlier one.
 func (c *Client) repeat(ctx context.Context, r call, out any) (unknown bool, err error) {
 	request := &Request{Method: r.method, Path: r.path, Query: r.query, Header: r.header, Wait: r.wait}
 	if r.body != nil {
@@ -108,7 +116,7 @@ func (c *Client) repeat(ctx context.Context, r call, out any) (unknown bool, err
 		}
 	}
 	for n := 0; ; n++ {
-		err = c.try(ctx, request, r.accept, out)
+		_, err = c.try(ctx, request, r.accept, out)
 		if err == nil || r.once || n >= c.retries || ctx.Err() != nil || !Retryable(err) || (OutcomeUnknown(err) && !r.repeatable) {
 			return unknown, err
 		}
@@ -119,33 +127,36 @@ func (c *Client) repeat(ctx context.Context, r call, out any) (unknown bool, err
 	}
 }
 
-// try sends a request once.
-func (c *Client) try(ctx context.Context, request *Request, accept int, out any) error {
+// try sends a request once. Every error is an *Error or a *TransportError, whatever the transport returned. header is that of the
+// answer, also of a refusal.
+func (c *Client) try(ctx context.Context, request *Request, accept int, out any) (header http.Header, err error) {
 	answer, err := c.transport.Do(ctx, request)
 	if err != nil {
 		if t := (*TransportError)(nil); errors.As(err, &t) {
-			return err
+			return nil, err
 		}
-		return &TransportError{Method: request.Method, Path: request.Path, Sent: true, Err: err}
+		return nil, &TransportError{Method: request.Method, Path: request.Path, Sent: true, Err: err}
 	}
 	body, err := io.ReadAll(answer.Body)
 	err = errors.Join(err, answer.Body.Close())
+	// Redirects that the transport has not followed count as refusals.
 	if err == nil && answer.Status >= 300 {
 		refused := refusal(request, answer, body)
 		if t := (*TransportError)(nil); answer.Status != accept || !errors.As(refused, &t) {
-			return refused
+			return answer.Header, refused
 		}
 	}
 	if err == nil && out != nil && len(body) > 0 {
 		err = json.Unmarshal(body, out)
 	}
 	if err != nil {
-		return &TransportError{Method: request.Method, Path: request.Path, Status: answer.Status, Sent: true, Err: fmt.Errorf("read the answer: %w", err)}
+		return answer.Header, &TransportError{Method: request.Method, Path: request.Path, Status: answer.Status, Sent: true, Err: fmt.Errorf("read the answer: %w", err)}
 	}
-	return nil
+	return answer.Header, nil
 }
 
-// refusal is the error of an answer that is no success.
+// refusal is the error of an answer that is no success. A body without a code comes from a proxy, or from something else than a
+// server of the Open Job Spec; its first 200 bytes are quoted.
 func refusal(request *Request, answer *Response, body []byte) error {
 	var refused struct {
 		Error json.RawMessage `json:"error"`
@@ -180,7 +191,8 @@ const (
 	maxWait   = 30 * time.Second
 )
 
-// retryWait is the time before a request is sent again after n+1 failures.
+// retryWait is the time before a request is sent again after n+1 failures. A wait that the server asked for is kept and
+// lengthened by up to a tenth; one that the client chooses varies by half.
 func retryWait(err error, n int) time.Duration {
 	if after := RetryAfter(err); after > 0 {
 		return jitter(min(after, maxWait), 1, 1.1)

@@ -215,6 +215,12 @@ func TestEnqueueBody(t *testing.T) {
 		"retry":{"max_attempts":4,"initial_interval":"PT1.5S","max_interval":"PT60S","backoff_coefficient":3,"backoff_strategy":"linear","jitter":false,
 		"non_retryable_errors":["a.*"],"on_exhaustion":"discard"}}}`, string(data))
 
+	short := ojs.NewRequest("t", nil, ojs.WithTimeout(time.Nanosecond))
+	short.VisibilityTimeout = 1500 * time.Microsecond
+	data, err = json.Marshal(short)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"t","args":[],"options":{"timeout_ms":1,"visibility_timeout_ms":2}}`, string(data), "0 would be the default")
+
 	_, err = json.Marshal(ojs.NewRequest("t", func() {}))
 	require.ErrorContains(t, err, "encode args")
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Cron is a schedule that makes jobs.
+// Cron is a schedule that makes jobs. Job is a template: its ID is not used, and its Delay counts from each tick. Fields and
+// expressions: docs/reference/scheduling.md, Cron fields.
 type Cron struct {
 	Name        string
 	Expression  string // five or six fields, or @hourly and the like
@@ -37,7 +38,7 @@ type CronInfo struct {
 	CreatedAt   time.Time       `json:"created_at"`
 }
 
-// CronRun is a tick of a cron.
+// CronRun is a tick of a cron. JobID is empty for a tick that made no job; Reason then says why.
 type CronRun struct {
 	JobID       string    `json:"job_id"`
 	State       JobState  `json:"state"`
@@ -91,7 +92,7 @@ type CronChange struct {
 	Options     map[string]any // of its jobs, by their names in docs/reference/jobs.md; nil as a value removes one
 }
 
-// UpdateCron changes a part of a cron.
+// UpdateCron changes a part of a cron. A change of the expression or the time zone computes the next tick anew.
 func (c *Client) UpdateCron(ctx context.Context, name string, change CronChange) (*CronInfo, error) {
 	m := optionSet{}
 	m.text("expression", change.Expression)
@@ -117,7 +118,7 @@ func (c *Client) UpdateCron(ctx context.Context, name string, change CronChange)
 	return c.cronCall(ctx, call{method: http.MethodPatch, path: cronPath(name, ""), body: m, repeatable: true})
 }
 
-// PauseCron stops the ticks of a cron.
+// PauseCron stops the ticks of a cron. Ticks of the pause are not made up for.
 func (c *Client) PauseCron(ctx context.Context, name string) (*CronInfo, error) {
 	return c.cronCall(ctx, post(cronPath(name, "/pause"), nil).again())
 }
@@ -127,7 +128,8 @@ func (c *Client) ResumeCron(ctx context.Context, name string) (*CronInfo, error)
 	return c.cronCall(ctx, post(cronPath(name, "/resume"), nil).again())
 }
 
-// TriggerCron makes a job now.
+// TriggerCron makes a job now. The schedule stays as it is. The request is not repeated after a lost answer, because each one
+// makes a job.
 func (c *Client) TriggerCron(ctx context.Context, name string) (*JobInfo, error) {
 	return c.jobCall(ctx, post(cronPath(name, "/trigger"), nil))
 }

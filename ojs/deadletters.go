@@ -41,7 +41,8 @@ func (c *Client) GetDeadLetter(ctx context.Context, id string) (*JobInfo, error)
 	return c.jobCall(ctx, get(deadLetterPath(id), nil))
 }
 
-// RetryDeadLetter makes a discarded job available again, with all its attempts.
+// RetryDeadLetter makes a discarded job available again, with all its attempts. The request is not repeated after a lost
+// answer: read the job to find out.
 func (c *Client) RetryDeadLetter(ctx context.Context, id string) (*JobInfo, error) {
 	return c.jobCall(ctx, post(deadLetterPath(id)+"/retry", nil))
 }
@@ -64,7 +65,8 @@ func (c *Client) DeleteDeadLetter(ctx context.Context, id string) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: deadLetterPath(id)}, nil)
 }
 
-// PurgeDeadLetters deletes all dead letters that match, and says how many they were.
+// PurgeDeadLetters deletes all dead letters that match, and says how many they were. They cannot be brought back. An empty
+// filter matches all.
 func (c *Client) PurgeDeadLetters(ctx context.Context, filter DeadLetterFilter) (deleted int, err error) {
 	var answer struct {
 		Deleted int `json:"deleted"`

@@ -9,11 +9,12 @@ import (
 
 // Delivery is one event on its way to one subscription.
 type Delivery struct {
-	ID             string    `json:"id"`
-	SubscriptionID string    `json:"subscription_id"`
-	EventID        string    `json:"event_id"`
-	EventType      string    `json:"event_type"`
-	Subject        string    `json:"subject"`
+	ID             string `json:"id"`
+	SubscriptionID string `json:"subscription_id"`
+	EventID        string `json:"event_id"`
+	EventType      string `json:"event_type"`
+	Subject        string `json:"subject"`
+	// Of these, delivered, dead and cancelled are final; failed waits for its next attempt.
 	Status         string    `json:"status"` // pending, delivering, delivered, failed, dead, cancelled
 	AttemptCount   int       `json:"attempt_count"`
 	LastStatusCode int       `json:"last_status_code"` // 0: no response
@@ -46,7 +47,7 @@ type DeliveryFilter struct {
 	PageOptions
 }
 
-// ListDeliveries lists the deliveries of webhooks, the newest first.
+// ListDeliveries lists the deliveries of webhooks, the newest first. They are kept for a time that the server sets.
 func (c *Client) ListDeliveries(ctx context.Context, filter DeliveryFilter) (*Page[Delivery], error) {
 	query := url.Values{}
 	setText(query, "subscription_id", filter.SubscriptionID)
@@ -59,7 +60,7 @@ func (c *Client) ListDeliveries(ctx context.Context, filter DeliveryFilter) (*Pa
 	return list[Delivery](ctx, c, "/webhooks/deliveries", query, "deliveries", "items")
 }
 
-// GetDelivery reads a delivery with its attempts.
+// GetDelivery reads a delivery with its attempts. Servers wrap the object or show it at the top level; both are read.
 func (c *Client) GetDelivery(ctx context.Context, id string) (*Delivery, error) {
 	var answer struct {
 		Wrapped *Delivery `json:"delivery"`
@@ -78,6 +79,7 @@ func (c *Client) RetryDelivery(ctx context.Context, id string) error {
 }
 
 // ReplayWebhook delivers events of a time again: those whose deliveries have failed for good, or with all every one. It says how many.
+// After a lost answer it is not repeated.
 func (c *Client) ReplayWebhook(ctx context.Context, id string, since, until time.Time, all bool) (enqueued int, err error) {
 	body := optionSet{}
 	body.time("since", since)

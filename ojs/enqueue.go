@@ -9,23 +9,30 @@ import (
 	"strings"
 )
 
-// Enqueue makes a job. args are described under Arguments in the package documentation.
+// Enqueue makes a job. args are described under Arguments in the package documentation. It returns when the server has stored
+// the job: a nil error means that the job will not be lost. The client chooses the id, unless [WithID] does, and repeats a
+// request whose answer was lost; the job is made once. An error for which [OutcomeUnknown] is true leaves it open whether there
+// is a job.
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*JobInfo, error) {
 	return c.EnqueueRequest(ctx, NewRequest(jobType, args, options...))
 }
 
-// Enqueue makes a job of the type that its arguments name.
+// Enqueue makes a job of the type that its arguments name. It is [Client.Enqueue] otherwise.
 func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*JobInfo, error) {
 	return c.EnqueueRequest(ctx, RequestFor(args, options...))
 }
 
-// EnqueueRequest makes a job. The request is not changed.
+// EnqueueRequest makes a job. The request is not changed. Middleware gets a copy, and the pointers in it are shared. Without an
+// ID each call makes another job; to enqueue a request again after an error without the risk of a second job, set ID to the
+// result of [NewID] first.
 func (c *Client) EnqueueRequest(ctx context.Context, request *JobRequest) (*JobInfo, error) {
 	own := *request
 	return wrapEnqueue(&c.Middleware, c.send)(ctx, &own)
 }
 
 // send enqueues one job. With an id of its own it can be sent again whatever became of it: a second one is a duplicate.
+// A duplicate counts as success only if an earlier try of this very call may have stored the job: otherwise the id was taken by
+// another one.
 func (c *Client) send(ctx context.Context, request *JobRequest) (*JobInfo, error) {
 	r := withID(request)
 	var answer struct {
@@ -47,6 +54,7 @@ func (c *Client) send(ctx context.Context, request *JobRequest) (*JobInfo, error
 }
 
 // isOwnDuplicate reports whether the server refuses a repeated enqueue because the first one was carried out.
+// The suffix allows a server that shows ids with a prefix.
 func isOwnDuplicate(err error, id string) bool {
 	return errors.Is(err, KindDuplicateJob) && strings.HasSuffix(ErrorDetail(err, "existing_job_id"), id)
 }
@@ -64,6 +72,8 @@ func noMember(method, path, name string) error {
 }
 
 // EnqueueBatch makes all jobs or none, in their order. The error of a job that was refused has its index in the detail index.
+// All are stored in one transaction, and results are in the order of the requests. If one is refused, none is stored. The
+// server bounds the number of jobs in one call: [KindBatchSize] (docs/reference/http.md, Batch). Middleware runs for each job.
 func (c *Client) EnqueueBatch(ctx context.Context, requests ...*JobRequest) ([]*JobInfo, error) {
 	b := &batch{client: c, requests: requests, results: make([]BulkResult, len(requests)), atomic: true, send: c.sendBatch}
 	if err := b.from(ctx, 0); err != nil {
@@ -76,13 +86,15 @@ func (c *Client) EnqueueBatch(ctx context.Context, requests ...*JobRequest) ([]*
 	return jobs, nil
 }
 
-// BulkResult is the outcome of one job of [Client.EnqueueBulk]: a job or an error.
+// BulkResult is the outcome of one job of [Client.EnqueueBulk]: a job or an error. Exactly one of the two is set.
 type BulkResult struct {
 	Job *JobInfo
 	Err error // an *Error of the server, or what middleware has returned
 }
 
 // EnqueueBulk makes the jobs that are valid and reports the outcome of each, in order. The error is that of the whole call.
+// A job that is equivalent to an existing one is no error: Job is the existing one, with Deduplicated set. With an error of the
+// call it is not known which jobs were made; the requests can be sent again if they have ids.
 func (c *Client) EnqueueBulk(ctx context.Context, requests ...*JobRequest) ([]BulkResult, error) {
 	b := &batch{client: c, requests: requests, results: make([]BulkResult, len(requests)), send: c.sendBulk}
 	if err := b.from(ctx, 0); err != nil {
@@ -105,7 +117,8 @@ type batch struct {
 }
 
 // from runs the middleware of request i, in which that of the next one runs, and so on; the innermost sends. Middleware that answers
-// without calling next takes its request out of the call.
+// without calling next takes its request out of the call. The call happens inside of all middleware, so that each of them sees
+// the outcome of its own job and can measure it.
 func (b *batch) from(ctx context.Context, i int) error {
 	if i == len(b.requests) {
 		b.call(ctx)
@@ -184,6 +197,8 @@ func (c *Client) readAll(ctx context.Context, requests []*JobRequest) ([]BulkRes
 	return results, nil
 }
 
+// Each item is repeated by its own id: after a lost answer some of the jobs may be there, and are read instead of being
+// reported as duplicates.
 func (c *Client) sendBulk(ctx context.Context, requests []*JobRequest) ([]BulkResult, error) {
 	var answer struct {
 		Items []struct {

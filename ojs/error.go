@@ -6,14 +6,15 @@ import (
 )
 
 // Error is a refusal that a client sees (docs/reference/errors.md, Body). Everything else that goes wrong is logged and shown as
-// [ErrInternal].
+// [ErrInternal]. Compare it with errors.Is and a kind, such as [KindNotFound], and not by its message, which may change.
 type Error struct {
-	Code      string         `json:"code"` // lower_snake_case, from the catalogue
-	Type      string         `json:"type"` // finer class; equals Code unless the catalogue says otherwise
-	Message   string         `json:"message"`
-	Retryable bool           `json:"retryable"`
-	Hint      string         `json:"hint"`
-	DocsURL   string         `json:"docs_url"`
+	Code      string `json:"code"` // lower_snake_case, from the catalogue
+	Type      string `json:"type"` // finer class; equals Code unless the catalogue says otherwise
+	Message   string `json:"message"`
+	Retryable bool   `json:"retryable"`
+	Hint      string `json:"hint"`
+	DocsURL   string `json:"docs_url"`
+	// Details depend on the kind (docs/reference/errors.md, Catalogue); see [ErrorDetail].
 	Details   map[string]any `json:"details,omitempty"`
 	RequestID string         `json:"request_id,omitempty"` // set by the transport; absent in items of a bulk answer
 
@@ -34,7 +35,7 @@ func (e *Error) Is(target error) bool {
 	return ok && e.Code == t.Code && (t.Type == "" || e.Type == t.Type)
 }
 
-// With adds one member to Details and returns e.
+// With adds one member to Details and returns e. It changes e, so it is for errors that nobody else has yet.
 func (e *Error) With(key string, value any) *Error {
 	if e.Details == nil {
 		e.Details = make(map[string]any, 1)
@@ -43,7 +44,8 @@ func (e *Error) With(key string, value any) *Error {
 	return e
 }
 
-// NewError makes an error of a kind. details may be nil.
+// NewError makes an error of a kind. details may be nil. It panics for a kind that is not in the catalogue, which is a mistake
+// of the program.
 func NewError(kind ErrorKind, message string, details map[string]any) *Error {
 	c, ok := catalogue[kind]
 	if !ok {

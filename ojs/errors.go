@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// ErrInvalidPayload refuses a field of the request body: 400. received is left out if nil.
+// ErrInvalidPayload refuses a field of the request body: 400. received is left out if nil. The constructors of this file and of
+// errors_state.go are those of the server and of package ojstest. Clients get their results as an [*Error].
 func ErrInvalidPayload(field, expected string, received any, message string) *Error {
 	return ErrInvalidField(KindInvalidPayload, field, expected, received, message)
 }
@@ -85,7 +86,8 @@ func ErrBatchSize(limit, actual int) *Error {
 		map[string]any{"field": "batch", "max_batch_size": limit, "actual_size": actual})
 }
 
-// ErrIndexed marks e as the failure of one item of a batch.
+// ErrIndexed marks e as the failure of one item of a batch. It changes e: the message begins with the place of the job, and
+// details.index has it as a number, from 0.
 func ErrIndexed(e *Error, index int) *Error {
 	e.Message = fmt.Sprintf("job at index %d: %s", index, e.Message)
 	return e.With("index", index)

@@ -9,16 +9,20 @@ import (
 )
 
 // Failure is an error of a handler with what the server keeps of it. Any other error is a failure with the code handler_error.
+// The server keeps it in the history of the job, cuts what is too long, and decides by Code, Type and Permanent whether the job
+// runs again (docs/reference/retries.md, Failure).
 type Failure struct {
-	Code      string // compared with non_retryable_errors of the retry policy; "": handler_error
-	Type      string // finer than Code
-	Message   string // "": that of Err
-	Permanent bool   // the job must not be retried
+	Code    string // compared with non_retryable_errors of the retry policy; "": handler_error
+	Type    string // finer than Code
+	Message string // "": that of Err
+	// The job is discarded: it becomes a dead letter unless its retry policy says otherwise.
+	Permanent bool // the job must not be retried
 
 	// RetryAfter delays the report of the failure, so that the job is retried no earlier. Its reservation is kept meanwhile, and no
 	// slot. The wait ends early when the worker stops, and with the execution timeout of the job.
 	RetryAfter time.Duration
 
+	// Details that cannot be encoded as JSON are left out of the report.
 	Details   map[string]any
 	Backtrace []string
 	Err       error // the cause
@@ -57,7 +61,8 @@ const (
 	codeDeadLetter      = "DEAD_LETTER"
 )
 
-// disposition is an error by which a handler decides what becomes of its job.
+// disposition is an error by which a handler decides what becomes of its job. It is an error, so it passes through middleware
+// and wrapping; errors.As finds it.
 type disposition struct {
 	kind dispositionKind
 	err  error
@@ -82,10 +87,12 @@ func (d *disposition) Error() string {
 
 func (d *disposition) Unwrap() error { return d.err }
 
-// Discard ends the job without a retry and without a dead letter. err says why.
+// Discard ends the job without a retry and without a dead letter. err says why. The server keeps the job as discarded and shows
+// err in its errors.
 func Discard(err error) error { return &disposition{kind: dispositionDiscard, err: err} }
 
-// DeadLetter ends the job without a retry, as a dead letter for somebody to look at. err says why.
+// DeadLetter ends the job without a retry, as a dead letter for somebody to look at. err says why. Also if the retry policy
+// would discard it without one.
 func DeadLetter(err error) error { return &disposition{kind: dispositionDeadLetter, err: err} }
 
 // Snooze hands the job back, without counting the attempt: it runs again after d. Where the server does not take a delay, the worker keeps the
@@ -93,10 +100,12 @@ func DeadLetter(err error) error { return &disposition{kind: dispositionDeadLett
 // back at once when the worker stops.
 func Snooze(d time.Duration) error { return &disposition{kind: dispositionSnooze, wait: d} }
 
-// Cancel cancels the job.
+// Cancel cancels the job. The outcome is a cancelled job, as if an operator had cancelled it; nothing is retried.
 func Cancel() error { return &disposition{kind: dispositionCancel} }
 
-// Reasons for which the context of a running job is cancelled, by context.Cause.
+// Reasons for which the context of a running job is cancelled, by context.Cause. Compare with errors.Is(context.Cause(ctx),
+// ojs.ErrJobCancelled) in a handler that wants to know. After ErrJobCancelled and ErrJobLost the outcome of the handler is not
+// reported any more.
 var (
 	ErrJobCancelled  = errors.New("ojs: the job was cancelled")
 	ErrJobLost       = errors.New("ojs: the job is not reserved for this worker any more")
@@ -104,7 +113,8 @@ var (
 	ErrJobTimeout    = fmt.Errorf("ojs: the time of the job is over: %w", context.DeadlineExceeded)
 )
 
-// failureOf is what is reported of the error of a handler. ctx is that of the job.
+// failureOf is what is reported of the error of a handler. ctx is that of the job. The failure inside of Discard and DeadLetter
+// keeps its own code as the type, because the code says what is to become of the job.
 func failureOf(ctx context.Context, err error) *Failure {
 	var d *disposition
 	if errors.As(err, &d) && (d.kind == dispositionDiscard || d.kind == dispositionDeadLetter) {

@@ -14,7 +14,8 @@ const fetchMax = 1000
 
 // fetchLoop asks for as many jobs as there are free slots, until stopping is done. It leaves that to the reports of jobs that have ended where
 // the server takes both in one request, as long as such requests bring all the jobs that there is room for. It ends with an error if
-// the server refuses the very first fetch, which then would never succeed. Requests end with life.
+// the server refuses the very first fetch, which then would never succeed. Requests end with life. After the first answer no
+// error ends the loop: it is logged, and the loop tries again with growing pauses.
 func (w *Worker) fetchLoop(stopping, life context.Context) error {
 	failures, worked := 0, false
 	for stopping.Err() == nil {
@@ -25,6 +26,10 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		}
 		start := time.Now()
 		jobs, waited, err := w.fetch(stopping, life, count)
+		if err == nil {
+			// Before endPoll: until these jobs count as running, a report that leaves now would fetch jobs for their slots.
+			w.take(life, stopping, jobs, 0)
+		}
 		w.endPoll(count, len(jobs))
 		switch {
 		case err != nil && stopping.Err() != nil:
@@ -38,7 +43,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 			continue
 		}
 		failures, worked = 0, true
-		w.take(life, stopping, jobs, 0)
+		// A server that answers at once without jobs would otherwise be asked in a tight loop.
 		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
 			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8, 1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
 		}
@@ -58,6 +63,7 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 }
 
 // beginPoll is how many jobs the loop is to fetch now; 0: none, because there is no free slot, or because reports are about to bring jobs.
+// While a request with reports asks for jobs, the loop stays out, or both would fill the same slots.
 func (w *Worker) beginPoll() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +115,8 @@ func (w *Worker) awaitSlot(ctx context.Context) {
 	}
 }
 
-// offers asks the server once what it offers. One without a manifest has no extensions.
+// offers asks the server once what it offers. One without a manifest has no extensions. The answer is kept until a fetch fails.
+// An error that passes is returned, so that a server in its start is not taken for one without extensions.
 func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 	if m := w.extensions.Load(); m != nil {
 		return m, nil
@@ -127,7 +134,8 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 	return m, nil
 }
 
-// fetch asks for jobs once. waited is how long the server may have waited for them.
+// fetch asks for jobs once. waited is how long the server may have waited for them. The request is not repeated by the client:
+// the number of free slots changes while it waits.
 func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobInfo, waited time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
@@ -145,7 +153,7 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobIn
 	body := w.fetchBody(count)
 	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 {
 		waited = w.config.LongPoll
-		body["wait_ms"] = waited.Milliseconds()
+		body["wait_ms"] = milliseconds(waited)
 	}
 	r := post("/workers/fetch", body)
 	r.wait, r.once = waited, true
@@ -160,12 +168,14 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobIn
 func (w *Worker) fetchBody(count int) map[string]any {
 	body := map[string]any{"queues": w.queueOrder(), "count": count, "worker_id": w.id}
 	if w.config.VisibilityTimeout > 0 {
-		body["visibility_timeout_ms"] = w.config.VisibilityTimeout.Milliseconds()
+		body["visibility_timeout_ms"] = milliseconds(w.config.VisibilityTimeout)
 	}
 	return body
 }
 
-// queueOrder is the order of queues for one fetch: as configured, or drawn by weight.
+// queueOrder is the order of queues for one fetch: as configured, or drawn by weight. The drawing repeats without the queue
+// that was drawn: every queue is in the list, so a weight says how often a queue comes first and never that another one is left
+// out.
 func (w *Worker) queueOrder() []string {
 	if len(w.config.Weights) == 0 {
 		return w.config.Queues
@@ -213,6 +223,7 @@ func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int
 	}
 	handlers := make([]HandlerFunc, len(runs))
 	w.mu.Lock()
+	// Under one lock with the count of running jobs: in between, their slots would look free.
 	w.asked -= asked
 	for i, r := range runs {
 		if handlers[i] = w.handlers[r.Type]; handlers[i] != nil {
@@ -234,6 +245,7 @@ func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int
 }
 
 // keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.
+// Two runs of one id can only be an older attempt whose reservation ended and a newer one.
 func (w *Worker) keep(life context.Context, job *JobInfo) *run {
 	ctx, cancel := context.WithCancelCause(life)
 	r := &run{JobContext: &JobContext{JobInfo: job, worker: w}, cancel: cancel, ctx: ctx}
@@ -249,7 +261,8 @@ func (w *Worker) keep(life context.Context, job *JobInfo) *run {
 
 var errGoexit = errors.New("the handler has ended its goroutine")
 
-// execute runs the handler of a job and reports the outcome, also of a panic.
+// execute runs the handler of a job and reports the outcome, also of a panic. The deferred function runs for a return, a panic
+// and runtime.Goexit alike, so a slot is never lost.
 func (w *Worker) execute(r *run, handler HandlerFunc) {
 	ctx := r.ctx
 	if r.TimeoutMS > 0 {
@@ -278,7 +291,8 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 	returned = true
 }
 
-// ended frees the slot of a job whose handler has returned, and reports the outcome.
+// ended frees the slot of a job whose handler has returned, and reports the outcome. The job stays in hand until its report was
+// answered: heartbeats renew it meanwhile.
 func (w *Worker) ended(ctx context.Context, r *run, err error) {
 	rep := w.outcome(ctx, r, err)
 	w.mu.Lock()
@@ -292,7 +306,8 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 	r.cancel(nil)
 }
 
-// outcome is what is to be reported of a job.
+// outcome is what is to be reported of a job. The order matters: what the handler asks for comes before the stop of the worker,
+// whose jobs are handed back without counting the attempt.
 func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
 	var d *disposition
 	switch {
@@ -316,7 +331,8 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
 	return rep
 }
 
-// lease is how long a job is reserved without a heartbeat, as far as the worker knows.
+// lease is how long a job is reserved without a heartbeat, as far as the worker knows. If the server gave a longer one,
+// heartbeats only come more often than needed.
 func (w *Worker) lease(job *JobInfo) time.Duration {
 	if w.config.VisibilityTimeout > 0 {
 		return w.config.VisibilityTimeout
@@ -330,7 +346,8 @@ func (w *Worker) lease(job *JobInfo) time.Duration {
 // defaultLease is that of servers.
 const defaultLease = 30 * time.Second
 
-// release makes all reports due that wait for their time.
+// release makes all reports due that wait for their time. A stop calls it: those that waited for RetryAfter or Snooze are
+// reported at once.
 func (w *Worker) release() {
 	w.mu.Lock()
 	w.ready = slices.Concat(w.ready, w.delayed)

@@ -6,12 +6,14 @@ import (
 )
 
 // Register adds the handler of jobs whose arguments name their type. Like all registrations it panics if the type has a handler.
+// Registering after Run has begun is allowed; a job whose type has no handler fails for good with the code handler_not_found.
 func Register[Args JobArgs](w *Worker, handle func(context.Context, *Job[Args]) error) {
 	var zero Args
 	RegisterFunc(w, zero.JobType(), handle)
 }
 
-// RegisterFunc adds the handler of a type of jobs.
+// RegisterFunc adds the handler of a type of jobs. Arguments that do not fit Args fail the job for good with the code
+// invalid_payload: another attempt would not fit either.
 func RegisterFunc[Args any](w *Worker, jobType string, handle func(context.Context, *Job[Args]) error) {
 	w.Register(jobType, func(ctx context.Context, j *JobContext) error {
 		job := &Job[Args]{JobContext: j}
@@ -22,7 +24,8 @@ func RegisterFunc[Args any](w *Worker, jobType string, handle func(context.Conte
 	})
 }
 
-// RegisterResult adds a handler whose first value is the result of the job.
+// RegisterResult adds a handler whose first value is the result of the job. The result is encoded as JSON. One that cannot be
+// encoded fails the job for good with the code invalid_result.
 func RegisterResult[Args, Result any](w *Worker, jobType string, handle func(context.Context, *Job[Args]) (Result, error)) {
 	RegisterFunc(w, jobType, func(ctx context.Context, job *Job[Args]) error {
 		result, err := handle(ctx, job)

@@ -9,7 +9,8 @@ import (
 // minHeartbeat bounds heartbeats for jobs with very short reservations.
 const minHeartbeat = 50 * time.Millisecond
 
-// heartbeatLoop renews the reservations of all jobs in hand, by one call for all.
+// heartbeatLoop renews the reservations of all jobs in hand, by one call for all. It runs until the last report was answered,
+// also while the worker stops: jobs that finish within the grace period stay reserved.
 func (w *Worker) heartbeatLoop(ctx context.Context) {
 	started := time.Now()
 	timer := time.NewTimer(0)
@@ -22,6 +23,7 @@ func (w *Worker) heartbeatLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		interval := w.heartbeatInterval()
+		// A heartbeat that hangs must not keep the next one from being sent.
 		beat, cancel := context.WithTimeout(ctx, max(interval, 5*time.Second))
 		err := w.beat(beat, started)
 		cancel()
@@ -37,7 +39,8 @@ func (w *Worker) heartbeatLoop(ctx context.Context) {
 	}
 }
 
-// heartbeatInterval leaves room for two heartbeats that fail within each reservation.
+// heartbeatInterval leaves room for two heartbeats that fail within each reservation. It is called again after each heartbeat,
+// because the shortest reservation in hand decides.
 func (w *Worker) heartbeatInterval() time.Duration {
 	interval := w.config.HeartbeatInterval
 	w.mu.Lock()
@@ -48,7 +51,8 @@ func (w *Worker) heartbeatInterval() time.Duration {
 	return max(interval, minHeartbeat)
 }
 
-// beat sends one heartbeat and does what the answer says.
+// beat sends one heartbeat and does what the answer says. The list is made under the lock, but the call is made without it:
+// runs may begin and end meanwhile, and the answer is compared with the runs that were listed.
 func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	w.mu.Lock()
 	listed := make(map[string]*run, len(w.inHand))
@@ -60,6 +64,7 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	body := w.heartbeat(ids)
 	w.mu.Unlock()
 	body["started_at"] = FormatTime(started)
+	// A worker whose id nobody has chosen cannot have had an earlier process.
 	if !w.registered {
 		if err := w.register(ctx, body); err != nil {
 			return err
@@ -107,7 +112,7 @@ func (w *Worker) taken(r *run, cause error, evenEnded bool) {
 }
 
 // register ends what an earlier process of the same name has reported: a worker that has reported terminate would be told so for ever.
-// Servers that have no registration do not need it.
+// Servers that have no registration do not need it. A refusal counts as done: a server without registration answers 404.
 func (w *Worker) register(ctx context.Context, body map[string]any) error {
 	r := post("/workers/register", body)
 	r.once = true
@@ -118,7 +123,8 @@ func (w *Worker) register(ctx context.Context, body map[string]any) error {
 	return nil
 }
 
-// heartbeat is the body of a heartbeat; the caller has the lock.
+// heartbeat is the body of a heartbeat; the caller has the lock. state tells the server that this worker stops, so that it
+// gives it no more jobs and ends a fetch that waits.
 func (w *Worker) heartbeat(ids []string) map[string]any {
 	body := map[string]any{
 		"worker_id": w.id, "state": w.state, "active_jobs": len(ids), "active_job_ids": ids, "queues": w.config.Queues,
@@ -128,7 +134,7 @@ func (w *Worker) heartbeat(ids []string) map[string]any {
 		body["hostname"] = host
 	}
 	if w.config.VisibilityTimeout > 0 {
-		body["visibility_timeout_ms"] = w.config.VisibilityTimeout.Milliseconds()
+		body["visibility_timeout_ms"] = milliseconds(w.config.VisibilityTimeout)
 	}
 	if len(w.config.Labels) > 0 {
 		body["labels"] = w.config.Labels
@@ -139,7 +145,7 @@ func (w *Worker) heartbeat(ids []string) map[string]any {
 	return body
 }
 
-// obey follows the directive of the server.
+// obey follows the directive of the server. A worker that stops stays in that state whatever the server says later.
 func (w *Worker) obey(directive string) {
 	w.mu.Lock()
 	before := w.state
@@ -159,7 +165,8 @@ func (w *Worker) obey(directive string) {
 	}
 }
 
-// lastBeat tells the server that this worker has ended. Nothing depends on it.
+// lastBeat tells the server that this worker has ended. Nothing depends on it. Without it the server would list the worker
+// until it counts as dead.
 func (w *Worker) lastBeat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchEnd)
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// HistoryRecord is an entry of the history of a job.
+// HistoryRecord is an entry of the history of a job. ID is the id of the event, and Data depends on Type
+// (docs/reference/jobs.md, History).
 type HistoryRecord struct {
 	ID        string    `json:"id"`
 	JobID     string    `json:"job_id"`
@@ -38,6 +39,7 @@ func (c *Client) history(ctx context.Context, path string, query url.Values) (*P
 }
 
 // JobHistory lists the changes of state and the attempts of a job, the oldest first. Pages go on by cursor.
+// It ends with the retention of events, so the history of an old job may begin in the middle.
 func (c *Client) JobHistory(ctx context.Context, id string, page PageOptions) (*Page[HistoryRecord], error) {
 	query := url.Values{}
 	page.set(query)
@@ -55,6 +57,7 @@ type HistoryFilter struct {
 }
 
 // History lists the changes of state and the attempts of all jobs, the newest first. Pages go on by cursor; Total is estimated.
+// A page may be short, or empty, although NextCursor leads on: only a part of the log is looked at for each.
 func (c *Client) History(ctx context.Context, filter HistoryFilter) (*Page[HistoryRecord], error) {
 	query := url.Values{}
 	setTime(query, "start", filter.Start)
@@ -100,7 +103,8 @@ func (r *ExplainReason) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Explain asks why a job is not running.
+// Explain asks why a job is not running. It reads the present state only, and changes nothing; a moment later the reason may be
+// another.
 func (c *Client) Explain(ctx context.Context, id string) (*Explanation, error) {
 	e := &Explanation{}
 	return e, c.do(ctx, get(jobPath(id, "explain"), nil), e)

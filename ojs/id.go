@@ -6,7 +6,8 @@ import (
 )
 
 // ParseID reads a job or workflow id: a lower-case UUIDv7. It ignores a leading job_ or wf_, which requests may use everywhere
-// but in the `id` of a new job (docs/reference/http.md, Unmatched requests).
+// but in the `id` of a new job (docs/reference/http.md, Unmatched requests). A text that is no id names no job, so a server
+// answers not_found for it and not an error of its form.
 func ParseID(s string) (id [16]byte, ok bool) {
 	if rest, cut := strings.CutPrefix(s, "job_"); cut {
 		s = rest
@@ -16,7 +17,8 @@ func ParseID(s string) (id [16]byte, ok bool) {
 	return ParseUUIDv7(s)
 }
 
-// ParseUUIDv7 reads exactly ^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$.
+// ParseUUIDv7 reads exactly ^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$. It is a loop and not a
+// regular expression, because the server calls it for every id that it reads.
 func ParseUUIDv7[T string | []byte](s T) (id [16]byte, ok bool) {
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
 		return id, false
@@ -62,7 +64,7 @@ func FormatID(id [16]byte) string {
 	return string(b[:])
 }
 
-// AppendID appends the text of an id.
+// AppendID appends the text of an id. It is FormatID without a text of its own, for encoders.
 func AppendID(b []byte, id [16]byte) []byte {
 	b = hex.AppendEncode(b, id[0:4])
 	b = hex.AppendEncode(append(b, '-'), id[4:6])

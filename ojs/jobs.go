@@ -32,12 +32,14 @@ func jobPath(id string, more ...string) string {
 	return strings.Join(append([]string{"/jobs/" + url.PathEscape(id)}, more...), "/")
 }
 
-// Get reads a job.
+// Get reads a job. A job that does not exist, or was removed by retention, is [KindNotFound].
 func (c *Client) Get(ctx context.Context, id string) (*JobInfo, error) {
 	return c.jobCall(ctx, get(jobPath(id), nil))
 }
 
 // Cancel cancels a job that has not ended, also one that runs: its worker is told to stop it. reason may be empty.
+// A job that has ended is [KindInvalidStateTransition]. The worker of a running job learns of it with its next heartbeat; the
+// job is cancelled at once, whatever its handler does after that.
 func (c *Client) Cancel(ctx context.Context, id, reason string) (*JobInfo, error) {
 	query := url.Values{}
 	if reason != "" {
@@ -55,12 +57,14 @@ func (c *Client) Cancel(ctx context.Context, id, reason string) (*JobInfo, error
 	return answer.Job, err
 }
 
-// Activate releases a pending job.
+// Activate releases a pending job. A job that is not pending is [KindInvalidStateTransition]. The request is not repeated after
+// a lost answer: read the job to find out.
 func (c *Client) Activate(ctx context.Context, id string) (*JobInfo, error) {
 	return c.jobCall(ctx, post(jobPath(id, "activate"), nil))
 }
 
 // Page is a part of a list. Read on with NextCursor, or Offset, while HasMore is true; a page may be empty before that.
+// Total is counted up to a bound by some lists, and 0 from those that do not count.
 type Page[T any] struct {
 	Items      []T
 	Total      int
@@ -68,7 +72,8 @@ type Page[T any] struct {
 	NextCursor string
 }
 
-// PageOptions choose a part of a list. Zero values have the server's defaults.
+// PageOptions choose a part of a list. Zero values have the server's defaults. Of Offset and Cursor use one. A cursor neither
+// skips nor repeats entries while others are added.
 type PageOptions struct {
 	Limit  int
 	Offset int
@@ -102,6 +107,9 @@ func setTime(query url.Values, name string, t time.Time) {
 //	for job, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.JobInfo], error) {
 //		return client.List(ctx, ojs.JobFilter{Queues: []string{"mail"}, PageOptions: page})
 //	}) { … }
+//
+// It keeps the filter and replaces the page options: each call of read gets the ones to use. With offsets, entries that are
+// added or removed meanwhile may be skipped or repeated.
 func All[T any](read func(PageOptions) (*Page[T], error)) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		options := PageOptions{}
@@ -133,7 +141,8 @@ type pagination struct {
 	NextCursor string `json:"next_cursor"`
 }
 
-// list reads a page whose items are the member name, or one of the others.
+// list reads a page whose items are the member name, or one of the others. Servers name the items differently, so several names
+// are tried in turn.
 func list[T any](ctx context.Context, c *Client, path string, query url.Values, names ...string) (*Page[T], error) {
 	var answer map[string]json.RawMessage
 	if err := c.do(ctx, get(path, query), &answer); err != nil {
@@ -167,7 +176,8 @@ func decodeMember(answer map[string]json.RawMessage, name string, into any) erro
 	return json.Unmarshal(answer[name], into)
 }
 
-// JobFilter chooses jobs of a list.
+// JobFilter chooses jobs of a list. Values of one field are alternatives; fields are conditions that must all hold. Empty ones
+// choose everything.
 type JobFilter struct {
 	States []JobState
 	Queues []string
@@ -175,7 +185,7 @@ type JobFilter struct {
 	PageOptions
 }
 
-// List lists jobs, newest first.
+// List lists jobs, newest first. A large job may come without its args, meta and errors; [Client.Get] reads it whole.
 func (c *Client) List(ctx context.Context, filter JobFilter) (*Page[JobInfo], error) {
 	query := url.Values{}
 	states := make([]string, len(filter.States))
@@ -197,7 +207,9 @@ type JobResult struct {
 	CompletedAt time.Time       `json:"completed_at"`
 }
 
-// Wait waits until a job has ended, or ctx is done.
+// Wait waits until a job has ended, or ctx is done. It asks the server to wait 30 s at a time and repeats that; where a server
+// does not wait, it asks about once a second. A job that was discarded or cancelled is no error of the call: look at State.
+// [KindNotFound] says that the job does not exist, [KindResultPruned] that its result is not kept any more.
 func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 	const turn = 30 * time.Second
 	for {
@@ -207,6 +219,7 @@ func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 		start := time.Now()
 		err := c.do(ctx, r, result)
 		switch {
+		// The server has waited as long as it was asked to, and the job goes on.
 		case errors.Is(err, KindWaitTimeout):
 		case err != nil || result.State.Terminal():
 			return result, err

@@ -30,6 +30,7 @@ type Manifest struct {
 func (m *Manifest) Has(extension string) bool { return slices.Contains(m.Extensions, extension) }
 
 // UnmarshalJSON reads what it knows and passes by the rest, because servers differ: extensions are texts, or objects with a name.
+// A capability that is no boolean counts as absent.
 func (m *Manifest) UnmarshalJSON(data []byte) error {
 	var wire struct {
 		SpecVersion      string          `json:"specversion"`
@@ -69,7 +70,7 @@ func (m *Manifest) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Manifest reads what the server offers.
+// Manifest reads what the server offers. The client does not keep it; a worker asks once for its own use.
 func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
 	m := &Manifest{}
 	return m, c.do(ctx, get("/ojs/manifest", nil), m)
@@ -83,6 +84,7 @@ type Health struct {
 }
 
 // Health asks the server how it is, once. A server that is not well is an error or a Status other than ok.
+// It is not repeated, so that it tells how the server is now.
 func (c *Client) Health(ctx context.Context) (*Health, error) {
 	h := &Health{}
 	r := get("/health", nil)

@@ -11,13 +11,15 @@ import (
 type EnqueueFunc func(ctx context.Context, request *JobRequest) (*JobInfo, error)
 
 // EnqueueMiddleware wraps the enqueue of each job: by [Client.Enqueue], [Client.EnqueueBatch] and [Client.EnqueueBulk]. It may change
-// the request, and answer without calling next.
+// the request, and answer without calling next. For a batch it may call next once at most. An error of next that it hides makes
+// the caller believe that the job was stored.
 type EnqueueMiddleware func(ctx context.Context, request *JobRequest, next EnqueueFunc) (*JobInfo, error)
 
 // HandlerFunc runs a job. A nil error means that it is done.
 type HandlerFunc func(ctx context.Context, job *JobContext) error
 
-// Middleware wraps the execution of each job. What it returns is the outcome of the job.
+// Middleware wraps the execution of each job. What it returns is the outcome of the job. It runs on the goroutine of the job,
+// inside of the recovery of panics, and its context ends with the job.
 type Middleware func(ctx context.Context, job *JobContext, next HandlerFunc) error
 
 // Middlewares is a chain of middleware, the outermost first. The zero value is empty. It may be changed while it is used: jobs that have
@@ -32,7 +34,7 @@ type namedMiddleware[M any] struct {
 	run  M
 }
 
-// Use adds middleware at the end, that is, innermost.
+// Use adds middleware at the end, that is, innermost. Middleware without a name cannot be removed again.
 func (c *Middlewares[M]) Use(middleware ...M) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +43,8 @@ func (c *Middlewares[M]) Use(middleware ...M) {
 	}
 }
 
-// UseNamed adds middleware at the end under a name, which must be new.
+// UseNamed adds middleware at the end under a name, which must be new. The name serves [Middlewares.InsertBefore],
+// [Middlewares.InsertAfter] and [Middlewares.Remove].
 func (c *Middlewares[M]) UseNamed(name string, middleware M) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,12 +55,13 @@ func (c *Middlewares[M]) UseNamed(name string, middleware M) error {
 	return nil
 }
 
-// InsertBefore adds middleware outside of the one that is named existing.
+// InsertBefore adds middleware outside of the one that is named existing. It fails if there is no middleware of the first name,
+// or if the second one is taken.
 func (c *Middlewares[M]) InsertBefore(existing, name string, middleware M) error {
 	return c.insertAt(existing, 0, name, middleware)
 }
 
-// InsertAfter adds middleware inside of the one that is named existing.
+// InsertAfter adds middleware inside of the one that is named existing. It fails as InsertBefore does.
 func (c *Middlewares[M]) InsertAfter(existing, name string, middleware M) error {
 	return c.insertAt(existing, 1, name, middleware)
 }
@@ -105,6 +109,7 @@ func (c *Middlewares[M]) checkNew(name string) error {
 	return nil
 }
 
+// It makes a new list, because a chain that is running reads the old one without a lock.
 func (c *Middlewares[M]) insert(i int, name string, middleware M) {
 	c.list = slices.Concat(c.list[:i], []namedMiddleware[M]{{name, middleware}}, c.list[i:])
 }

@@ -26,7 +26,8 @@ func (e *Error) isKind(kind ErrorKind) bool {
 }
 
 // TransportError says that a request got no answer of a server of the Open Job Spec: the server cannot be reached, the
-// connection broke, the time was over, or something in between, such as a proxy, has answered.
+// connection broke, the time was over, or something in between, such as a proxy, has answered. Sent is true as soon as a
+// connection was there to send on, so a false one proves that nothing was carried out.
 type TransportError struct {
 	Method string
 	Path   string
@@ -50,7 +51,8 @@ func (e *TransportError) Unwrap() error { return e.Err }
 
 // OutcomeUnknown reports whether the request that failed with err may have been carried out: the connection broke after it was sent, or
 // the server could not find out. A request that only reads, an enqueue with the same id and an ack with worker and attempt can be
-// sent again.
+// sent again. A refusal with the status 429 or 503 is none: such servers have not begun. Neither is an answer below 500 of
+// something in between.
 func OutcomeUnknown(err error) bool {
 	if t, ok := errors.AsType[*TransportError](err); ok {
 		return t.Sent && !slices.Contains([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, t.Status) && (t.Status < 300 || t.Status >= 500)
@@ -63,6 +65,7 @@ func OutcomeUnknown(err error) bool {
 }
 
 // Retryable reports whether the same request may succeed later. It may have been carried out: see [OutcomeUnknown].
+// It says nothing about whether a repetition is harmless; the client has tried [Config].MaxRetries times already where it was.
 func Retryable(err error) bool {
 	if t, ok := errors.AsType[*TransportError](err); ok {
 		return t.Status == 0 || t.Status == http.StatusTooManyRequests || t.Status >= 500 || t.Status < 300

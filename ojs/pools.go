@@ -47,7 +47,8 @@ func (c *Client) poolCall(ctx context.Context, r call) (*PoolInfo, error) {
 	return answer.Pool, nil
 }
 
-// PutPool makes a pool, or replaces the one with its name.
+// PutPool makes a pool, or replaces the one with its name. It replaces the whole definition: what p leaves out has its default
+// again.
 func (c *Client) PutPool(ctx context.Context, p Pool) (*PoolInfo, error) {
 	path := poolPath(p.Name)
 	p.Name = ""

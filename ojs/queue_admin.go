@@ -20,13 +20,14 @@ type QueueDetails struct {
 // such as concurrency, rate_limit, backpressure, retention.
 type QueueConfig map[string]any
 
-// GetQueue reads a queue.
+// GetQueue reads a queue. A queue that does not exist is [KindNotFound].
 func (c *Client) GetQueue(ctx context.Context, name string) (*QueueDetails, error) {
 	q := &QueueDetails{}
 	return q, c.do(ctx, get(queuePath(name, ""), nil), q)
 }
 
-// CreateQueue makes a queue. Jobs make theirs by themselves.
+// CreateQueue makes a queue. Jobs make theirs by themselves. One that exists is [KindInvalidStateTransition];
+// [Client.ConfigureQueue] changes it.
 func (c *Client) CreateQueue(ctx context.Context, name string, config QueueConfig) error {
 	return c.do(ctx, post("/queues", map[string]any{"name": name, "config": config}), nil)
 }
@@ -50,6 +51,7 @@ func (c *Client) queueConfig(ctx context.Context, r call) (QueueConfig, error) {
 }
 
 // DrainQueue has a queue refuse new jobs, while those that it has go on. It returns how many have not ended.
+// New jobs are refused with [KindQueuePaused]. [Client.ResumeQueue] ends it.
 func (c *Client) DrainQueue(ctx context.Context, name string) (remaining int, err error) {
 	var answer struct {
 		Remaining int `json:"remaining"`
@@ -59,7 +61,8 @@ func (c *Client) DrainQueue(ctx context.Context, name string) (remaining int, er
 }
 
 // PurgeQueue deletes the jobs of a queue that are in one of the states. Those that have not ended are cancelled before; active is refused. Call it
-// again while more is true.
+// again while more is true. One call takes a bounded number of jobs. After a lost answer it is not repeated; calling it again
+// does no harm.
 func (c *Client) PurgeQueue(ctx context.Context, name string, states ...JobState) (deleted int, more bool, err error) {
 	var answer struct {
 		Deleted int  `json:"deleted"`
@@ -77,6 +80,7 @@ const (
 )
 
 // DeleteQueue deletes a queue. target is for DeleteMoves. With active jobs done is false: the queue goes when they have ended.
+// strategy is one of the three constants above (docs/reference/queues.md, Deletion).
 func (c *Client) DeleteQueue(ctx context.Context, name, strategy, target string) (done bool, err error) {
 	query := url.Values{"strategy": {strategy}}
 	setText(query, "target_queue", target)
@@ -102,7 +106,8 @@ func (c *Client) QueuePriorities(ctx context.Context, name string) ([]PriorityCo
 	return answer.Distribution, err
 }
 
-// SetPriority changes the priority of a job that is available or scheduled.
+// SetPriority changes the priority of a job that is available or scheduled. A job in another state is
+// [KindInvalidStateTransition].
 func (c *Client) SetPriority(ctx context.Context, id string, priority int) (*JobInfo, error) {
 	return c.jobCall(ctx, call{method: http.MethodPatch, path: jobPath(id), body: map[string]int{"priority": priority}, repeatable: true})
 }

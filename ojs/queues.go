@@ -38,7 +38,7 @@ func (c *Client) ListQueues(ctx context.Context, page PageOptions) (*Page[QueueI
 	return list[QueueInfo](ctx, c, "/queues", query, "queues")
 }
 
-// QueueStats counts the jobs of a queue.
+// QueueStats counts the jobs of a queue. A queue that does not exist has zeros.
 func (c *Client) QueueStats(ctx context.Context, name string) (*QueueStats, error) {
 	var answer struct {
 		Status     string          `json:"status"`
@@ -70,12 +70,13 @@ func (c *Client) QueueStats(ctx context.Context, name string) (*QueueStats, erro
 	}, nil
 }
 
-// PauseQueue stops the fetches from a queue, if the server can.
+// PauseQueue stops the fetches from a queue, if the server can. Jobs that run go on, and new ones are taken. Pausing a paused
+// queue changes nothing.
 func (c *Client) PauseQueue(ctx context.Context, name string) error {
 	return c.do(ctx, post(queuePath(name, "/pause"), nil).again(), nil)
 }
 
-// ResumeQueue goes on with the fetches from a queue.
+// ResumeQueue goes on with the fetches from a queue. It ends a drain as well. Fetches that wait find the jobs at once.
 func (c *Client) ResumeQueue(ctx context.Context, name string) error {
 	return c.do(ctx, post(queuePath(name, "/resume"), nil).again(), nil)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Rate is a number of starts in a period.
+// Rate is a number of starts in a period. Limit is at least 1, and Period above zero.
 type Rate struct {
 	Limit  int
 	Period time.Duration
@@ -17,7 +17,8 @@ func (r *Rate) wire() map[string]any {
 	return map[string]any{"limit": r.Limit, "period": isoDuration(r.Period)}
 }
 
-// RateLimit bounds the jobs that name the same key. Fields that are nil bound nothing.
+// RateLimit bounds the jobs that name the same key. Fields that are nil bound nothing. Give a Key: the limit of a whole queue
+// is set by [Client.ConfigureQueue].
 type RateLimit struct {
 	Key         string
 	Concurrency *int   // jobs that are active at the same time
@@ -43,9 +44,11 @@ func (l *RateLimit) wire() map[string]any {
 }
 
 // WithRateLimit has the job start only if the limit of its key permits it. The limit of a key is that of the job that has named it last.
+// Its parts must all permit the start (docs/reference/limits.md, When a job may start).
 func WithRateLimit(l RateLimit) EnqueueOption { return func(r *JobRequest) { r.RateLimit = &l } }
 
-// RateLimitInfo is what the server says of the jobs with one key. Parts that do not exist are nil.
+// RateLimitInfo is what the server says of the jobs with one key. Parts that do not exist are nil. Active and Waiting are of
+// this moment and may be counted up to a bound.
 type RateLimitInfo struct {
 	Key         string `json:"key"`
 	Concurrency *struct {
@@ -77,14 +80,15 @@ func (c *Client) ListRateLimits(ctx context.Context, page PageOptions) (*Page[Ra
 	return list[RateLimitInfo](ctx, c, "/rate-limits", query, "items", "rate_limits") // of ojsd, rate_limits has another form
 }
 
-// GetRateLimit reads the limit of a key; that of a queue has the key queue:<name>.
+// GetRateLimit reads the limit of a key; that of a queue has the key queue:<name>. A key that no job and no override has named
+// is [KindNotFound].
 func (c *Client) GetRateLimit(ctx context.Context, key string) (*RateLimitInfo, error) {
 	info := &RateLimitInfo{}
 	return info, c.do(ctx, get(rateLimitPath(key), nil), info)
 }
 
 // OverrideRateLimit replaces those parts of the limit of a key that are set, until a time, or for ever if that is zero. It replaces an
-// earlier override. OnLimit does not count.
+// earlier override. OnLimit does not count. It holds for jobs that wait already, too.
 func (c *Client) OverrideRateLimit(ctx context.Context, l RateLimit, until time.Time) (*RateLimitInfo, error) {
 	body := l.wire()
 	delete(body, "key")

@@ -18,7 +18,8 @@ const (
 	reportCancel
 )
 
-// report is the outcome of a run on its way to the server.
+// report is the outcome of a run on its way to the server. One goroutine at a time changes a report: the sender that has it, or
+// the loop under the lock while it is queued.
 type report struct {
 	run     *run
 	kind    reportKind
@@ -54,6 +55,8 @@ func (w *Worker) report(r *report) {
 }
 
 // queueReport is report for a caller that has the lock, and signals. The outcome of a lost job is dropped.
+// A report that waits because its handler asked for it does not wait any more when the worker stops, or when there are too
+// many. One that waits after a failed try does: the server is not to be asked at once again.
 func (w *Worker) queueReport(r *report) {
 	switch {
 	case r.run.lost:
@@ -70,7 +73,8 @@ type shipment struct {
 	fetch   int // jobs that are asked for in the same request
 }
 
-// reportLoop sends reports as soon as there are some and a sender is free, until life is done.
+// reportLoop sends reports as soon as there are some and a sender is free, until life is done. It ends only when every sender
+// has returned, so no request outlives Run.
 func (w *Worker) reportLoop(stopping, life context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -93,7 +97,7 @@ func (w *Worker) reportLoop(stopping, life context.Context) {
 }
 
 // takeReports takes reports of one kind that go in one request; none if there are none or all senders are busy. next is when the next
-// delayed one is due.
+// delayed one is due. Reports of another kind, or beyond the bounds, stay in their order for the next request.
 func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Duration) {
 	batches := w.offered(ExtensionBatchAck)
 	limit, most := singleSenders, 1
@@ -114,11 +118,13 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 			rest = append(rest, r)
 			continue
 		}
+		// From here on heartbeats do not take the job away: the answer to the report tells what became of it.
 		r.run.reporting = true
 		s.reports = append(s.reports, r)
 		size += len(r.run.RunResult()) + 256
 	}
 	w.ready = rest
+	// Counted under the same lock in which the reports leave the queue, so that a stop sees them in one place or the other.
 	w.sending++
 	if !w.polling && first.batches() && stopping.Err() == nil && w.fetchesWithReports() {
 		s.fetch = max(w.freeSlots(), 0)
@@ -127,7 +133,7 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 	return s, next
 }
 
-// promote moves delayed reports whose time has come, and says when the next one is due.
+// promote moves delayed reports whose time has come, and says when the next one is due. The caller has the lock.
 func (w *Worker) promote(now time.Time) time.Duration {
 	next := time.Hour
 	w.delayed = slices.DeleteFunc(w.delayed, func(r *report) bool {
@@ -141,7 +147,8 @@ func (w *Worker) promote(now time.Time) time.Duration {
 	return next
 }
 
-// send sends a shipment in one request, and begins the jobs that come with the answer.
+// send sends a shipment in one request, and begins the jobs that come with the answer. With the extension, acks and nacks go in
+// batches even if there is only one, because the next fetch can go with them.
 func (w *Worker) send(stopping, life context.Context, s shipment) {
 	defer func() {
 		w.mu.Lock()
@@ -163,6 +170,7 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 			w.sent(r, answer.Items[i].Error)
 		case err == nil:
 			w.sent(r, nil)
+		// The whole request failed, so the fate of each report is unknown; each comes again by its own time.
 		case isRepeatable(err):
 			w.again(r, err)
 		default: // no fault of this report, perhaps
@@ -177,7 +185,8 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 }
 
 // fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and waits for
-// more, or finds out what is wrong.
+// more, or finds out what is wrong. A server that answers without the member jobs has passed over the fetch; from then on the
+// worker fetches by itself.
 func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, err error) {
 	w.mu.Lock()
 	w.hungry = len(answer.Jobs) < asked
@@ -193,7 +202,8 @@ func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, er
 	}
 }
 
-// body is that of a single ack or nack, and an item of a batch.
+// body is that of a single ack or nack, and an item of a batch. worker_id and attempt fence the report: the server refuses it
+// if the job has been given to another run since.
 func (r *report) body(workerID string) map[string]any {
 	b := map[string]any{"job_id": r.run.ID, "worker_id": workerID, "attempt": r.run.Attempt}
 	switch {
@@ -204,7 +214,7 @@ func (r *report) body(workerID string) map[string]any {
 	case r.requeue:
 		b["requeue"] = true
 		if r.delay > 0 {
-			b["delay_ms"] = max(r.delay.Milliseconds(), 1)
+			b["delay_ms"] = milliseconds(r.delay)
 		}
 	default:
 		b["error"] = r.failure.wire()
@@ -212,6 +222,7 @@ func (r *report) body(workerID string) map[string]any {
 	return b
 }
 
+// Details that are no JSON are dropped, because a report that cannot be sent would leave the job to its reservation.
 func (f *Failure) wire() map[string]any {
 	e := map[string]any{"code": f.code(), "message": f.message(), "retryable": !f.Permanent}
 	if f.Type != "" {
@@ -228,6 +239,7 @@ func (f *Failure) wire() map[string]any {
 	return e
 }
 
+// The client does not repeat it: the report loop does, with its own waits.
 func (w *Worker) sendOne(ctx context.Context, r *report) error {
 	var request call
 	switch r.kind {
@@ -253,6 +265,7 @@ type batchAnswer struct {
 }
 
 // sendBatch gives the outcome of each report, in order, unless there is an error. There may be jobs in any case.
+// If the numbers of items differ, it is not known which report has which answer: all are sent again, one by one.
 func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error) {
 	path, member := "/workers/ack/batch", "acks"
 	if s.reports[0].kind == reportNack {
@@ -309,7 +322,8 @@ func (w *Worker) sent(r *report, err error) {
 	w.drop(r.run)
 }
 
-// again sends a report later.
+// again sends a report later. There is no limit of tries: as long as the job is in hand, heartbeats renew it, and if the server
+// takes it away its reports are dropped.
 func (w *Worker) again(r *report, err error) {
 	wait := retryWait(err, r.tries)
 	w.mu.Lock()
@@ -321,7 +335,7 @@ func (w *Worker) again(r *report, err error) {
 	w.report(r)
 }
 
-// drop takes a job out of those in hand.
+// drop takes a job out of those in hand. Another run of the same job may have taken its place; that one stays.
 func (w *Worker) drop(r *run) {
 	w.mu.Lock()
 	if w.inHand[r.ID] == r {
@@ -331,7 +345,8 @@ func (w *Worker) drop(r *run) {
 	signal(w.slotFree)
 }
 
-// lose stops a run that is not this worker's any more.
+// lose stops a run that is not this worker's any more. It may be called twice for one run, by a heartbeat and by a fetch that
+// brings the job again; the hook is called once.
 func (w *Worker) lose(r *run, cause error) {
 	w.mu.Lock()
 	already := r.lost

@@ -9,23 +9,32 @@ import (
 )
 
 // JobRequest is a job to be enqueued, or a step of a workflow. [NewRequest] and [RequestFor] make one; the zero value of a field leaves
-// the default to the server.
+// the default to the server. It may be used for several enqueues if ID is empty.
 type JobRequest struct {
-	Type   string
-	Args   any            // see Arguments in the package documentation
-	Meta   map[string]any // data for handlers and middleware, such as a trace context
-	ID     string         // UUIDv7; "": the client makes one, so that it can repeat an enqueue whose outcome it does not know
-	Schema string         // URI of the schema of args
+	Type string
+	Args any // see Arguments in the package documentation
+	// Meta is bounded to 64 KiB. trace_id, traceparent and tenant_id in it have a meaning for the server
+	// (docs/reference/observability.md, Trace context; docs/reference/tenants.md, Enqueue).
+	Meta map[string]any // data for handlers and middleware, such as a trace context
+	// An ID that is taken is refused with [KindDuplicateJob], so a caller that keeps its own can enqueue again after a crash
+	// without making a second job.
+	ID     string // UUIDv7; "": the client makes one, so that it can repeat an enqueue whose outcome it does not know
+	Schema string // URI of the schema of args
 
-	Queue    string
+	Queue string
+	// From −100 to 100; 0 is the default.
 	Priority int // higher is fetched first
 	Tags     []string
 
+	// Set one of Delay and RunAt: with both, Delay counts. Delay is computed by the clock of this process at the enqueue, so a
+	// wrong clock makes it longer or shorter; RunAt is compared with the clock of the server.
 	Delay     time.Duration // runs that long after now; a step or the job of a cron that long after its turn has come
 	RunAt     time.Time
 	ExpiresAt time.Time
 
-	Retry             *RetryPolicy
+	Retry *RetryPolicy
+	// Zero lengths have the defaults of the server: 30 min for an attempt, 30 s for its reservation, 7 days for a result, and
+	// no limit for the others, unless the server or the queue is configured otherwise.
 	Timeout           time.Duration // of an attempt
 	VisibilityTimeout time.Duration // reservation of an attempt, which a worker renews
 	EnqueueTTL        time.Duration // the job expires if it has not been started by then
@@ -37,35 +46,46 @@ type JobRequest struct {
 	UniqueKey         string // 64 lower-case hex digits, in place of the key that the server computes
 	Pending           bool   // waits for Client.Activate
 
+	// What the fields above set wins over Extra.
 	Extra map[string]any // other members of options, such as extensions of a server
 
 	StepID    string   // in a workflow; "": the index of the step
 	DependsOn []string // in a Graph: ids of the steps that must have completed
 }
 
-// RetryPolicy says how often a job runs. Zero fields have the defaults of the server.
+// RetryPolicy says how often a job runs. Zero fields have the defaults of the server. Defaults, ranges and formulas:
+// docs/reference/retries.md, Policy. A field that cannot be sent as zero keeps its default, such as MaxAttempts 0.
 type RetryPolicy struct {
-	MaxAttempts        int // executions, the first one included
+	// 3 by default. 1 means that a failure is final.
+	MaxAttempts int // executions, the first one included
+	// 1 s, 5 min and 2 by default: waits of 1, 2, 4 s and so on, up to MaxInterval, each times a random factor from 0.5 to 1.5
+	// unless NoJitter is set.
 	InitialInterval    time.Duration
 	MaxInterval        time.Duration
 	BackoffCoefficient float64
-	BackoffStrategy    string   // exponential, linear, polynomial, constant
-	NoJitter           bool     // waits are not randomised
+	BackoffStrategy    string // exponential, linear, polynomial, constant
+	NoJitter           bool   // waits are not randomised
+	// An error that matches ends the job at once, with attempts left.
 	NonRetryableErrors []string // codes or types of errors, also as prefix.*
-	OnExhaustion       string   // dead_letter or discard
+	// What becomes of a job that will not run again: dead_letter by default.
+	OnExhaustion string // dead_letter or discard
 }
 
-// UniquePolicy prevents equivalent jobs.
+// UniquePolicy prevents equivalent jobs. Defaults and conflicts: docs/reference/unique.md, Policy. With OnConflict reject the
+// enqueue fails with [KindDuplicateJob]; with ignore it returns the existing job, with Deduplicated set.
 type UniquePolicy struct {
-	Keys       []string // what makes two jobs equivalent: type, queue, args, meta
-	ArgsKeys   []string // only these members of args count
-	MetaKeys   []string
-	Period     time.Duration // older jobs do not count
-	States     []JobState    // only jobs in these states count
-	OnConflict string        // reject, ignore, replace, replace_except_schedule
+	Keys []string // what makes two jobs equivalent: type, queue, args, meta
+	// Digits address an element of args, any other name a member of the first object in it that has it. A name that addresses
+	// nothing is refused.
+	ArgsKeys []string // only these members of args count
+	MetaKeys []string
+	Period   time.Duration // older jobs do not count
+	// By default all states in which a job has not ended.
+	States     []JobState // only jobs in these states count
+	OnConflict string     // reject, ignore, replace, replace_except_schedule
 }
 
-// EnqueueOption changes a JobRequest.
+// EnqueueOption changes a JobRequest. Options are applied in their order; of two that set the same field the last one counts.
 type EnqueueOption func(*JobRequest)
 
 // NewRequest makes a job to be enqueued.
@@ -88,7 +108,7 @@ func WithID(id string) EnqueueOption { return func(r *JobRequest) { r.ID = id } 
 // WithQueue chooses the queue.
 func WithQueue(queue string) EnqueueOption { return func(r *JobRequest) { r.Queue = queue } }
 
-// WithPriority sets the priority; higher is fetched first.
+// WithPriority sets the priority; higher is fetched first. The range is −100 to 100; 0 is the default.
 func WithPriority(priority int) EnqueueOption { return func(r *JobRequest) { r.Priority = priority } }
 
 // WithDelay runs the job that long after now, by the clock of this process; a step or the job of a cron that long after its turn.
@@ -97,10 +117,10 @@ func WithDelay(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.D
 // WithRunAt runs the job at a time.
 func WithRunAt(at time.Time) EnqueueOption { return func(r *JobRequest) { r.RunAt = at } }
 
-// WithExpiresAt discards the job if it has not been started by then.
+// WithExpiresAt discards the job if it has not been started by then. A job that runs is not ended by it.
 func WithExpiresAt(at time.Time) EnqueueOption { return func(r *JobRequest) { r.ExpiresAt = at } }
 
-// WithRetry sets the retry policy.
+// WithRetry sets the retry policy. It replaces the whole policy, also what [WithMaxAttempts] has set before it.
 func WithRetry(p RetryPolicy) EnqueueOption { return func(r *JobRequest) { r.Retry = &p } }
 
 // WithMaxAttempts bounds the number of executions and leaves the rest of the retry policy as it is.
@@ -115,13 +135,14 @@ func WithMaxAttempts(n int) EnqueueOption {
 	}
 }
 
-// WithTimeout bounds the time of an attempt.
+// WithTimeout bounds the time of an attempt. When it is over, the context of the handler is cancelled with [ErrJobTimeout] as
+// its cause, and the server fails the attempt (docs/reference/retries.md, Timeouts).
 func WithTimeout(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.Timeout = d } }
 
-// WithUnique prevents equivalent jobs.
+// WithUnique prevents equivalent jobs. The check is made when the job is enqueued, in the same transaction; see [UniquePolicy].
 func WithUnique(p UniquePolicy) EnqueueOption { return func(r *JobRequest) { r.Unique = &p } }
 
-// WithTags adds tags.
+// WithTags adds tags. Repetitions are dropped by the server.
 func WithTags(tags ...string) EnqueueOption {
 	return func(r *JobRequest) { r.Tags = append(slices.Clip(r.Tags), tags...) }
 }
@@ -198,8 +219,8 @@ func (r *JobRequest) options() map[string]any {
 	}
 	o.time("delay_until", r.RunAt)
 	o.time("expires_at", r.ExpiresAt)
-	o.number("timeout_ms", r.Timeout.Milliseconds())
-	o.number("visibility_timeout_ms", r.VisibilityTimeout.Milliseconds())
+	o.number("timeout_ms", milliseconds(r.Timeout))
+	o.number("visibility_timeout_ms", milliseconds(r.VisibilityTimeout))
 	o.seconds("enqueue_ttl", r.EnqueueTTL)
 	o.seconds("total_timeout", r.TotalTimeout)
 	o.seconds("heartbeat_timeout", r.HeartbeatTimeout)
@@ -276,6 +297,15 @@ func (o optionSet) number(name string, value int64) {
 // seconds rounds up, so that no limit becomes none.
 func (o optionSet) seconds(name string, d time.Duration) {
 	o.number(name, int64((d+time.Second-1)/time.Second))
+}
+
+// milliseconds rounds up: 0 means the default on the wire.
+func milliseconds(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > time.Duration(ms)*time.Millisecond {
+		ms++
+	}
+	return ms
 }
 
 func (o optionSet) duration(name string, d time.Duration) {

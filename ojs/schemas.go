@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Schema is a JSON Schema of the args of a type of jobs.
+// Schema is a JSON Schema of the args of a type of jobs. Which schema applies to a job: docs/reference/schemas.md, Which schema
+// applies.
 type Schema struct {
 	URI     string          `json:"uri"`
 	Type    string          `json:"type"` // of the jobs
@@ -32,7 +33,8 @@ func (c *Client) schemaCall(ctx context.Context, r call) (*Schema, error) {
 	return answer.Schema, nil
 }
 
-// RegisterSchema registers a schema. The same one again changes nothing.
+// RegisterSchema registers a schema. The same one again changes nothing. Another document under the same version is
+// [KindSchemaExists]. Jobs that are stored already are not checked again.
 func (c *Client) RegisterSchema(ctx context.Context, s Schema) (*Schema, error) {
 	return c.schemaCall(ctx, post("/schemas", s).again())
 }

@@ -25,7 +25,7 @@ func (s JobState) Valid() bool {
 	}
 }
 
-// Terminal reports whether the server never changes the state s by itself.
+// Terminal reports whether the server never changes the state s by itself. A discarded job can still be retried by hand.
 func (s JobState) Terminal() bool {
 	return s == StateCompleted || s == StateCancelled || s == StateDiscarded
 }

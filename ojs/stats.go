@@ -46,7 +46,8 @@ type StatsFilter struct {
 	Queue        string
 }
 
-// StatsHistory lists what happened, by period.
+// StatsHistory lists what happened, by period. Points of less than an hour reach back for a day, others for 30 days. Periods in
+// which nothing happened are there with zeros.
 func (c *Client) StatsHistory(ctx context.Context, filter StatsFilter) ([]StatsPoint, error) {
 	query := url.Values{}
 	setText(query, "period", filter.Period)

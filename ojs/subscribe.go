@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Event is a change of a job, worker, cron, queue or workflow.
+// Event is a change of a job, worker, cron, queue or workflow. Types and their data: docs/reference/events.md, Payloads.
 type Event struct {
 	SpecVersion string          `json:"specversion"`
 	ID          string          `json:"id"` // also a position in the log
@@ -30,7 +30,7 @@ type Event struct {
 // DecodeData reads the data of the event.
 func (e *Event) DecodeData(into any) error { return json.Unmarshal(e.Data, into) }
 
-// EventFilter chooses events. All conditions that are set must hold.
+// EventFilter chooses events. All conditions that are set must hold. Values of one field are alternatives.
 type EventFilter struct {
 	Types      []string // such as job.completed, or a prefix as in job.*
 	Queues     []string
@@ -52,7 +52,8 @@ func (f EventFilter) query() url.Values {
 }
 
 // GapError says that events were removed before they were read: read the current state, then go on. The subscription does so with
-// the oldest event that is kept.
+// the oldest event that is kept. A gap comes from retention, or from a stream that was too slow. Filters do not matter: events
+// that were not meant for this subscription may be the only ones missing.
 type GapError struct {
 	Data json.RawMessage // as the server says it
 }
@@ -62,7 +63,9 @@ func (e *GapError) Error() string { return fmt.Sprintf("ojs: events are missing:
 
 // Events subscribes to events until ctx is done or the loop ends. It uses the event stream of the server, or polls a server without one, and
 // goes on behind the last event after an interruption, so that no event is lost. Errors after which it goes on are of type [*GapError]
-// only; any other is the last thing that it yields.
+// only; any other is the last thing that it yields. An event may come twice after an interruption; drop events by their ID
+// where that matters. To go on after a restart of the program, store the ID of the last event that was processed and set After
+// to it.
 func (c *Client) Events(ctx context.Context, filter EventFilter) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		s := &subscription{client: c, filter: filter, yield: yield}
@@ -83,7 +86,7 @@ func (c *Client) Events(ctx context.Context, filter EventFilter) iter.Seq2[*Even
 	}
 }
 
-// subscription is one loop over events.
+// subscription is one loop over events. Its position is filter.After: that of the last event that was shown.
 type subscription struct {
 	client   *Client
 	filter   EventFilter
@@ -97,19 +100,32 @@ func (s *subscription) begin(ctx context.Context) error {
 	var newest struct {
 		Items []*Event `json:"items"` // a server that cannot list the newest event first has none
 	}
-	err := s.client.do(ctx, get("/events", url.Values{"page": {"1"}, "per_page": {"1"}}), &newest)
+	r := &Request{Method: http.MethodGet, Path: "/events", Query: url.Values{"page": {"1"}, "per_page": {"1"}}}
+	header, err := s.client.try(ctx, r, 0, &newest) // once: the loop over events repeats it
 	switch {
 	case err != nil && Retryable(err):
 		return err
+	// From here on an interruption can be resumed behind an id, whatever the clocks say.
 	case err == nil && len(newest.Items) == 1:
 		s.filter.After = newest.Items[0].ID
 	default:
-		s.filter.Since = time.Now()
+		s.filter.Since = serverTime(header)
 	}
 	return nil
 }
 
-// interrupted waits before the next try, or ends with an error that another try does not change.
+// serverTime is where a subscription without an id begins: an empty log has none, and a server without the list gives none. A clock
+// of this process that is ahead would pass over the first events. The header has whole seconds, rounded down, so that at most the
+// events of one second before the subscription are shown. Without it the clock of this process is what is left.
+func serverTime(header http.Header) time.Time {
+	if at, err := http.ParseTime(header.Get("Date")); err == nil {
+		return at
+	}
+	return time.Now()
+}
+
+// interrupted waits before the next try, or ends with an error that another try does not change. An expired position is shown
+// as a gap, and the loop goes on with the oldest event that is kept.
 func (s *subscription) interrupted(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil || s.ended:
@@ -127,7 +143,8 @@ func (s *subscription) interrupted(ctx context.Context, err error) {
 	}
 }
 
-// show yields an event and moves the position behind it.
+// show yields an event and moves the position behind it. The position moves before the event is shown: an event that ends the
+// loop counts as read.
 func (s *subscription) show(e *Event) bool {
 	s.failures = 0
 	s.filter.After = e.ID
@@ -135,7 +152,8 @@ func (s *subscription) show(e *Event) bool {
 	return !s.ended
 }
 
-// stream reads the event stream until it breaks.
+// stream reads the event stream until it breaks. A stream that ends in good order counts as interrupted too: the server stops,
+// and another node goes on.
 func (s *subscription) stream(ctx context.Context) {
 	query := s.filter.query()
 	r := &Request{Method: http.MethodGet, Path: "/events/stream", Query: query, Stream: true, Header: http.Header{"Accept": {"text/event-stream"}}}
@@ -162,7 +180,8 @@ func (s *subscription) stream(ctx context.Context) {
 // streamSilence is how long a stream may show nothing. Servers send a comment every 15 s, so it is broken then.
 const streamSilence = time.Minute
 
-// frames reads frames of server-sent events until the stream ends.
+// frames reads frames of server-sent events until the stream ends. Closing the stream from a timer is the only way to end a
+// read that waits for ever on a connection that is gone.
 func (s *subscription) frames(stream io.ReadCloser) error {
 	lines := bufio.NewReaderSize(stream, 64<<10)
 	silence := time.AfterFunc(streamSilence, func() { _ = stream.Close() })
@@ -192,6 +211,7 @@ type frame struct {
 	data      []byte
 }
 
+// Comments, such as keep-alives, have an empty name and are passed over.
 func (f *frame) add(line []byte) {
 	name, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
@@ -208,6 +228,7 @@ func (f *frame) add(line []byte) {
 	}
 }
 
+// An event of the server itself, such as its shutdown, has no place in the log and moves no position.
 func (s *subscription) frame(f frame) error {
 	if f.data == nil {
 		return nil
@@ -239,7 +260,8 @@ type EventPage struct {
 }
 
 // ListEvents reads events from the log, the oldest first. Store Cursor with what has been processed: the page behind it has each event
-// that follows once.
+// that follows once. Cursor may be ahead of the last event of the page, if events that do not pass the filter follow. With
+// HasMore the page may be empty. A position that is too old is [KindCursorExpired].
 func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) (*EventPage, error) {
 	query := filter.query()
 	setText(query, "after", filter.After)

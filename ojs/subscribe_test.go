@@ -83,6 +83,45 @@ func TestEventStream(t *testing.T) {
 	require.Equal(t, "e0 e2", receive(t, positions)+" "+receive(t, positions))
 }
 
+// TestEventsBeginByTheServer: the clock of the server differs, and there is no event to begin behind.
+func TestEventsBeginByTheServer(t *testing.T) {
+	t.Parallel()
+	for name, list := range map[string]struct {
+		status int
+		body   string
+	}{
+		"EmptyLog": {200, `{"items":[]}`},
+		"NoList":   {400, `{"error":{"code":"invalid_request","type":"invalid_request","message":"m"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			since := make(chan string, 10)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path == "/ojs/manifest":
+					_, _ = io.WriteString(w, `{}`)
+				case r.URL.Query().Has("page"):
+					w.Header().Set("Date", "Mon, 04 May 2026 03:02:01 GMT")
+					w.WriteHeader(list.status)
+					_, _ = io.WriteString(w, list.body)
+				default:
+					since <- r.URL.Query().Get("since")
+					_, _ = io.WriteString(w, `{"events":[{"id":"e1"}]}`)
+				}
+			}))
+			defer server.Close()
+			c, err := ojs.NewClient(ojs.Config{URL: server.URL, Logger: silent})
+			require.NoError(t, err)
+			defer c.Close()
+			for _, err := range c.Events(t.Context(), ojs.EventFilter{}) {
+				require.NoError(t, err)
+				break
+			}
+			require.Equal(t, "2026-05-04T03:02:01Z", receive(t, since))
+		})
+	}
+}
+
 func TestEventsEnd(t *testing.T) {
 	t.Parallel()
 	_, c := setup(t)

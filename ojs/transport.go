@@ -19,13 +19,14 @@ type Request struct {
 	Method string
 	Path   string // below /ojs/v1, such as /jobs; a path that starts with /ojs/ is absolute
 	Query  url.Values
-	Header http.Header   // beyond those that the transport sends by itself
-	Body   []byte        // JSON; nil: none
+	Header http.Header // beyond those that the transport sends by itself
+	Body   []byte      // JSON; nil: none
+	// A transport must not end the request before its usual time and Wait are over.
 	Wait   time.Duration // how much longer than usual the server may take, because it waits for something
 	Stream bool          // the answer is read as it comes, without a limit of time
 }
 
-// Response is the answer to a Request, whatever its status.
+// Response is the answer to a Request, whatever its status. The caller reads Body to its end and closes it.
 type Response struct {
 	Status int
 	Header http.Header // may be nil
@@ -33,7 +34,8 @@ type Response struct {
 }
 
 // Transport carries requests to a server. An error means that there was no answer; it should be a [*TransportError]. Transports are used
-// by many goroutines at a time.
+// by many goroutines at a time. Set Sent in it truthfully: the client repeats a request that must not come twice only if Sent
+// is false.
 type Transport interface {
 	Do(ctx context.Context, request *Request) (*Response, error)
 }
@@ -45,13 +47,15 @@ const (
 	basePath    = "/ojs/v1"
 )
 
+// defaultTimeout is above what a server takes for the slowest statement, 15 s, so that its answer comes first.
 const (
 	defaultTimeout = 30 * time.Second
 	// maxBody is beyond the largest answer that a server of ours gives, 32 MiB.
 	maxBody = 64 << 20
 )
 
-// HTTPTransport carries requests over HTTP. Its fields must not change after the first request.
+// HTTPTransport carries requests over HTTP. Its fields must not change after the first request. Redirects, proxies and TLS are
+// those of its Client.
 type HTTPTransport struct {
 	URL     string        // of the server, such as http://localhost:8080; a path in it is put before /ojs
 	Token   string        // sent as Authorization: Bearer; "": none
@@ -60,7 +64,9 @@ type HTTPTransport struct {
 	Client  *http.Client  // nil: one with a pool of connections for this transport
 }
 
-// NewHTTPTransport checks the URL and makes a transport with a pool of connections of its own.
+// NewHTTPTransport checks the URL and makes a transport with a pool of connections of its own. It keeps up to 64 idle
+// connections, so that as many goroutines can call at once without connecting anew. Proxies and TLS are those of
+// http.DefaultTransport.
 func NewHTTPTransport(server, token string) (*HTTPTransport, error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -78,7 +84,7 @@ func NewHTTPTransport(server, token string) (*HTTPTransport, error) {
 	return t, nil
 }
 
-// Do sends a request.
+// Do sends a request. The body is read here, within the time of the request, except for streams, which the caller closes.
 func (t *HTTPTransport) Do(ctx context.Context, request *Request) (*Response, error) {
 	var sent atomic.Bool
 	fail := func(err error) error {
@@ -93,6 +99,7 @@ func (t *HTTPTransport) Do(ctx context.Context, request *Request) (*Response, er
 		ctx, cancel = context.WithTimeout(ctx, timeout+request.Wait)
 		defer cancel()
 	}
+	// A request counts as sent as soon as there is a connection for it: from then on bytes may have left.
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	r, err := t.build(traced, request)
 	if err != nil {
@@ -120,6 +127,7 @@ func (t *HTTPTransport) Do(ctx context.Context, request *Request) (*Response, er
 	return &Response{answer.StatusCode, answer.Header, io.NopCloser(bytes.NewReader(body))}, nil
 }
 
+// Headers of the transport and of the request replace the standard ones of the same name.
 func (t *HTTPTransport) build(ctx context.Context, request *Request) (*http.Request, error) {
 	target := t.URL
 	if !strings.HasPrefix(request.Path, "/ojs/") {

@@ -16,15 +16,18 @@ import (
 	"time"
 )
 
-// Webhook is a subscription to events by HTTP. Zero fields have the defaults of the server.
+// Webhook is a subscription to events by HTTP. Zero fields have the defaults of the server. Filters, limits and the form of
+// deliveries: docs/reference/webhooks.md.
 type Webhook struct {
-	URL      string         `json:"url,omitempty"`
-	Events   []string       `json:"events,omitempty"` // types, or prefixes as in job.*
+	URL    string   `json:"url,omitempty"`
+	Events []string `json:"events,omitempty"` // types, or prefixes as in job.*
+	// Secret has 8 to 256 printable ASCII characters. It may be empty if the server generates secrets.
 	Secret   string         `json:"secret,omitempty"`
 	Filter   *WebhookFilter `json:"filter,omitempty"`
 	Metadata map[string]any `json:"metadata,omitempty"`
-	Active   *bool          `json:"active,omitempty"`
-	Ordering string         `json:"ordering,omitempty"` // none or subject
+	// Without Active a new subscription is active. Ordering subject delivers the events of one subject one after the other.
+	Active   *bool  `json:"active,omitempty"`
+	Ordering string `json:"ordering,omitempty"` // none or subject
 }
 
 // WebhookFilter narrows a subscription.
@@ -58,7 +61,8 @@ type WebhookTest struct {
 	DeliveryID string `json:"delivery_id"`
 }
 
-// CreateWebhook makes a subscription.
+// CreateWebhook makes a subscription. Store Secret from the answer: it is not shown again. After a lost answer the request is
+// not repeated; list the subscriptions to find out.
 func (c *Client) CreateWebhook(ctx context.Context, w Webhook) (*WebhookInfo, error) {
 	return c.webhookCall(ctx, post("/webhooks", w))
 }
@@ -85,7 +89,8 @@ func (c *Client) ListWebhooks(ctx context.Context, page PageOptions) (*Page[Webh
 	return list[WebhookInfo](ctx, c, "/webhooks", query, "subscriptions", "items")
 }
 
-// TestWebhook sends a test event to a subscription and waits for the answer.
+// TestWebhook sends a test event to a subscription and waits for the answer. It is sent at once and is in no log of events.
+// Success false is no error of the call.
 func (c *Client) TestWebhook(ctx context.Context, id string) (*WebhookTest, error) {
 	t := &WebhookTest{}
 	return t, c.do(ctx, post(webhookPath(id, "/test"), nil), t)
@@ -132,7 +137,8 @@ const (
 )
 
 // VerifyWebhook checks the signature and the age of a delivery. One of the secrets has to fit; two are needed only by receivers that take
-// deliveries from before a rotation.
+// deliveries from before a rotation. body must be the bytes as they came, before any decoding. A delivery may differ by five
+// minutes from now; the signature is checked first, so that the age is that of a genuine delivery.
 func VerifyWebhook(header http.Header, body []byte, now time.Time, secrets ...string) error {
 	timestamp := header.Get("X-OJS-Timestamp")
 	given := append(strings.Split(header.Get("X-OJS-Signatures"), ","), header.Get("X-OJS-Signature"))
@@ -146,6 +152,7 @@ func VerifyWebhook(header http.Header, body []byte, now time.Time, secrets ...st
 	return nil
 }
 
+// All signatures are compared, in constant time each: how long it takes does not tell which one fits.
 func signedBy(secret, timestamp string, body []byte, given []string) bool {
 	if secret == "" {
 		return false
@@ -163,7 +170,8 @@ func signedBy(secret, timestamp string, body []byte, given []string) bool {
 
 // WebhookHandler receives deliveries: it checks them by [VerifyWebhook] and hands each event to receive. An error makes the server
 // deliver again later. A delivery may come twice: drop events by their id. previous are secrets that are valid besides secret, for
-// receivers that learn of a rotation late or early.
+// receivers that learn of a rotation late or early. A body above 1 MiB is refused with 400, a wrong signature or age with 401.
+// receive runs within the request: if it takes longer than the server waits for an answer, the event is delivered again.
 func WebhookHandler(secret string, receive func(context.Context, *Event) error, previous ...string) http.Handler {
 	secrets := append([]string{secret}, previous...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

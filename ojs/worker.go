@@ -14,18 +14,24 @@ import (
 	"time"
 )
 
-// WorkerConfig describes a [Worker]. Zero fields have the defaults that are named.
+// WorkerConfig describes a [Worker]. Zero fields have the defaults that are named. NewWorker copies it; changes afterwards have
+// no effect.
 type WorkerConfig struct {
+	// A queue that is empty, or does not exist, costs nothing but a look. Up to 100 names.
 	Queues      []string       // looked at in this order: a later queue waits while an earlier one has jobs; default: the queue default
 	Weights     map[string]int // of queues: each comes first in this share of the fetches, so that none waits for ever; 0 is 1
 	Concurrency int            // jobs that run at the same time; default 10
 
-	ID                string        // of this process; default: host name, process id and a random part
+	// Two running processes must not share an ID: a directive, or the end of one of them, would concern both.
+	ID string // of this process; default: host name, process id and a random part
+	// It bounds how long a job waits after this process has died. Too short, and a pause of the process (a garbage collection,
+	// a machine that sleeps) loses its jobs; heartbeats are sent at least three times in each reservation.
 	VisibilityTimeout time.Duration // reservation of a job, which heartbeats renew; default: that of the job or the server
 	HeartbeatInterval time.Duration // default 5 s; shorter if reservations are
 	PollInterval      time.Duration // between fetches without jobs, if the server has no long polling; default 1 s
 	LongPoll          time.Duration // how long a fetch waits for jobs; default 15 s; negative: not at all
-	GracePeriod       time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
+	// It should be below the time after which a supervisor kills the process, with some seconds to spare for reports.
+	GracePeriod time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
 
 	Labels  []string // shown in the registry of workers
 	Version string   // of the program, shown in the registry of workers
@@ -34,7 +40,8 @@ type WorkerConfig struct {
 	Hooks  Hooks
 }
 
-// Hooks are called on what happens in a worker. They must return soon, and may be nil.
+// Hooks are called on what happens in a worker. They must return soon, and may be nil. They run on goroutines of the worker: a
+// hook that blocks holds up its job, or the fetches.
 type Hooks struct {
 	JobStarted  func(ctx context.Context, job *JobContext)
 	JobFinished func(ctx context.Context, job *JobContext, err error, d time.Duration) // before the outcome is reported
@@ -61,6 +68,7 @@ type Worker struct {
 	reportNow chan struct{} // a report is ready
 	changed   chan struct{} // something that a stop waits for has ended
 
+	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
 	mu       sync.Mutex
 	handlers map[string]HandlerFunc
 	state    string // a directive, as in the heartbeats
@@ -89,7 +97,8 @@ type run struct {
 	reporting bool // the report is on its way, and its answer tells what became of it
 }
 
-// NewWorker makes a worker. Register handlers, then call Run.
+// NewWorker makes a worker. Register handlers, then call Run. It calls nobody; the server learns of the worker with the first
+// heartbeat of Run.
 func NewWorker(client *Client, config WorkerConfig) *Worker {
 	host, _ := os.Hostname()
 	config.Queues = slices.Clone(config.Queues)
@@ -135,6 +144,9 @@ const (
 
 // Run fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
 // grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could not begin.
+// It can be called once. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
+// return, then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs
+// wait for the end of their reservations.
 func (w *Worker) Run(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -146,6 +158,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.began, w.stop = true, stop
 	w.mu.Unlock()
 
+	// life outlasts ctx: heartbeats and reports go on while jobs finish.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var loops, fetching sync.WaitGroup
 	loops.Go(func() { w.heartbeatLoop(life) })
@@ -154,12 +167,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	fetching.Go(func() { refused = w.fetchLoop(stopping, life) })
 	<-stopping.Done()
 	w.logger.InfoContext(ctx, "worker stops", "cause", context.Cause(stopping))
+	// Before the heartbeat that follows, which tells the server that this worker terminates.
 	w.setState(DirectiveTerminate)
 	signal(w.beatNow) // it also ends a fetch that waits
+	// Fetches end before the wait for jobs begins, or one could bring jobs that nobody waits for.
 	fetching.Wait()
+	// Heartbeats go on during the drain, so that no reservation ends while a handler finishes.
 	err := w.drain()
 	end()
 	loops.Wait()
+	// After the loops have ended: a heartbeat that was still on its way would list jobs again.
 	w.lastBeat(ctx)
 	return errors.Join(refused, err)
 }
@@ -171,6 +188,7 @@ func (w *Worker) drain() error {
 		w.cancelAll(ErrWorkerStopped)
 		late = !w.await(abortPeriod, w.idle)
 	}
+	// Reports that wait for their time cannot wait any longer: their jobs would stay reserved for a process that is gone.
 	w.release()
 	flushed := w.await(flushPeriod, func() bool { return len(w.ready)+len(w.delayed)+w.sending == 0 })
 	if !flushed {
@@ -184,7 +202,8 @@ func (w *Worker) drain() error {
 
 func (w *Worker) idle() bool { return w.running == 0 }
 
-// await waits until done, which is called with the lock, and reports whether that was in time.
+// await waits until done, which is called with the lock, and reports whether that was in time. changed is a wake-up with room
+// for one: the condition is looked at again after each.
 func (w *Worker) await(limit time.Duration, done func() bool) bool {
 	timer := time.NewTimer(max(limit, 0))
 	defer timer.Stop()
@@ -218,7 +237,8 @@ func (w *Worker) setState(state string) {
 	w.state = state
 }
 
-// signal wakes the reader of a channel of capacity one.
+// signal wakes the reader of a channel of capacity one. It never blocks: a wake-up that is there already is enough for the one
+// who reads it.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

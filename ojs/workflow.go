@@ -13,7 +13,8 @@ import (
 // Step is a member of a workflow: a *JobRequest or a *Workflow.
 type Step interface{ step() ([]byte, error) }
 
-// Workflow is the definition of a workflow. [Chain], [Group], [Batch] and [Graph] make one.
+// Workflow is the definition of a workflow. [Chain], [Group], [Batch] and [Graph] make one. [Chain], [Group] and [Batch] take
+// workflows as steps, too. Rules and limits: docs/reference/workflows.md.
 type Workflow struct {
 	Type      string // chain, group, batch; "": a graph
 	Name      string
@@ -25,17 +26,18 @@ type Workflow struct {
 	Meta      map[string]any
 }
 
-// Callbacks are jobs at the end of a batch.
+// Callbacks are jobs at the end of a batch. The workflow ends when they have ended too.
 type Callbacks struct {
 	OnComplete *JobRequest // always
 	OnSuccess  *JobRequest // if all jobs have completed
 	OnFailure  *JobRequest // if one has not
 }
 
-// Chain runs steps one after the other. Each gets the results of those before it.
+// Chain runs steps one after the other. Each gets the results of those before it. If a step fails for good, those after it do
+// not run.
 func Chain(steps ...Step) *Workflow { return &Workflow{Type: "chain", Steps: steps} }
 
-// Group runs steps at the same time.
+// Group runs steps at the same time. The group has failed if one step has, but the others run to their end.
 func Group(steps ...Step) *Workflow { return &Workflow{Type: "group", Steps: steps} }
 
 // Batch runs steps at the same time, and callbacks when all have ended.
@@ -43,7 +45,8 @@ func Batch(callbacks Callbacks, steps ...Step) *Workflow {
 	return &Workflow{Type: "batch", Steps: steps, Callbacks: callbacks}
 }
 
-// Graph runs each step when those that it depends on have completed; see [WithStep].
+// Graph runs each step when those that it depends on have completed; see [WithStep]. A step that names one that does not exist,
+// or a circle, is refused by the server.
 func Graph(steps ...*JobRequest) *Workflow {
 	w := &Workflow{}
 	for _, s := range steps {
@@ -59,6 +62,7 @@ func (w *Workflow) Named(name string) *Workflow {
 }
 
 // WithDefaults sets options of all jobs that have none of their own, such as [WithQueue], and returns the workflow.
+// It changes w. It replaces what an earlier call has set.
 func (w *Workflow) WithDefaults(options ...EnqueueOption) *Workflow {
 	w.Defaults = NewRequest("", nil, options...)
 	return w
@@ -166,6 +170,7 @@ type CallbackInfo struct {
 }
 
 // CreateWorkflow starts a workflow. Enqueue middleware does not see its jobs; Meta of the workflow may carry a trace context.
+// All is checked and stored in one transaction. The ID makes repetition safe, like that of a job.
 func (c *Client) CreateWorkflow(ctx context.Context, workflow *Workflow) (*WorkflowInfo, error) {
 	w := *workflow
 	if w.ID == "" {
@@ -184,7 +189,8 @@ func (c *Client) GetWorkflow(ctx context.Context, id string) (*WorkflowInfo, err
 	return info, err
 }
 
-// CancelWorkflow cancels what has not begun, and with force also what runs.
+// CancelWorkflow cancels what has not begun, and with force also what runs. One that has ended is an error with the code
+// conflict.
 func (c *Client) CancelWorkflow(ctx context.Context, id string, force bool) (*WorkflowInfo, error) {
 	query := url.Values{}
 	if force {

@@ -21,12 +21,12 @@ WITH found AS MATERIALIZED (
              WHERE @tenant::text = '' AND d.id < @before::uuid AND d.id > @after::uuid ORDER BY d.id DESC LIMIT @max_looked::bigint)
             UNION ALL
             (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.created_at FROM ojs.jobs t
-             WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, @before::uuid)
+             WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, @before::uuid)
                 AND t.id > @after::uuid
              ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
             UNION ALL
             (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.created_at FROM ojs.jobs_done f
-             WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= @tenant::text AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, @before::uuid)
+             WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= @tenant::text AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, @before::uuid)
                 AND f.id > @after::uuid
              ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
             ORDER BY id DESC LIMIT @max_looked::bigint
@@ -60,12 +60,12 @@ WITH found AS MATERIALIZED (
              WHERE @tenant::text = '' AND d.id < @before::uuid AND d.id > @after::uuid ORDER BY d.id LIMIT @max_looked::bigint)
             UNION ALL
             (SELECT t.id, t.state, t.queue, t.type, t.created_at FROM ojs.jobs t
-             WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) <= @tenant::text AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, @after::uuid)
+             WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= @tenant::text AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, @after::uuid)
                 AND t.id < @before::uuid
              ORDER BY split_part(t.lane, '/', 1), t.id LIMIT @max_looked::bigint)
             UNION ALL
             (SELECT f.id, f.state, f.queue, f.type, f.created_at FROM ojs.jobs_done f
-             WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) <= @tenant::text AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, @after::uuid)
+             WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= @tenant::text AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, @after::uuid)
                 AND f.id < @before::uuid
              ORDER BY split_part(f.lane, '/', 1), f.id LIMIT @max_looked::bigint)
             ORDER BY id LIMIT @max_looked::bigint

@@ -44,22 +44,14 @@ WITH snapshot AS MATERIALIZED (
     )) AS ended
     FROM (SELECT pg_current_snapshot() AS now, CAST(CAST(@scanned AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
-    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over,
-        EXISTS (SELECT FROM ojs.events e WHERE e.seq = g.seq AND e.sub = 0) AS late
+    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, ojs.event_is_visible(g.seq) AS late
     FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
-SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin,
-    ARRAY(SELECT e.seq FROM ojs.events e
-        WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) AND e.seq <= (SELECT w.watermark + @span::bigint FROM ojs.event_relay w)
-        ORDER BY e.seq)::bigint[] AS numbers,
-    COALESCE((SELECT e.seq FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC LIMIT 1), 0)::bigint AS head,
+SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin, n.numbers::bigint[] AS numbers, n.head::bigint AS head,
     ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS late,
     ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS rolled_back,
-    EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
-    COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
-FROM snapshot s CROSS JOIN ojs.event_relay r;
+    EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps, n.last_sub::integer AS last_sub
+FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, @span::bigint) n;
 
 -- name: RelayClaim :one
 -- Locks retention and reset out until the pass ends. No row means that one of them has locked the row. The transaction
@@ -123,7 +115,7 @@ WITH claimed AS MATERIALIZED (
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT @no_notify::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM claimed r CROSS JOIN ojs.events e
-    WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq <= @upto::bigint
+    WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq >= @after_seq::bigint AND e.seq <= @upto::bigint -- the second condition prunes partitions
         AND e.seq <> ALL(@passed::bigint[])
     ORDER BY e.seq, e.sub
     LIMIT 5000
@@ -137,13 +129,6 @@ WITH claimed AS MATERIALIZED (
     FROM delta d CROSS JOIN LATERAL (VALUES (d.to_state, d.n), (d.from_state, -d.n)) v (state, n)
     WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
-), tenant_counted AS (
-    INSERT INTO ojs.tenant_counts AS c (tenant, queue, state, count)
-    SELECT split_part(p.lane, '/', 1), p.queue, v.state, sum(v.n)
-    FROM published p CROSS JOIN LATERAL (VALUES (p.to_state, 1), (p.from_state, -1)) v (state, n)
-    WHERE p.lane <> '' AND split_part(p.lane, '/', 1) <> '' AND p.queue IS NOT NULL AND v.state IS NOT NULL
-    GROUP BY 1, 2, 3 HAVING sum(v.n) <> 0 ORDER BY 1, 2, 3
-    ON CONFLICT (tenant, queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
     INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
     SELECT q.name, d.minute,
@@ -183,6 +168,8 @@ WITH claimed AS MATERIALIZED (
 ), notified AS (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
     FROM published p WHERE p.full_text IS NOT NULL
+), tenant_counted AS (
+    SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add(@after_seq::bigint, @after_sub::integer, @upto::bigint, @passed::bigint[]) END AS n
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null')
         || CASE WHEN g.lane <> '' THEN ',' || to_json(g.lane)::text ELSE '' END || ']', ',') AS list
@@ -195,7 +182,7 @@ WITH claimed AS MATERIALIZED (
 SELECT (CASE WHEN NOT @no_notify::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
     a.n AS events_notified, (CASE WHEN NOT @durable::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
-FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u;
+FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u CROSS JOIN tenant_counted;
 
 -- name: SystemNotifyProbe :exec
 -- Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept

@@ -107,6 +107,28 @@ WITH clock AS MATERIALIZED (
 )
 SELECT id, ready_seq, created_at FROM inserted;
 
+-- name: JobInsertAlike :many
+-- JobInsertPlain for jobs that differ in nothing but id and args: a single one, and most batches. An array costs about 5 µs a statement and 0.1 µs a
+-- job, which a value that all jobs share does not.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), request AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@args::json[]) AS args
+), inserted AS (
+    INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, enqueued_at,
+        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra, size)
+    SELECT r.id, @type::text, @queue::text, 'available', @priority::smallint, @max_attempts::bigint, nextval('ojs.ready_seq'), clock.now, clock.now,
+        sqlc.narg('timeout_ms')::bigint, sqlc.narg('visibility_ms')::bigint, sqlc.narg('trace_id')::text, sqlc.narg('retry')::json, r.args,
+        sqlc.narg('meta')::json, sqlc.narg('extra')::json, sqlc.narg('size')::integer
+    FROM request r CROSS JOIN clock
+    RETURNING id, ready_seq, created_at
+), event AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, priority, ready_seq, node)
+    SELECT @event_type::text, @source::text, i.created_at, i.id, @type::text, @queue::text, sqlc.narg('trace_id')::text, 'available', @priority::smallint, i.ready_seq, @node::integer
+    FROM inserted i
+)
+SELECT id, ready_seq, created_at FROM inserted;
+
 -- name: JobListDoneIDs :many
 -- Which of the ids belong to finished jobs. Called after an insert with client-chosen ids, as a statement of its own:
 -- only a new snapshot includes a job that an ack moved to jobs_done while the insert waited for the lock on its id.
@@ -559,7 +581,7 @@ SELECT m.id, m.type, m.queue, m.lane, m.priority, m.attempt, m.ready_seq, m.enqu
     m.event_type::text AS event_type FROM moved m;
 
 -- name: JobDelete :many
--- Deletes finished and discarded jobs. The internal event takes them out of the counts.
+-- Deletes finished and discarded jobs, for a client or for retention. The internal event takes them out of the counts.
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY(@states::text[])
@@ -572,7 +594,7 @@ WITH deleted AS (
     SELECT * FROM deleted UNION ALL SELECT * FROM deleted_done
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.lane, b.workflow_id, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    SELECT @event_type::text, @source::text, b.now, b.id, b.type, b.queue, b.lane, b.workflow_id, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
@@ -762,12 +784,12 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT t.* FROM ojs.jobs t
-     WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text
         AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT f.* FROM ojs.job_finished f
-     WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= @tenant::text
         AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC LIMIT @max_looked::bigint) l
@@ -789,12 +811,12 @@ SELECT p.id FROM (
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT t.id FROM ojs.jobs t
-     WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text
         AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT f.id FROM ojs.jobs_done f
-     WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= @tenant::text
         AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1;
@@ -806,7 +828,7 @@ SELECT count(*) FROM (
         (SELECT o.state, o.queue, o.type FROM ojs.jobs o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.state, t.queue, t.type FROM ojs.jobs t
-         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
          ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
@@ -817,7 +839,7 @@ SELECT count(*) FROM (
         (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.state, t.queue, t.type FROM ojs.jobs_done t
-         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
          ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) d
      WHERE (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
@@ -847,12 +869,12 @@ SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS 
          ORDER BY d.id LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.id, t.state, t.meta, t.type, t.queue, t.priority, COALESCE(t.enqueued_at, t.created_at) FROM ojs.jobs t
-         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= @tenant::text
             AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
          ORDER BY split_part(t.lane, '/', 1), t.id LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT f.id, f.state, f.meta, f.type, f.queue, f.priority, COALESCE(f.enqueued_at, f.created_at) FROM ojs.jobs_done f
-         WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= @tenant::text
             AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
          ORDER BY split_part(f.lane, '/', 1), f.id LIMIT @max_looked::bigint)
         ORDER BY id LIMIT @max_looked::bigint

@@ -11,7 +11,8 @@ func runBacklog(ctx context.Context, r *runner) error {
 }
 
 // runPinned runs backlog while a transaction is open that began before the first job. PostgreSQL then can remove no dead
-// row or index entry of the whole run.
+// row or index entry of the whole run. The transaction is released before the rest is drained: the check of all jobs need not
+// take as long as the figures.
 func runPinned(ctx context.Context, r *runner) error {
 	var pins []*pin
 	defer func() {
@@ -40,7 +41,8 @@ func runPinned(ctx context.Context, r *runner) error {
 }
 
 // measureBacklog fills one queue so that at least --backlog jobs wait at any time, and drains parts of it in every style.
-// Then it calls release and drains the rest, because only then all jobs can be checked.
+// Then it calls release and drains the rest, because only then all jobs can be checked. All rounds drain the same queue, so the
+// backlog shrinks from one to the next, down to --backlog at the last.
 func (r *runner) measureBacklog(ctx context.Context, name string, release func() error) error {
 	loads := map[*runner]*load{}
 	drains := len(drainStyles) * len(r.cfg.Workers) * r.cfg.Rounds
@@ -63,6 +65,7 @@ func (r *runner) measureBacklog(ctx context.Context, name string, release func()
 	return r.onSides(func(r *runner) error { return r.drainRest(ctx, loads[r], name) })
 }
 
+// SQL fills faster than HTTP. The pause and the fresh statistics keep the work of filling out of the first round.
 func (r *runner) fillBacklog(ctx context.Context, l *load, n int) error {
 	start := time.Now()
 	bySQL, err := l.fillBySQL(ctx, n)

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// batchSize is the number of jobs in one batch call.
+	// batchSize is the number of jobs in one batch call. The server accepts up to 10 000; a thousand is what its own group
+	// commit takes in one statement.
 	batchSize = 1000
 	// visibilityTimeoutMS is longer than any scenario, so that no job returns to its queue because the machine is busy.
 	// So every second delivery is an error of the server.
@@ -16,7 +17,8 @@ const (
 	jobType             = "bench.noop"
 )
 
-// bodies are the request bodies of one load, built once and sent many times.
+// bodies are the request bodies of one load, built once and sent many times. A bodies may be copied and its fields replaced,
+// but the slices are shared by all clients and must not be written into.
 type bodies struct {
 	queue   string
 	args    string // of each job
@@ -46,12 +48,17 @@ func batchBody(job string, n int) []byte {
 	return []byte(`{"jobs":[` + strings.TrimSuffix(strings.Repeat(job+",", n), ",") + `]}`)
 }
 
-// enqueueOne enqueues one job.
+// enqueueOne enqueues one job. An answer without an id is an error, because the job could not be checked.
 func (c *client) enqueueOne() error {
 	body, err := c.do(opEnqueue)
 	if err != nil {
 		return err
 	}
+	return c.keepID(body)
+}
+
+// keepID notes the id of the job that the answer shows.
+func (c *client) keepID(body []byte) error {
 	job, err := member(body, "job")
 	if err != nil {
 		return fmt.Errorf("enqueue: %w", err)
@@ -64,7 +71,8 @@ func (c *client) enqueueOne() error {
 	return nil
 }
 
-// enqueueBatch enqueues n jobs, batchSize at most, in one call.
+// enqueueBatch enqueues n jobs, batchSize at most, in one call. An answer with another number of jobs is an error: jobs that
+// are not known cannot be checked.
 func (c *client) enqueueBatch(n int) error {
 	if n == batchSize {
 		c.calls[opBatch].SetBodyRaw(c.bodies.batch)
@@ -86,7 +94,8 @@ func (c *client) enqueueBatch(n int) error {
 	return nil
 }
 
-// fetch takes up to n jobs, and waits up to bodies.waitMS for the first one.
+// fetch takes up to n jobs, and waits up to bodies.waitMS for the first one. The slice that it returns is a part of the
+// client's record and stays valid.
 func (c *client) fetch(n int) ([]jobID, error) {
 	req := c.calls[opFetch]
 	req.SetBodyRaw(c.appendFetch(req.Body()[:0], n, c.bodies.waitMS))
@@ -111,7 +120,8 @@ func (c *client) appendFetch(buf []byte, n, waitMS int) []byte {
 	return append(buf, '}')
 }
 
-// readJobs reads the jobs of an answer that was to have up to n.
+// readJobs reads the jobs of an answer that was to have up to n. Jobs beyond the number that was asked for are recorded, too,
+// so that they are not reported as lost later.
 func (c *client) readJobs(body []byte, n int) (_ []jobID, err error) {
 	before := len(c.fetched)
 	if c.fetched, err = appendIDs(c.fetched, body, "jobs"); err != nil {
@@ -134,7 +144,7 @@ func (c *client) appendAck(buf []byte, id jobID) []byte {
 	return append(buf, `"}`...)
 }
 
-// ack acknowledges one job.
+// ack acknowledges one job. Only an answer that says acknowledged counts.
 func (c *client) ack(id jobID) error {
 	req := c.calls[opAck]
 	req.SetBodyRaw(c.appendAck(req.Body()[:0], id))
@@ -180,6 +190,7 @@ func (c *client) ackBatch(ids []jobID, next int) ([]jobID, error) {
 	return c.readJobs(body, next)
 }
 
+// Items after a refused one are still read: their acks count.
 func (c *client) readAckItems(ids []jobID, body []byte) error {
 	items, err := member(body, "items")
 	if err != nil {

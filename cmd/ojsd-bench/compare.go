@@ -30,6 +30,7 @@ func (r *runner) onSides(prepare func(*runner) error) error {
 }
 
 // repeat measures a figure once per round and side, and reports the summaries of the sides and their ratio.
+// A round during which the context ended is not reported, because its figures are of a shorter run.
 func (r *runner) repeat(ctx context.Context, measure func(context.Context, *runner) (figure, error)) error {
 	figures := map[*runner][]figure{}
 	for round := range r.cfg.Rounds {

@@ -57,7 +57,8 @@ type config struct {
 // maxEnqueues limits one measurement by count, whatever its duration, so that memory and database stay bounded.
 const maxEnqueues = 1_000_000
 
-// withDefaults fills in what the flags left open, and checks the result.
+// withDefaults fills in what the flags left open, and checks the result. It returns a copy; the flags as they were given are
+// not needed any more.
 func (c config) withDefaults() (config, error) {
 	type sizes struct {
 		jobs, drain, scheduled, burst, crowd int
@@ -92,6 +93,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
+// Zero never means a default here: withDefaults has filled those in.
 func (c config) validate() error {
 	sizes := append(slices.Concat(c.Conns, c.Workers),
 		c.Rounds, c.Rate, c.SteadyRate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst, c.Crowd, c.Streams, c.StreamRate, c.Hooks, c.HookRate)

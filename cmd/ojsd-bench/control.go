@@ -33,7 +33,8 @@ func runControl(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// with replaces the jobs of the load by jobs with more options and meta.
+// with replaces the jobs of the load by jobs with more options and meta. It makes new slices, so that copies of the bodies from
+// before keep their own.
 func (b *bodies) with(options, meta string) {
 	job := fmt.Sprintf(`{"type":%q,"args":%s,"options":{"queue":%q%s}`, jobType, b.args, b.queue, options)
 	if meta != "" {
@@ -43,7 +44,8 @@ func (b *bodies) with(options, meta string) {
 	b.batch = batchBody(string(b.enqueue), batchSize)
 }
 
-// configure changes the settings of the load's queue.
+// configure changes the settings of the load's queue. The setting holds for every fetch and enqueue that begins after the
+// answer.
 func (l *load) configure(config string) error {
 	_, err := l.run(group{role: "admin", n: 1, work: func(c *client) {
 		c.calls[opConfigure] = c.request(http.MethodPut, "/ojs/v1/queues/"+l.bodies.queue+"/config")
@@ -65,6 +67,7 @@ func (l *load) post(c *client, command string) {
 }
 
 // measureBlocked fetches jobs that are behind --crowd jobs of a higher priority, all of which wait for one that runs.
+// The fetch must not depend on how many jobs are blocked: 2 000 jobs are fetched, one per call.
 func measureBlocked(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("blocked")
 	plain := l.bodies
@@ -72,6 +75,7 @@ func measureBlocked(ctx context.Context, r *runner) (figure, error) {
 	if err := l.preload(ctx, r.cfg.Crowd); err != nil {
 		return figure{}, err
 	}
+	// The blocked jobs come first, with a higher priority, so that every probe of the queue meets them before the others.
 	blocked := l.bodies
 	l.bodies = plain
 	if err := l.preload(ctx, behindJobs); err != nil {
@@ -101,7 +105,9 @@ func measureBlocked(ctx context.Context, r *runner) (figure, error) {
 	return f, l.cancelRest()
 }
 
-// measureKeyLimit drains a queue of one key, and counts how many of its jobs run at a time.
+// measureKeyLimit drains a queue of one key, and counts how many of its jobs run at a time. The count is raised after a fetch
+// and lowered before the ack, so it is never above the number that the server has let run, and what it finds is a real
+// violation.
 func measureKeyLimit(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("keyed")
 	l.bodies.with(fmt.Sprintf(`,"rate_limit":{"key":%q,"concurrency":%d}`, l.bodies.queue, keyLimit), "")
@@ -109,6 +115,7 @@ func measureKeyLimit(ctx context.Context, r *runner) (figure, error) {
 	if err := l.preload(ctx, n); err != nil {
 		return figure{}, err
 	}
+	// Workers wait for the next job instead of asking in a loop, as real ones do.
 	l.bodies.waitMS = 1000
 	r.pause(ctx)
 	var running, most atomic.Int64
@@ -164,7 +171,8 @@ func measureBounded(ctx context.Context, r *runner) (figure, error) {
 }
 
 // measureFair fills a fair queue with --crowd jobs of one customer, lets workers run, and measures how long the few jobs of
-// another customer wait.
+// another customer wait. The time counts from the answer of the enqueue. Without fairness the few would wait for all of the
+// others.
 func measureFair(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("fair")
 	if err := l.configure(`{"fairness":{"key":"meta.customer"}}`); err != nil {
@@ -220,6 +228,7 @@ func measureFair(ctx context.Context, r *runner) (figure, error) {
 }
 
 // measurePause pauses a queue for which many workers wait, and measures how long jobs of the pause wait after it.
+// A job that is fetched while the queue is paused is an error of the server.
 func measurePause(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("pause")
 	l.bodies.waitMS = 20_000
@@ -271,6 +280,7 @@ func measureExplain(ctx context.Context, r *runner) (figure, error) {
 	}
 	r.pause(ctx)
 	more := r.limit(maxEnqueues)
+	// The last job has all others before it, which is the worst case for an answer that counts them.
 	last := l.jobs.enqueued[len(l.jobs.enqueued)-1]
 	_, err := l.run(group{role: "dashboard", n: 4, work: func(c *client) {
 		var text [idLen]byte
@@ -292,7 +302,8 @@ func measureExplain(ctx context.Context, r *runner) (figure, error) {
 	return f, l.cancelRest()
 }
 
-// cancelRest removes the jobs that a figure does not need to end.
+// cancelRest removes the jobs that a figure does not need to end. One call purges for up to 20 s; what is left stays in a queue
+// that no other figure uses.
 func (l *load) cancelRest() error {
 	_, err := l.run(group{role: "admin", n: 1, work: func(c *client) {
 		c.calls[opCommand] = c.request(http.MethodPost, "/ojs/v1/queues/"+l.bodies.queue+"/purge")

@@ -12,6 +12,7 @@ func runCost(ctx context.Context, r *runner) error {
 	})
 }
 
+// The database must serve nobody else meanwhile: the counters are of the whole server or database.
 func (r *runner) measureCost(ctx context.Context, m mix) (figure, error) {
 	l := r.newLoad("cost")
 	before, err := r.readCounters(ctx)
@@ -67,6 +68,7 @@ func (d *database) statements(ctx context.Context) *int64 {
 	return &calls
 }
 
+// Work that the server does by itself in this time, such as heartbeats and passes of the relay, counts for the jobs.
 func (c counters) perJob(before counters, jobs int) []metric {
 	per := func(now, then int64) float64 { return float64(now-then) / float64(max(1, jobs)) }
 	metrics := []metric{

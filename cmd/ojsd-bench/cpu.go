@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// cpuTime is what the processes of a private server have used of the processors.
+// cpuTime is what the processes of a private server have used of the processors. It has the resolution of a clock tick, 10 ms,
+// for each process, so short measurements are coarse.
 type cpuTime struct {
 	server, postgres time.Duration
 	known            bool // a short run may have used less than a clock tick
@@ -56,7 +57,8 @@ func (p *processes) cpuTime() cpuTime {
 	return t
 }
 
-// familyTime is the time of a process and its children, the ended ones included.
+// familyTime is the time of a process and its children, the ended ones included. A child that ends between two readings moves
+// from one sum to the other and is counted once.
 func familyTime(parent int) (time.Duration, error) {
 	first, err := readProcess(strconv.Itoa(parent))
 	if err != nil {

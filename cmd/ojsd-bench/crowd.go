@@ -44,7 +44,8 @@ func runCrowd(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// gatherCrowd fills the other queues and makes fresh statistics.
+// gatherCrowd fills the other queues and makes fresh statistics. On an error it returns the queues that it has filled, so that
+// they can be emptied.
 func (r *runner) gatherCrowd(ctx context.Context) ([]*load, error) {
 	start := time.Now()
 	var queues []*load

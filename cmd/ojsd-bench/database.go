@@ -12,7 +12,7 @@ import (
 )
 
 // database is a session on the server's own database. Its SQL stands here and not in queries/, because the server never
-// runs it.
+// runs it. One goroutine uses it at a time; pins and listeners have connections of their own.
 type database struct {
 	url  string
 	conn *pgx.Conn
@@ -52,7 +52,8 @@ func (d *database) settings(ctx context.Context) (string, error) {
 // enqueueChunk is how many jobs one transaction of enqueue makes. The server publishes them when it commits.
 const enqueueChunk = 10_000
 
-// enqueue fills a queue with ojs.enqueue(), which is faster than batches over HTTP.
+// enqueue fills a queue with ojs.enqueue(), which is faster than batches over HTTP. It commits once per chunk, as a program
+// that imports jobs would do.
 func (d *database) enqueue(ctx context.Context, b bodies, n int) ([]jobID, error) {
 	ids := make([]jobID, 0, n)
 	for len(ids) < n {
@@ -84,7 +85,8 @@ func isUndefinedFunction(err error) bool {
 }
 
 // waitPublished waits until the server has published the events written so far, because that would slow down what is
-// measured next. It waits one minute at most, in which a server publishes about five million events.
+// measured next. It waits one minute at most, in which a server publishes about five million events. If a minute is not enough,
+// the measurement begins anyway: its figures are then worse, not wrong.
 func (d *database) waitPublished(ctx context.Context) error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); sleep(ctx, 100*time.Millisecond) {
 		var done bool

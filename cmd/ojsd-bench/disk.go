@@ -9,7 +9,8 @@ import (
 )
 
 // syncTime is the median time of a write of 8 KiB, a page of PostgreSQL's log, that returns when the data is on the disk:
-// the least that a commit takes. It overwrites one page of a new file in dir for the given time.
+// the least that a commit takes. It overwrites one page of a new file in dir for the given time. The directory for temporary
+// files need not be on the disk of the database; on another one the number says nothing about commits.
 func syncTime(dir string, length time.Duration) (median time.Duration, err error) {
 	name, err := tempFile(dir)
 	if err != nil {

@@ -72,6 +72,8 @@ func (r *runner) measureDrain(ctx context.Context, p drainPlan) (figure, error) 
 }
 
 // drain takes p.jobs jobs out of the queue. The rates count up to the last ack; the empty fetches after it do not count.
+// Workers share a budget of jobs: what a fetch did not bring is given back, so that exactly p.jobs are taken and none is
+// fetched in vain at the end.
 func (l *load) drain(ctx context.Context, p drainPlan) ([]metric, error) {
 	l.resetTimes()
 	var left budget
@@ -142,6 +144,7 @@ func drainRates(start time.Time, acks []ackMark) []metric {
 }
 
 // rateBetween is the rate from the moment when `from` jobs were done to the moment when `to` jobs were.
+// Acks must be in the order of time.
 func rateBetween(start time.Time, acks []ackMark, from, to int) float64 {
 	begin, end, done := start, start, 0
 	for _, m := range acks {
@@ -160,7 +163,8 @@ func rateBetween(start time.Time, acks []ackMark, from, to int) float64 {
 }
 
 // emptyQueue takes out, untimed, all jobs that are left. When none should be left it fetches once more: a job that the
-// server delivers twice appears then. After it the lists of jobs are complete.
+// server delivers twice appears then. After it the lists of jobs are complete. Jobs that other fetches still have reserved are
+// not found: the visibility timeout is longer than any run.
 func (l *load) emptyQueue(ctx context.Context) error {
 	l.bodies.waitMS = 0
 	enqueued := int64(len(l.jobs.enqueued))

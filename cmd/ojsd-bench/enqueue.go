@@ -18,6 +18,7 @@ func runEnqueue(ctx context.Context, r *runner) error {
 }
 
 // measureEnqueue enqueues one job after the other on each connection. Taking them out and checking them is not timed.
+// It is a closed loop: a slow server gets fewer calls, so the latency is that at the rate which is reached.
 func (r *runner) measureEnqueue(ctx context.Context, conns int) (figure, error) {
 	l := r.newLoad("enqueue")
 	more := r.limit(maxEnqueues)
@@ -37,7 +38,8 @@ func (r *runner) measureEnqueue(ctx context.Context, conns int) (figure, error) 
 	return l.figure("enqueue", []param{{"conns", conns}}, metrics, jobs), nil
 }
 
-// limit allows n calls, until the configured duration from the first of them is over.
+// limit allows n calls, until the configured duration from the first of them is over. The first caller starts the clock,
+// because connecting is not part of the measurement.
 func (r *runner) limit(n int64) func() bool {
 	var used, started atomic.Int64
 	return func() bool {
@@ -84,6 +86,7 @@ func (l *load) fill(ctx context.Context, n int) (span, error) {
 }
 
 // preload fills the queue before a measurement. Any failed call is an error, because the measurement would be worthless.
+// The times of filling are forgotten, so that they are not part of the figure.
 func (l *load) preload(ctx context.Context, n int) error {
 	if _, err := l.fill(ctx, n); err != nil {
 		return err
@@ -95,7 +98,7 @@ func (l *load) preload(ctx context.Context, n int) error {
 	return nil
 }
 
-// budget is a number of jobs that clients share.
+// budget is a number of jobs that clients share. The zero value has nothing to give.
 type budget struct{ left atomic.Int64 }
 
 // take gives up to n, and 0 when nothing is left.

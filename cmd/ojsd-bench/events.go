@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// pollEvents is a watch that polls GET /ojs/v1/events.
+// pollEvents is a watch that polls GET /ojs/v1/events. The cursor is taken before the first enqueue of the load, so every event
+// of it is behind the cursor.
 func pollEvents(ctx context.Context, l *load, onEvent func(jobID)) (<-chan error, error) {
 	c := newClient(l.target, "poller", l.bodies)
 	cursor, err := c.newestEvent()
@@ -52,6 +53,7 @@ func (c *client) newestEvent() (string, error) {
 }
 
 // events reads the events after cursor and returns the next cursor, and whether more events are there already.
+// An empty page moves the cursor too, so that the same events are not looked at again.
 func (c *client) events(cursor string, onEvent func(jobID)) (string, bool, error) {
 	uri := c.target.base + "/ojs/v1/events?types=job.enqueued&limit=1000&queues=" + c.bodies.queue
 	if cursor != "" {
@@ -103,6 +105,7 @@ func listenEvents(ctx context.Context, l *load, onEvent func(jobID)) (<-chan err
 	return stopped, nil
 }
 
+// It gets the events of all queues and passes over the others.
 func readNotification(event []byte, queue string, onEvent func(jobID)) error {
 	kind, err := stringMember(event, "type")
 	if err != nil || string(kind) != "job.enqueued" {

@@ -21,7 +21,8 @@ type figure struct {
 	Problems []string // with any, the figure must not be used
 }
 
-// param is one setting of a measurement, such as conns=32.
+// param is one setting of a measurement, such as conns=32. Params tell figures of one name apart; together with the name they
+// identify a figure between two runs.
 type param struct {
 	Name  string
 	Value any
@@ -33,7 +34,7 @@ type metric struct {
 	Value float64
 }
 
-// summary is a figure over all its rounds: one line of output.
+// summary is a figure over all its rounds: one line of output. The JSON is what scripts read.
 type summary struct {
 	Figure   string            `json:"figure"`
 	Params   map[string]any    `json:"params,omitempty"`
@@ -55,7 +56,8 @@ type spread struct {
 	Max    float64 `json:"max"`
 }
 
-// summarize merges rounds, which all have the same name, params and metrics.
+// summarize merges rounds, which all have the same name, params and metrics. Problems of all rounds are listed; one of them
+// makes the whole figure invalid.
 func summarize(rounds []figure) summary {
 	first := rounds[0]
 	s := summary{Figure: first.Name, Rounds: len(rounds), Metrics: map[string]spread{}, params: first.Params}
@@ -82,6 +84,7 @@ func summarize(rounds []figure) summary {
 	return s
 }
 
+// It sorts values in place.
 func spreadOf(values []float64) spread {
 	slices.Sort(values)
 	n := len(values)
@@ -92,7 +95,7 @@ func spreadOf(values []float64) spread {
 // round keeps four digits after the point: more would be noise.
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// percentile takes sorted values; 0 without any.
+// percentile takes sorted values; 0 without any. It is the nearest rank, a value that was measured, and no interpolation.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -116,7 +119,7 @@ func latencies(prefix string, samples []time.Duration, percentiles ...float64) [
 	return metrics
 }
 
-// reporter prints summaries and remembers whether one of them had problems.
+// reporter prints summaries and remembers whether one of them had problems. Both sides of --against share one.
 type reporter struct {
 	figures, text io.Writer // JSON lines; lines for people
 	invalid       bool
@@ -126,6 +129,7 @@ func (r *reporter) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.text, format+"\n", args...) // a closed stderr must not end the run
 }
 
+// The line goes out when the figure is done, so an interrupted run leaves what it has measured.
 func (r *reporter) report(s summary) error {
 	r.invalid = r.invalid || !s.OK
 	line, err := json.Marshal(s)

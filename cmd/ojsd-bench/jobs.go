@@ -2,7 +2,8 @@ package main
 
 import "fmt"
 
-// jobLists are the jobs of one queue as the clients saw them, or one client's part of them.
+// jobLists are the jobs of one queue as the clients saw them, or one client's part of them. A list has a job as often as it
+// happened.
 type jobLists struct {
 	enqueued, fetched, acked []jobID
 }
@@ -15,6 +16,7 @@ func (l *jobLists) add(other jobLists) {
 
 // problems compares the three lists: each acknowledged enqueue must have been fetched exactly once, and its ack must
 // have succeeded. unanswered is the number of enqueues without an answer: that many unknown jobs may appear.
+// It counts up to 255 times for each job.
 func (l *jobLists) problems(unanswered int) []string {
 	jobs := make(map[jobID]jobCounts, len(l.enqueued))
 	count(jobs, l.enqueued, func(c *jobCounts) *uint8 { return &c.enqueued })

@@ -35,7 +35,8 @@ func runLatency(ctx context.Context, r *runner) error {
 }
 
 // openLoop decides when calls are due, at a fixed rate that does not depend on how long calls take. Latency counts from
-// the due time, so that calls which a slow server keeps from starting count as slow, too.
+// the due time, so that calls which a slow server keeps from starting count as slow, too. start is set by the first caller.
+// Calls are numbered by an atomic counter, so each is made once, whoever is free makes it.
 type openLoop struct {
 	interval time.Duration
 	total    int64
@@ -44,7 +45,8 @@ type openLoop struct {
 	next     atomic.Int64
 }
 
-// wait sleeps until the next call is due and returns that time; false when all calls were made.
+// wait sleeps until the next call is due and returns that time; false when all calls were made. A call whose time is over is
+// made at once, with the time at which it was due.
 func (o *openLoop) wait() (time.Time, bool) {
 	o.once.Do(func() { o.start = time.Now() })
 	n := o.next.Add(1) - 1
@@ -56,7 +58,8 @@ func (o *openLoop) wait() (time.Time, bool) {
 	return due, true
 }
 
-// timeline is when each step of each job happened.
+// timeline is when each step of each job happened. mu guards the maps while clients run; the measurement reads them without it
+// after all clients have stopped.
 type timeline struct {
 	mu         sync.Mutex
 	due        map[jobID]time.Time // the enqueue should start
@@ -151,6 +154,7 @@ func (r *runner) latencyParams() []param {
 	return []param{{"rate", r.cfg.Rate}, {"workers", latencyWorkers}}
 }
 
+// It counts from the due time, as the waiting of an enqueue for a free producer is part of what a client sees.
 func measureFetchLatency(ctx context.Context, r *runner) (figure, error) {
 	l, t := r.newLoad("latency"), newTimeline()
 	if err := l.runAtRate(ctx, t); err != nil {
@@ -168,6 +172,7 @@ func measureFetchLatency(ctx context.Context, r *runner) (figure, error) {
 // missed; the channel yields its error when it has stopped.
 type watch func(ctx context.Context, l *load, onEvent func(jobID)) (<-chan error, error)
 
+// It counts from the answer to the enqueue: an event cannot be asked for earlier.
 func (r *runner) measureEventLatency(ctx context.Context, name string, start watch) (figure, error) {
 	l, t := r.newLoad("events"), newTimeline()
 	watchCtx, stop := context.WithCancel(ctx)

@@ -13,7 +13,8 @@ import (
 // maxFailures is the number of failed calls after which a load gives up: the server is down or refuses everything.
 const maxFailures = 200
 
-// load is one queue that nothing else uses, the clients that work on it, and what they saw.
+// load is one queue that nothing else uses, the clients that work on it, and what they saw. The fields behind server are added
+// up from the clients when these have stopped; the atomic ones and failures are shared while they run.
 type load struct {
 	cfg    config
 	target target
@@ -60,6 +61,7 @@ type span struct {
 func (s span) seconds() float64 { return max(s.end.Sub(s.start).Seconds(), 1e-9) }
 
 // run connects the clients of all groups, starts them together, waits until all are done, and adds up what they saw.
+// An error means that a connection could not be made; nothing has run then. Failed calls are counted and are no error.
 func (l *load) run(groups ...group) (span, error) {
 	var clients []*client
 	var works []func(*client)
@@ -197,6 +199,7 @@ func (l *load) problems() []string {
 }
 
 // failures counts calls that failed. It keeps the first error only, because the others are usually the same.
+// mu guards first; it may be read without it when the clients have stopped.
 type failures struct {
 	count      atomic.Int64
 	unanswered atomic.Int64 // jobs whose enqueue got no answer or a 5xx: they may be stored, or not
@@ -218,7 +221,7 @@ func (f *failures) add(err error) {
 	time.Sleep(10 * time.Millisecond)
 }
 
-// addEnqueue is add for an enqueue of n jobs.
+// addEnqueue is add for an enqueue of n jobs. A refusal (4xx) stored nothing, so no job of it can appear.
 func (f *failures) addEnqueue(err error, n int) {
 	var call *callError
 	if err != nil && (!errors.As(err, &call) || call.status == 0 || call.status >= 500) {

@@ -43,7 +43,8 @@ func (r *runner) measureMixed(ctx context.Context, m mix) (figure, error) {
 	return l.figure("mixed", m.params(), metrics, len(l.jobs.enqueued)), nil
 }
 
-// mixed runs producers until more returns false, and workers until all jobs are done.
+// mixed runs producers until more returns false, and workers until all jobs are done. The workers outlive the producers until
+// every job was acknowledged, or nothing moves any more.
 func (l *load) mixed(ctx context.Context, m mix, more func() bool) (span, error) {
 	l.bodies.waitMS = l.cfg.WaitMS
 	var p producers
@@ -63,10 +64,12 @@ func (l *load) mixed(ctx context.Context, m mix, more func() bool) (span, error)
 }
 
 // producers is what workers must know to stop: how many producers run, and how many jobs they have enqueued.
+// Workers must read running first: a job is counted before its producer stops, so with running at 0 the other number is final.
 type producers struct{ running, enqueued atomic.Int64 }
 
 // work fetches and acknowledges until the producers have stopped and every job is done. onFetch, if given, is called with
-// the jobs of each fetch before they are acknowledged.
+// the jobs of each fetch before they are acknowledged. Jobs are acknowledged one by one, as workers do that run one job at a
+// time.
 func (l *load) work(ctx context.Context, c *client, p *producers, onFetch func([]jobID)) {
 	for l.mayContinue(ctx) {
 		jobs := l.fetch(c, 10)

@@ -58,7 +58,8 @@ func (r *runner) measureNull(ctx context.Context, address string, conns int) (fi
 	return l.figure("null", []param{{"conns", conns}}, metrics, int(requests.Load())), nil
 }
 
-// nullAnswer is a server's answer to an enqueue.
+// nullAnswer is a server's answer to an enqueue. It is about as long as the answer of the real server, because reading it is a
+// part of the client's work.
 const nullAnswer = `{"job":{"specversion":"1.0","id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","type":"bench.noop",` +
 	`"queue":"bench-null-00000000","args":[{"id":123456,"text":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}],` +
 	`"meta":{},"priority":0,"state":"available","attempt":0,"max_attempts":3,` +
@@ -96,6 +97,7 @@ func serveNull(in io.Reader, out io.Writer) error {
 }
 
 // startNullServer starts the server of null as a child process, because a real server is a process of its own, too.
+// stop returns when the process has ended.
 func startNullServer(executable string) (address string, stop func(), err error) {
 	in, keepAlive, err := os.Pipe()
 	if err != nil {

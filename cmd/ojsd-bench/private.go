@@ -28,6 +28,7 @@ const (
 )
 
 // privateServer is a PostgreSQL and an `ojsd serve` on it, in a temporary directory. It exists for one run.
+// PostgreSQL runs with fsync, so commits cost what they cost in production on this disk.
 type privateServer struct {
 	databaseURL string
 	dir         string
@@ -36,7 +37,8 @@ type privateServer struct {
 	nodes       []*privateNode // the first one is the server that most scenarios measure
 }
 
-// privateNode is one process of the server.
+// privateNode is one process of the server. ended has the outcome of the process once; who takes it puts it back if others need
+// it.
 type privateNode struct {
 	url   string
 	cmd   *exec.Cmd
@@ -88,7 +90,8 @@ func (s *privateServer) start(ctx context.Context) error {
 	return err
 }
 
-// startNode starts one more process on the database, and returns when it is ready.
+// startNode starts one more process on the database, and returns when it is ready. A node that does not become ready stays in
+// nodes, so that stop ends its process.
 func (s *privateServer) startNode(ctx context.Context) (*privateNode, error) {
 	n, err := s.launch()
 	if err != nil {
@@ -122,6 +125,7 @@ func (s *privateServer) startPostgres(ctx context.Context) error {
 	return s.postgres.CreateDatabase(ctx, privateDatabase)
 }
 
+// The log goes into the temporary directory and is shown only if the start fails.
 func (s *privateServer) launch() (*privateNode, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -158,6 +162,7 @@ func withoutServerSettings(env []string) []string {
 	})
 }
 
+// Another process may take the port before the server does; the run then fails at the start.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -192,6 +197,7 @@ func (n *privateNode) waitReady(ctx context.Context) error {
 	for !ready(ctx, n.url+"/readyz") {
 		select {
 		case err := <-n.ended:
+			// The outcome goes back into the channel, which stop reads too.
 			n.ended <- err
 			return fmt.Errorf("the server ended: %w", err)
 		case <-ctx.Done():

@@ -14,7 +14,8 @@ import (
 // errInvalid says that figures were measured but must not be used.
 var errInvalid = errors.New("the figures are not valid: jobs were lost or delivered twice, or calls failed; see the lines with INVALID")
 
-// scenario measures one thing, all its rounds, and reports the figures itself.
+// scenario measures one thing, all its rounds, and reports the figures itself. An error of run is one that leaves no figure;
+// figures with problems are reported and make the exit code 1.
 type scenario struct {
 	name          string
 	needsDatabase bool
@@ -49,7 +50,7 @@ var scenarios = []scenario{
 	{"steady", true, runSteady}, // two nodes at a fixed rate, by the minute
 }
 
-// onlyByName are the scenarios that run only if they are named.
+// onlyByName are the scenarios that run only if they are named. They take long, or need more than the others.
 var onlyByName = []string{"workflow", "control", "sdk", "steady"}
 
 // family is the name of a scenario without that of its part.
@@ -72,7 +73,8 @@ func scenarioNames() []string {
 	return names
 }
 
-// runner is one run of the program against one server.
+// runner is one run of the program against one server. With --against there are two, which share the reporter and have a server
+// each.
 type runner struct {
 	cfg     config
 	name    string  // tells the two servers of --against apart
@@ -182,6 +184,7 @@ func (r *runner) printHeader(ctx context.Context, chosen []scenario) error {
 }
 
 // printMachine prints what this machine can do at all, to compare figures of different machines and days with.
+// Both bound what a server can reach, so figures are compared only beside them.
 func (r *runner) printMachine(ctx context.Context) error {
 	sync, err := syncTime(os.TempDir(), r.cfg.probe)
 	if err != nil {
@@ -204,7 +207,8 @@ func (r *runner) printMachine(ctx context.Context) error {
 }
 
 // warmUp enqueues and drains two batches untimed. Without it the first scenario would include the server's first query
-// plans, its new connections and the growth of its heap.
+// plans, its new connections and the growth of its heap. A server that cannot do even this is not measured: the run ends with
+// an error.
 func (r *runner) warmUp(ctx context.Context) error {
 	l := r.newLoad("warmup")
 	jobs := min(2*batchSize, r.cfg.Jobs)

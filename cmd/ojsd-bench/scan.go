@@ -54,7 +54,8 @@ func (id jobID) String() string {
 
 // member returns the raw value of the object's first member called key, or nil. It stops there and does not check what
 // follows. Escapes in names are not decoded. Reading the ids of a fetch takes 0.5 µs a job this way, and 2.6 µs with
-// encoding/json.
+// encoding/json. A member of that name in a nested object is not found, because values are skipped whole. The result points
+// into object.
 func member(object []byte, key string) ([]byte, error) {
 	i, err := expect(object, 0, '{')
 	if err != nil {
@@ -86,7 +87,8 @@ func member(object []byte, key string) ([]byte, error) {
 	}
 }
 
-// elements calls fn with the raw text of each element of an array.
+// elements calls fn with the raw text of each element of an array. fn must not keep the slice: it points into the answer, which
+// the next call replaces.
 func elements(array []byte, fn func(element []byte) error) error {
 	i, err := expect(array, 0, '[')
 	if err != nil {
@@ -166,7 +168,8 @@ func expect(b []byte, i int, c byte) (int, error) {
 	return i + 1, nil
 }
 
-// skipString returns the index after the string that starts at i.
+// skipString returns the index after the string that starts at i. A quote behind an odd number of backslashes is part of the
+// string.
 func skipString(b []byte, i int) (int, error) {
 	if byteAt(b, i) != '"' {
 		return i, fmt.Errorf("%w: want a string at byte %d", errScan, i)
@@ -187,7 +190,8 @@ func skipString(b []byte, i int) (int, error) {
 	}
 }
 
-// skipValue returns the index after the value that starts at i.
+// skipValue returns the index after the value that starts at i. Numbers and words are not checked; only their end is looked
+// for.
 func skipValue(b []byte, i int) (int, error) {
 	switch byteAt(b, i) {
 	case '"':
@@ -209,6 +213,7 @@ func endsValue(c byte) bool {
 	return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\n' || c == '\t' || c == '\r'
 }
 
+// It counts brackets of both kinds together, which is enough for JSON that is valid.
 func skipNested(b []byte, i int) (int, error) {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// scheduleSpread is the time over which the many scheduled jobs become due.
+	// scheduleSpread is the time over which the many scheduled jobs become due. It is longer than the measurement, so that most
+	// of the jobs stay scheduled while others run.
 	scheduleSpread = time.Hour
 
 	// The burst becomes due burstMargin after it has been enqueued, if that goes at fillRate jobs a second. If it is
@@ -59,7 +60,8 @@ func (r *runner) fillFuture(ctx context.Context, future *load) error {
 	return nil
 }
 
-// measureBurst has many jobs become due at once while another queue is in use.
+// measureBurst has many jobs become due at once while another queue is in use. The other queue runs for --duration around the
+// due time, so its latency shows what the burst does to others.
 func measureBurst(ctx context.Context, r *runner) (figure, error) {
 	burst, due, err := r.enqueueBurst(ctx)
 	if err != nil {
@@ -90,7 +92,8 @@ func measureBurst(ctx context.Context, r *runner) (figure, error) {
 	return figure{Name: "schedule.burst", Params: params, Metrics: metrics, Jobs: r.cfg.Burst, Problems: problems}, nil
 }
 
-// enqueueBurst enqueues --burst jobs for one moment, which is still to come when it returns.
+// enqueueBurst enqueues --burst jobs for one moment, which is still to come when it returns. Jobs of a burst that came too late
+// are cancelled, because a part of them would have been due during the filling.
 func (r *runner) enqueueBurst(ctx context.Context) (*load, time.Time, error) {
 	margin := burstMargin
 	for range burstTries {

@@ -31,6 +31,7 @@ func runSDK(ctx context.Context, r *runner) error {
 	return nil
 }
 
+// The ratio is of two figures of the same round, seconds apart, so a busy machine disturbs both.
 func (r *runner) measureSDK(ctx context.Context, concurrency int, sdkFirst bool) (figure, error) {
 	var sdk, raw figure
 	measures := []func() error{
@@ -57,6 +58,8 @@ func (r *runner) measureSDK(ctx context.Context, concurrency int, sdkFirst bool)
 }
 
 // drainBySDK measures from the start of the worker until it has stopped: the last outcomes are reported then.
+// The handler that gets the last job stops the worker. Whether all acks arrived is asked of the server afterwards, since the
+// SDK does not tell.
 func (r *runner) drainBySDK(ctx context.Context, concurrency int) (figure, error) {
 	l := r.newLoad("sdk")
 	if err := l.preload(ctx, r.cfg.Jobs); err != nil {

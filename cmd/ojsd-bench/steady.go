@@ -23,6 +23,7 @@ func runSteady(ctx context.Context, r *runner) error {
 	return r.onSides(func(r *runner) error { return r.measureSteady(ctx) })
 }
 
+// Figures are made at the end, because a job that is due in one step may be fetched in the next.
 func (r *runner) measureSteady(ctx context.Context) error {
 	node, err := r.private.startNode(ctx)
 	if err != nil {
@@ -59,7 +60,8 @@ func (r *runner) measureSteady(ctx context.Context) error {
 	return nil
 }
 
-// watchBeside opens a stream and a webhook for the queue of the load. They only have to keep up.
+// watchBeside opens a stream and a webhook for the queue of the load. They only have to keep up. stop must be called also after
+// an error.
 func (l *load) watchBeside(ctx context.Context) (stop func(), err error) {
 	clients, err := l.openStreams(ctx, time.Now())
 	if err != nil {
@@ -80,7 +82,8 @@ func (l *load) watchBeside(ctx context.Context) (stop func(), err error) {
 	return stop, e.subscribe(ctx, l.target, server.URL, l.bodies.queue)
 }
 
-// runOnNodes runs the load half on its own target and half on the second one.
+// runOnNodes runs the load half on its own target and half on the second one. Both nodes share the producers' schedule, so the
+// rate is that of both together.
 func (l *load) runOnNodes(ctx context.Context, t *timeline, second target) ([]sample, error) {
 	var p producers
 	p.running.Store(2 * steadyProducers)
@@ -97,7 +100,8 @@ func (l *load) runOnNodes(ctx context.Context, t *timeline, second target) ([]sa
 	return samples, err
 }
 
-// sample is the state of a run at one moment.
+// sample is the state of a run at one moment. Numbers but deadRows are totals since the start, and figures are made of
+// differences.
 type sample struct {
 	at              time.Time
 	enqueued, acked int64

@@ -17,6 +17,7 @@ import (
 // runWebhooks measures how long an event takes to the endpoints of --hooks subscriptions.
 func runWebhooks(ctx context.Context, r *runner) error { return r.repeat(ctx, measureWebhooks) }
 
+// The endpoint runs in this process and takes its share of the processors.
 func measureWebhooks(ctx context.Context, r *runner) (figure, error) {
 	l, t := r.newLoad("webhooks"), newTimeline()
 	l.cfg.Rate = r.cfg.HookRate
@@ -44,6 +45,7 @@ func measureWebhooks(ctx context.Context, r *runner) (figure, error) {
 }
 
 // webhookEndpoint receives the deliveries of all subscriptions. The path of a request is the index of its subscription.
+// mu guards the fields below it; ids is written before the first delivery.
 type webhookEndpoint struct {
 	ids []string // of the subscriptions
 
@@ -53,6 +55,7 @@ type webhookEndpoint struct {
 	duplicates int
 }
 
+// It answers 200 whatever comes, so that no delivery is repeated because of this program.
 func (e *webhookEndpoint) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	now := time.Now()
 	body, err := io.ReadAll(req.Body)
@@ -89,6 +92,7 @@ func (e *webhookEndpoint) subscribe(ctx context.Context, t target, url, queue st
 	return nil
 }
 
+// At most 100 deliveries are under way at a time, the largest number that a server allows.
 func createSubscription(ctx context.Context, t target, url, queue string) (id string, err error) {
 	body := fmt.Sprintf(`{"url":%q,"events":["job.enqueued"],"filter":{"queues":[%q]},"secret":"only-for-the-benchmark-0","max_in_flight":100}`, url, queue)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.base+"/ojs/v1/webhooks", strings.NewReader(body))
@@ -140,6 +144,7 @@ func (e *webhookEndpoint) waitForAll(ctx context.Context, jobs int, limit time.D
 	}
 }
 
+// It counts from the answer to the enqueue to the arrival of the request.
 func (e *webhookEndpoint) delays(t *timeline) (all []time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,6 +154,7 @@ func (e *webhookEndpoint) delays(t *timeline) (all []time.Duration) {
 	return all
 }
 
+// A repeated delivery is allowed by the guarantees of webhooks; here nothing fails, so it is a defect.
 func (e *webhookEndpoint) problems(t *timeline) (problems []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

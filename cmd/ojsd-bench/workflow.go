@@ -27,7 +27,8 @@ func runWorkflow(ctx context.Context, r *runner) error {
 }
 
 // measureChains runs chains, each by a client with a queue of its own. A step lasts from sending the ack of one job until the
-// client has the next: that includes the advance of the chain, because the ack is answered after it.
+// client has the next: that includes the advance of the chain, because the ack is answered after it. A step that is not there
+// at once is an error: the server promises that the next job can be fetched when the ack was answered.
 func measureChains(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("chain")
 	more := r.limit(maxEnqueues)
@@ -48,6 +49,7 @@ func measureChains(ctx context.Context, r *runner) (figure, error) {
 	return l.figure("workflow.chain", []param{{"conns", chainConns}, {"steps", chainSteps}}, metrics, len(l.jobs.acked)), nil
 }
 
+// The queue of the client has no other jobs, so the job that it fetches is the next step.
 func (c *client) runChain(body []byte, steps *durations) error {
 	if _, err := c.createWorkflow(body); err != nil {
 		return err
@@ -94,7 +96,8 @@ func measureGroups(ctx context.Context, r *runner) (figure, error) {
 	return l.figure("workflow.group", []param{{"members", groupSize}, {"workers", batchConns}}, metrics, jobs), nil
 }
 
-// measureLargeBatch runs one batch with a callback and cancels another.
+// measureLargeBatch runs one batch with a callback and cancels another. The second batch is cancelled before any of its jobs
+// was fetched.
 func measureLargeBatch(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("workflow")
 	n := min(r.cfg.Jobs, maxMembers)
@@ -129,7 +132,9 @@ func measureLargeBatch(ctx context.Context, r *runner) (figure, error) {
 	return l.figure("workflow.batch", []param{{"members", n}, {"workers", batchConns}}, metrics, jobs), nil
 }
 
-// runMembers creates a workflow and works until n jobs were acknowledged.
+// runMembers creates a workflow and works until n jobs were acknowledged. Workers count the jobs that they fetch as enqueued,
+// because the answer to the creation does not list them; the check finds jobs that were fetched twice, not lost ones. A lost
+// one shows as a run that stalls.
 func (l *load) runMembers(ctx context.Context, body []byte, n int) error {
 	done := len(l.jobs.acked) + n
 	l.acked.Store(int64(len(l.jobs.acked)))

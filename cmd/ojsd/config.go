@@ -13,7 +13,9 @@ type configCmd struct {
 }
 
 // Run prints what `ojsd serve` would read from the same flags and the same environment.
+// It needs no database and connects to none. Secrets are masked.
 func (c *configCmd) Run(k *kong.Context) error {
+	// The page is made from the table alone, so a wrong setting of this environment does not matter.
 	if c.Format == "markdown" {
 		return config.WriteMarkdown(k.Stdout)
 	}

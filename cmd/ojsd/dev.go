@@ -16,12 +16,15 @@ import (
 )
 
 // devDatabase is the database in the private Postgres.
+// The role is postgres, the superuser of the private cluster.
 const devDatabase = "ojsd"
 
 // postgresStopTimeout bounds the fast shutdown; a checkpoint on a slow disk takes the longest.
+// After it PostgreSQL is stopped at once and recovers at its next start.
 const postgresStopTimeout = 30 * time.Second
 
 // devCmd is serve with a private PostgreSQL.
+// With DATABASE_URL nothing is started, and the two fields about PostgreSQL have no effect.
 type devCmd struct {
 	settings
 	DataDir string `name:"data-dir" default:".ojsd" placeholder:"DIR" help:"Where the private Postgres keeps its data; without DATABASE_URL only."`
@@ -30,6 +33,7 @@ type devCmd struct {
 }
 
 // Run stops the server before its PostgreSQL, so that running requests can end.
+// serve returns only when the node has stopped, so the deferred stop of PostgreSQL comes after it.
 func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	loaded, err := c.load()
 	if err != nil {
@@ -63,6 +67,7 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 
 // muted suppresses log lines below warnings until unmute, so that they do not scroll the banner away. A level that the user has
 // set applies at once.
+// The level is an atomic variable, which loggers read for each line.
 func muted(loaded *config.Loaded) (muted *slog.LevelVar, unmute func()) {
 	wanted := level(loaded.Config.Logging)
 	muted = &slog.LevelVar{}
@@ -74,6 +79,7 @@ func muted(loaded *config.Loaded) (muted *slog.LevelVar, unmute func()) {
 }
 
 // writeBanner prints the addresses of the server and a first request.
+// It goes to stderr like the log, so that stdout stays empty. It must show no password.
 func writeBanner(w io.Writer, loaded *config.Loaded, c config.Config, address, grpcAddress string) {
 	if grpcAddress == "" {
 		grpcAddress = "off"
@@ -100,6 +106,7 @@ ojsd %s is running; Ctrl-C stops it.
 }
 
 // startPostgres installs PostgreSQL only when a start finds none.
+// It never touches a server of the system.
 func (c *devCmd) startPostgres(ctx context.Context, log *slog.Logger) (*embedpg.Server, error) {
 	cfg := embedpg.Config{DataDir: c.DataDir, Port: c.Port, Fsync: true, Logger: log}
 	pg, err := embedpg.Start(ctx, cfg)

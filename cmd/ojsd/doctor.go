@@ -19,6 +19,7 @@ type doctorCmd struct{ settings }
 var errFindings = errors.New("something is wrong: see the lines that begin with BAD")
 
 // Run prints one line per finding.
+// It needs no running server, and writes nothing. A schema of another version is an error, because the checks would be wrong.
 func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {
@@ -28,6 +29,7 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return fmt.Errorf("parse database url: %w", err)
 	}
+	// The name shows in pg_stat_activity.
 	pg.Prepare(cfg, "ojsd doctor")
 	conn, _, err := pg.ConnectSession(ctx, cfg)
 	if err != nil {
@@ -37,12 +39,14 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err := migrations.Check(ctx, conn); err != nil {
 		return err
 	}
+	// An error means that nothing is known, not that something is wrong; the exit code is 1 in both cases.
 	findings, err := doctor.Examine(ctx, conn)
 	if err != nil {
 		return err
 	}
 	ok := true
 	for _, f := range findings {
+		// Both marks have the same width, so that texts are aligned and grep '^BAD' finds the rest.
 		mark := "ok  "
 		if !f.OK {
 			mark, ok = "BAD ", false

@@ -17,6 +17,7 @@ const (
 )
 
 // collectGarbageLater trades memory for processor time while that is cheap. GOGC overrides it.
+// It is called by commands that serve, once per process.
 func collectGarbageLater() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(lazyPercent)
@@ -25,6 +26,7 @@ func collectGarbageLater() {
 }
 
 // collections is an object that nothing refers to, so that its finalizer runs after each collection.
+// Each run of the finalizer makes the next one. Only the goroutine of finalizers uses it.
 type collections struct{ percent int }
 
 func adjustAfterCollections(c *collections) {

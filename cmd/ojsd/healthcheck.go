@@ -9,6 +9,7 @@ import (
 )
 
 // healthcheckCmd is for images without a shell or curl.
+// It reads the address from the settings of the server, so the image needs no second one.
 type healthcheckCmd struct {
 	settings
 	Ready   bool          `help:"Ask whether the server can take jobs, its database included."`
@@ -21,10 +22,12 @@ func (c *healthcheckCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The check runs on the machine of the server.
 	address, err := dialAddress(loaded.Config.Server.Listen)
 	if err != nil {
 		return err
 	}
+	// Neither path needs a key.
 	path := "/healthz"
 	if c.Ready {
 		path = "/readyz"
@@ -50,6 +53,7 @@ func (c *healthcheckCmd) Run(ctx context.Context) error {
 }
 
 // dialAddress turns a listen address into one to connect to: all interfaces become loopback.
+// A named host or address is dialled as it is.
 func dialAddress(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

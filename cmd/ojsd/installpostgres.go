@@ -7,6 +7,7 @@ import (
 )
 
 // installPostgresCmd installs for make what `ojsd dev` would install.
+// It is hidden, because users get the same from `ojsd dev`.
 type installPostgresCmd struct{}
 
 // Run does nothing if a usable PostgreSQL is found.

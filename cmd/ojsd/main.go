@@ -30,6 +30,7 @@ type cli struct {
 	InstallPostgres installPostgresCmd `cmd:"" hidden:"" help:"Install PostgreSQL with the system's package manager if it is missing; for make."`
 }
 
+// Tools have a few settings only, with the defaults of `ojsd dev`: their log is for people.
 func newCLI() *cli {
 	tool := config.Pick("database-url", "logging-level", "logging-format")
 	return &cli{
@@ -45,16 +46,19 @@ func newCLI() *cli {
 func main() {
 	// After the first signal the default is restored, so that a second one ends the process at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Otherwise a node that does not stop could be ended by SIGKILL only.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run returns the exit code: 0 for success, 1 for an error, 2 for a wrong flag or setting.
+// It never calls os.Exit, so that tests can run it. Errors are written once: by the logger of a server, else here.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	exited := -1 // the exit code of --help
 	parser, err := kong.New(newCLI(),
 		kong.Name("ojsd"),
 		kong.Description("A job server on PostgreSQL. It speaks the Open Job Spec over HTTP."),
+		// Commands take the context as an argument of Run.
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
@@ -67,11 +71,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exited
 	}
 	if err == nil {
+		// It calls Run of the chosen command.
 		err = kctx.Run()
 	}
 	if err == nil {
 		return 0
 	}
+	// It is not written a second time.
 	if _, logged := errors.AsType[loggedError](err); logged {
 		return 1
 	}
@@ -86,6 +92,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // wrongCall says that a flag or a variable is wrong or missing.
+// It makes the exit code 2.
 type wrongCall struct{ error }
 
 func (e wrongCall) Unwrap() error { return e.error }

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
+// A lock in the database lets one call at a time through. Up may run while servers run; down drops what the migration has made.
 type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" help:"Apply all migrations that are missing."`
 	Down   migrateDownCmd   `cmd:"" help:"Roll the newest migration back. For the first one that means: drop everything."`
@@ -21,11 +22,13 @@ type migrateCmd struct {
 type migrateUpCmd struct{ settings }
 
 // Run prints the applied migrations, even if a later one failed.
+// A repetition goes on where the last one ended.
 func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {
 		return err
 	}
+	// Each migration is committed by itself.
 	results, err := migrations.Up(ctx, loaded.Config.Database.URL, newLogger(k, loaded.Config.Logging))
 	for _, result := range results {
 		if _, printErr := fmt.Fprintln(k.Stdout, result); printErr != nil {
@@ -41,6 +44,7 @@ func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context) error {
 type migrateDownCmd struct{ settings }
 
 // Run prints the migration that was rolled back.
+// It rolls back one migration per call.
 func (c *migrateDownCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {
@@ -68,6 +72,7 @@ func (c *migrateStatusCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	w := tabwriter.NewWriter(k.Stdout, 0, 0, 2, ' ', 0)
 	for _, migration := range list {
+		// The time is that of the zone of this machine, for people.
 		at := ""
 		if !migration.AppliedAt.IsZero() {
 			at = migration.AppliedAt.Format(time.DateTime)

@@ -24,6 +24,7 @@ func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
 	return serve(ctx, loaded, serverConfig(loaded.Config, newLogger(k, loaded.Config.Logging)))
 }
 
+// It is the only place where settings of OpenTelemetry reach the node.
 func serverConfig(c config.Config, log *slog.Logger) app.Config {
 	sc := app.FromConfig(c, log, currentVersion())
 	sc.Metrics.Protocol = metricsProtocol(os.Getenv)
@@ -31,6 +32,7 @@ func serverConfig(c config.Config, log *slog.Logger) app.Config {
 }
 
 // serve runs a server. An error goes into the log, not to stderr as text.
+// By then the log has its format, and whatever collects it should have the reason, too.
 func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	logSettings(ctx, c.Logger, loaded)
 	collectGarbageLater()
@@ -43,6 +45,8 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 }
 
 // logSettings logs the settings that differ from the defaults, and warns of unknown variables.
+// Values are shown without secrets. An unknown variable is most often a misspelt one, whose setting silently kept its
+// default.
 func logSettings(ctx context.Context, log *slog.Logger, loaded *config.Loaded) {
 	var attrs []slog.Attr
 	for _, v := range loaded.Changed() {

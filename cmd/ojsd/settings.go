@@ -15,6 +15,7 @@ import (
 
 // settings are the settings of a command. Its flags are made from the table in internal/config. kong stores only their texts;
 // package config parses and checks the values of flags and variables.
+// kong finds the flags in Plugins, a struct that is made at run time.
 type settings struct {
 	kong.Plugins
 
@@ -27,6 +28,7 @@ func newSettings(table []config.Setting, dev bool) settings {
 }
 
 // makeFlags returns a pointer to a struct with a field for each flag.
+// Fields have names by number, because kong takes the names of flags from the tags.
 func makeFlags(table []config.Setting, dev bool) any {
 	var fields []reflect.StructField
 	for i, s := range table {
@@ -53,6 +55,7 @@ func defaultText(s config.Setting, dev bool) string {
 }
 
 // given are the flags of the command line.
+// A flag that was not given is absent, even if it has the value of its default.
 func (s *settings) given() map[string]string {
 	flags := map[string]string{}
 	for _, plugin := range s.Plugins {
@@ -74,6 +77,7 @@ func (s *settings) given() map[string]string {
 }
 
 // load reads the settings. `ojsd dev`, and commands whose log is for people, have the defaults of `ojsd dev`.
+// An error has a line for each wrong setting and makes the exit code 2.
 func (s *settings) load() (*config.Loaded, error) { return s.read(config.Input{}) }
 
 // loadWithDatabase is load for commands that need a database.
@@ -91,6 +95,7 @@ func (s *settings) read(in config.Input) (*config.Loaded, error) {
 }
 
 // textFlag is the value of a flag as it was given.
+// given tells an empty value from an absent flag.
 type textFlag struct {
 	text  string
 	given bool

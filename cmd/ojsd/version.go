@@ -20,6 +20,7 @@ func (versionCmd) Run(k *kong.Context) error {
 	return err
 }
 
+// A binary that was built without modules has none.
 func buildInfo() *debug.BuildInfo {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info
@@ -39,6 +40,7 @@ func commit(info *debug.BuildInfo) string {
 	for _, setting := range info.Settings {
 		switch setting.Key {
 		case "vcs.revision":
+			// Twelve digits are enough to find a commit.
 			revision = setting.Value[:min(12, len(setting.Value))]
 		case "vcs.modified":
 			if setting.Value == "true" {

@@ -15,6 +15,8 @@ import (
 )
 
 // Limits of what one request may ask for.
+// DefaultPage and MaxPage are items of most lists (docs/reference/http.md, Pagination). MaxFilterValues is per filter
+// (docs/reference/events.md, Filters). maxReasonBytes is for the reason of a cancel.
 const (
 	DefaultPage     = 50
 	MaxPage         = 200
@@ -23,9 +25,11 @@ const (
 )
 
 // Storable reports whether a text fits a text column: valid UTF-8 without U+0000.
+// JSON bodies are checked by their decoders; this is for parameters, headers, paths and metadata.
 func Storable(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
 
 // CheckStorable refuses values that cannot be compared with text columns.
+// The value is not repeated in the error, because it is not valid text.
 func CheckStorable(parameter string, values ...string) error {
 	for _, v := range values {
 		if !Storable(v) {
@@ -45,11 +49,13 @@ func CheckFilterSize(parameter string, values []string) error {
 }
 
 // ErrCursor refuses a cursor that no list has handed out.
+// A cursor that was valid once and whose item is gone is no error: lists go on from its place.
 func ErrCursor(cursor string) error {
 	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", cursor, "cursor must be a next_cursor that this list has returned.")
 }
 
 // ParseFilterID reads the id of a job or workflow that a filter names; nil without one.
+// An id in a filter is refused if it is malformed, while one in a path is unknown.
 func ParseFilterID(parameter, text string) (*[16]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -62,6 +68,7 @@ func ParseFilterID(parameter, text string) (*[16]byte, error) {
 }
 
 // ParseAfter reads the event after which a list or stream of events begins; nil without one.
+// Any well-formed id is accepted, whether an event has it or not.
 func ParseAfter(text string) (*eventlog.Position, error) {
 	if text == "" {
 		return nil, nil
@@ -82,6 +89,7 @@ func CheckQueue(parameter, name string) error {
 }
 
 // NewCancel is the cancellation of a job by an actor, with an optional reason.
+// The reason stands in the event of the job, which is bounded; hence the limit.
 func NewCancel(actor, reason string) (queue.Cancel, error) {
 	if len(reason) > maxReasonBytes || !Storable(reason) {
 		return queue.Cancel{}, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
@@ -90,6 +98,7 @@ func NewCancel(actor, reason string) (queue.Cancel, error) {
 }
 
 // CheckIdempotencyKey checks a key that came under the name of a header or metadata; shown is how the message calls it.
+// The key is counted in characters, not in bytes.
 func CheckIdempotencyKey(name, shown, key string) error {
 	if Storable(key) && job.ValidIdempotencyKey(key) {
 		return nil
@@ -99,6 +108,7 @@ func CheckIdempotencyKey(name, shown, key string) error {
 
 // ParseBlockTimeout reads how long an enqueue may wait for room in a queue, which came as whole seconds under the name of a header or
 // metadata. More than queue.LongestBlock counts as that.
+// A number that does not fit 32 bits is as good as the maximum; a negative one or a fraction is refused.
 func ParseBlockTimeout(name, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -113,6 +123,7 @@ func ParseBlockTimeout(name, text string) (time.Duration, error) {
 }
 
 // EventError shows what the event log refuses.
+// It also turns an outage into what clients are shown.
 func EventError(err error) error { return pg.ClientError(eventlog.WireError(err)) }
 
 // Average is 0 for none.

@@ -20,6 +20,8 @@ import (
 )
 
 // Domains are the parts of a node that requests are about.
+// It is filled once by package app and shared by both interfaces; none of the fields is nil in a server, except in tests of a
+// part. Events and Feed are added after the others, when the relay exists.
 type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store

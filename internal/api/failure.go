@@ -13,6 +13,7 @@ import (
 )
 
 // Cause is whose doing a failure is.
+// It decides the level of the log line, and for gRPC the status.
 type Cause int
 
 // The causes of failures.
@@ -25,6 +26,7 @@ const (
 )
 
 // isServerKind reports whether an error says that the server could not do what it should.
+// All other kinds are the fault of the request.
 func isServerKind(e *ojs.Error) bool {
 	switch ojs.ErrorKind(e.Type) {
 	case ojs.KindInternal, ojs.KindUnavailable, ojs.KindTimeout:
@@ -35,6 +37,8 @@ func isServerKind(e *ojs.Error) bool {
 
 // Shown is the only place that decides what a client is told about an error: *ojs.Error as it is, database outages as such,
 // anything else as internal_error. The result is a copy, because errors may be shared.
+// It never returns nil. The context must be that of the request: whether it has ended tells an outage from a client that
+// left.
 func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 	var wire *ojs.Error
 	known := errors.As(pg.ClientError(err), &wire)
@@ -45,8 +49,10 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 	// What fails because nobody waits any more looks like an outage.
 	ended := ctx.Err() != nil && (known || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 	switch {
+	// A refusal stays one even if the client has left meanwhile.
 	case known && !isServerKind(wire):
 		return wire, CauseClient
+	// Over HTTP requests have no deadline, so this is a gRPC client's.
 	case ended && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return ojs.ErrTimeout(), CauseDeadline
 	case ended:
@@ -58,6 +64,7 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 }
 
 // Indexed adds the place of a batch item to its error.
+// An error that is no *ojs.Error stays as it is.
 func Indexed(err error, index int) error {
 	var wire *ojs.Error
 	if index >= 0 && errors.As(err, &wire) {
@@ -67,6 +74,7 @@ func Indexed(err error, index int) error {
 }
 
 // Panic is a panic of a handler as an error.
+// Stack is for the log alone.
 type Panic struct {
 	Value any
 	Stack []byte
@@ -76,6 +84,7 @@ type Panic struct {
 func NewPanic(value any) *Panic { return &Panic{value, debug.Stack()} }
 
 // Error shows the value alone.
+// The stack must not get into messages, which may be shown.
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
 // IsPanic reports whether err comes from a panic.
@@ -85,6 +94,7 @@ func IsPanic(err error) bool {
 }
 
 // failureAttr is the group of the log line that shows an error whole.
+// shown is nil if the client was told nothing. The message is that of the original error, with its causes.
 func failureAttr(shown *ojs.Error, err error) slog.Attr {
 	kind := logging.TypeOf(err)
 	if shown != nil {
@@ -99,6 +109,7 @@ func failureAttr(shown *ojs.Error, err error) slog.Attr {
 
 // LogItem writes the line about one item of a request that failed while the request as a whole may succeed. Refusals of the
 // client's items are not logged.
+// It returns the error as it is shown, so that the caller decides only once.
 func LogItem(ctx context.Context, logger *slog.Logger, requestID, route string, err error) *ojs.Error {
 	shown, cause := Shown(ctx, err)
 	if cause == CauseServer || cause == CauseUnknown {

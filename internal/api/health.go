@@ -13,6 +13,8 @@ import (
 
 // probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody, countShare
 // how long the counts do.
+// probeTimeout and probeShare keep probes from loading a database that is slow: however many there are, one look per second
+// runs. slowPing is what health calls degraded. countShare is longer, because the counts read tables.
 const (
 	probeTimeout = time.Second
 	probeShare   = time.Second
@@ -31,35 +33,42 @@ const (
 )
 
 // Health tells how the node is. Use NewHealth.
+// mu is held during a look, so concurrent probes wait for it, up to probeTimeout, and share its result.
 type Health struct {
-	version    string
-	look       func(ctx context.Context) Look
+	version string
+	look    func(ctx context.Context) Look
+	// components must not block: it is called for each report.
 	components func() map[string]string
 	started    time.Time
 	draining   atomic.Bool
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// at is when latest was read, by the clock of the process; zero: never.
 	at     time.Time
 	latest Look
 }
 
 // Look is what a look at the database gave.
+// With Err, Now and the counts mean nothing.
 type Look struct {
-	Err             error
-	ReadOnly        bool // a standby, or a primary that was demoted
-	Latency         time.Duration
-	Now             time.Time // by the database's clock
+	Err      error
+	ReadOnly bool // a standby, or a primary that was demoted
+	Latency  time.Duration
+	Now      time.Time // by the database's clock
+	// The counts may be 10 s old, and older while they cannot be read.
 	Queues, Workers map[string]int64
 }
 
 // NewHealth returns the health of a node that has just started. look asks the database; components gives the state of the
 // node's services by name: ok, degraded or another word.
+// It asks nothing yet.
 func NewHealth(version string, look func(ctx context.Context) Look, components func() map[string]string) *Health {
 	return &Health{version: version, look: look, components: components, started: time.Now()}
 }
 
 // LookAt is the look of NewHealth at the database. It is for one Health, which calls it once at a time. ping reads the clock
 // of the database on a connection of its own: a node whose connections all wait is slow, not unhealthy.
+// The counts use the pool of the node, with its wait for a connection; an error of theirs is not one of the look.
 func LookAt(d Domains, ping func(ctx context.Context) (now time.Time, readOnly bool, err error)) func(ctx context.Context) Look {
 	var c counts
 	return func(ctx context.Context) Look {
@@ -75,12 +84,14 @@ func LookAt(d Domains, ping func(ctx context.Context) (now time.Time, readOnly b
 }
 
 // counts cost more than a ping and are read less often.
+// Only the look uses it, which Health calls once at a time.
 type counts struct {
 	at              time.Time
 	queues, workers map[string]int64 // never changed, only replaced
 }
 
 // read keeps what it last knew while the counts cannot be read.
+// The maps are handed out and therefore replaced whole.
 func (c *counts) read(ctx context.Context, d Domains) {
 	if !c.at.IsZero() && time.Since(c.at) < countShare {
 		return
@@ -103,9 +114,11 @@ func (c *counts) read(ctx context.Context, d Domains) {
 func (h *Health) Uptime() time.Duration { return time.Since(h.started) }
 
 // SetDraining makes readiness fail, so that traffic goes elsewhere.
+// It cannot be undone.
 func (h *Health) SetDraining() { h.draining.Store(true) }
 
 // probe asks the database at most once a second, whoever asks.
+// The context of the first caller does not end the look, because others wait for it.
 func (h *Health) probe(ctx context.Context) Look {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,6 +133,7 @@ func (h *Health) probe(ctx context.Context) Look {
 }
 
 // Report is the detailed health (docs/reference/observability.md, Health): Healthy, Degraded or Unhealthy, when, and all of it as JSON.
+// A degraded component does not make the node unhealthy: it still serves.
 func (h *Health) Report(ctx context.Context) (status string, at time.Time, body map[string]any) {
 	p := h.probe(ctx)
 	components := h.components()
@@ -131,6 +145,7 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 	}
 	switch {
 	case p.Err != nil:
+		// There is no time of the database; the clock that follows it is the next best.
 		status, at = Unhealthy, clock.Now()
 		backend["status"], backend["connection"] = Unhealthy, "disconnected"
 		backend["error"] = "The database cannot be reached."
@@ -154,6 +169,8 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 }
 
 // Ready tells whether the node may receive traffic, and why not.
+// A degraded component does not fail readiness, or all nodes would leave the load balancer together when, for example, LISTEN
+// is down.
 func (h *Health) Ready(ctx context.Context) (ready bool, checks map[string]string) {
 	p := h.probe(ctx)
 	checks = map[string]string{"database": "ok", "migrations": "ok", "draining": "no"}

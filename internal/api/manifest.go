@@ -1,6 +1,7 @@
 package api
 
 // What every manifest says (docs/reference/http.md, Manifest).
+// ConformanceLevel is the highest level of the specification; raise it only with the tests of that level.
 const (
 	Name             = "ojsd"
 	Language         = "go"
@@ -10,6 +11,7 @@ const (
 )
 
 // Extensions are the optional parts of the specification, and our own, that this node has.
+// HTTP and gRPC announce the same list.
 func Extensions(webhooks bool) []string {
 	list := []string{
 		"admin-api", "urn:ojs:ext:admin-api", "urn:ojs:ext:queue-config", "urn:ojs:ext:rate-limiting", "urn:ojs:ext:backpressure",

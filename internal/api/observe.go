@@ -15,6 +15,7 @@ import (
 const RouteUnknown = "unknown"
 
 // Ending is how a request ended; it decides the level and the message of its log line.
+// Both interfaces use the same words, so that one filter of the log finds both.
 type Ending int
 
 // The endings of requests.
@@ -29,6 +30,8 @@ const (
 	Stopped  // the node stopped
 )
 
+// What a client may cause at will is at most Info, so that it cannot flood the log at the usual level; what an operator must
+// know is Error. A served request is Debug.
 func (e Ending) line() (slog.Level, string) {
 	switch e {
 	case Refused:
@@ -51,6 +54,7 @@ func (e Ending) line() (slog.Level, string) {
 }
 
 // Ended is a request that is over; streams are at their end.
+// It is filled when the request is over, by one goroutine, and not kept.
 type Ended struct {
 	RequestID string
 	Method    string // of few values
@@ -66,6 +70,7 @@ type Ended struct {
 
 // Log writes the access-log line (docs/reference/observability.md, Logs). It never shows the URL, headers, metadata or
 // body of a request. About a refusal it shows only the kind, because the text may quote what the client sent.
+// The fixed array saves an allocation for each request; three attributes are the most there are.
 func (e *Ended) Log(ctx context.Context, logger *slog.Logger) {
 	level, message := e.Ending.line()
 	if !logger.Enabled(ctx, level) {
@@ -90,6 +95,7 @@ func (e *Ended) Log(ctx context.Context, logger *slog.Logger) {
 }
 
 // EndSpan ends the span of the request. Like the log it shows nothing of the request beyond its route.
+// attrs may be appended to: its backing array belongs to the caller of this request.
 func (e *Ended) EndSpan(span tracing.Request, name string, attrs ...attribute.KeyValue) {
 	if !span.Recording() {
 		return

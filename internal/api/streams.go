@@ -11,9 +11,12 @@ import (
 )
 
 // LastWrites is for what is written to a stream that ends with the node: 5 s in all.
+// A client that does not read cannot hold up the stop for longer.
 const LastWrites = 2 * time.Second
 
 // What no setting changes.
+// MaxConnections bounds goroutines and buffers of a node, BufferSize what a slow client may be behind under drop. keepAlive
+// lets a proxy see that a silent stream is alive. writeTimeout is how long one write may block.
 const (
 	MaxConnections = 10_000          // streams of a node: more need more nodes
 	BufferSize     = 1000            // events that wait for a client that would rather lose some
@@ -23,6 +26,7 @@ const (
 )
 
 // Realtime says what event streams may do. Zero values are taken as they are, unless a field says otherwise.
+// It does not change after NewStreams.
 type Realtime struct {
 	// BufferSize is how many events may wait for a slow client that would rather lose some.
 	BufferSize int
@@ -55,18 +59,22 @@ type Realtime struct {
 }
 
 // Streams are the open streams of this node, whatever their transport. Use NewStreams.
+// HTTP and gRPC share one, so that the limits hold for both together. mu guards open and clients; running counts the same
+// streams, for Wait.
 type Streams struct {
 	config Realtime
 	life   context.Context // derives from no request
 	close  context.CancelFunc
 
-	mu      sync.Mutex
-	open    int
+	mu   sync.Mutex
+	open int
+	// clients has no entry for a client without streams, so it does not grow with every address seen.
 	clients map[string]int
 	running sync.WaitGroup
 }
 
 // NewStreams returns none.
+// The zero MaxConnections admits none.
 func NewStreams(config Realtime) *Streams {
 	config.KeepAlive, config.WriteTimeout = cmp.Or(config.KeepAlive, keepAlive), cmp.Or(config.WriteTimeout, writeTimeout)
 	s := &Streams{config: config, clients: map[string]int{}}
@@ -78,9 +86,11 @@ func NewStreams(config Realtime) *Streams {
 func (s *Streams) Config() Realtime { return s.config }
 
 // Life ends when all streams shall.
+// Streams derive from it and not from the context of a constructor, which may end with the start.
 func (s *Streams) Life() context.Context { return s.life }
 
 // Admit counts a stream in; leave must be called when it has ended.
+// After an error leave is nil and must not be called. leave may be called once.
 func (s *Streams) Admit(client string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,6 +108,7 @@ func (s *Streams) Admit(client string) (leave func(), err error) {
 	return func() { s.leave(client) }, nil
 }
 
+// Done comes after the count, so that Wait returns when Count is 0.
 func (s *Streams) leave(client string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,12 +128,14 @@ func (s *Streams) Count() int {
 
 // Stop ends all streams, and refuses new ones. It does not wait.
 func (s *Streams) Stop() {
+	// Otherwise a stream could be added to running after Wait has begun to wait at zero, which a WaitGroup forbids.
 	s.mu.Lock() // nobody is between the look at ctx and the count
 	defer s.mu.Unlock()
 	s.close()
 }
 
 // Wait returns when the streams have ended after stop, or with ctx.
+// Its goroutine outlives an error, until the streams have ended.
 func (s *Streams) Wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -138,6 +151,7 @@ func (s *Streams) Wait(ctx context.Context) error {
 }
 
 // Context ends with the request's, or with all streams.
+// The returned function must be called, or the node remembers the stream for ever.
 func (s *Streams) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	stop := context.AfterFunc(s.life, cancel)
@@ -149,6 +163,7 @@ func errTooManyStreams(whose string, limit int) error {
 }
 
 // Pace delays a connection's frames to the limit; a second's worth may come at once.
+// Several subscriptions of a WebSocket share one, hence the lock. The zero value has no limit.
 type Pace struct {
 	perSecond float64
 	mu        sync.Mutex
@@ -156,6 +171,8 @@ type Pace struct {
 }
 
 // Spend notes n frames and returns how long to wait before the next.
+// A negative result means that no wait is needed. free runs ahead of the clock by what was sent; up to a second of it is not
+// waited for.
 func (p *Pace) Spend(n int) time.Duration {
 	if p.perSecond <= 0 || n == 0 {
 		return 0
@@ -174,6 +191,7 @@ func (p *Pace) Spend(n int) time.Duration {
 func (s *Streams) NewPace() *Pace { return &Pace{perSecond: float64(s.config.RateLimit)} }
 
 // Batch is how many events are taken at once: few enough that the limit delays evenly.
+// A quarter of a second's frames at a time; 256 without a limit, so that one stream does not hold many events at once.
 func (s *Streams) Batch() int {
 	const most = 256
 	if s.config.RateLimit <= 0 {
@@ -183,6 +201,7 @@ func (s *Streams) Batch() int {
 }
 
 // Pause sleeps unless ctx ends.
+// It returns nothing: the caller looks at ctx, which it has to do anyway.
 func Pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -27,7 +27,6 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
-	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -36,15 +35,20 @@ import (
 )
 
 // Node is one running server. Use Start.
+// Its fields are set by Start before the node answers, and not changed afterwards, but for stopErr. The parts guard
+// themselves.
 type Node struct {
-	config    Config
+	config Config
+	// archetype gives all services the same logger.
 	archetype *baseservice.Archetype
-	pool      *pgxpool.Pool
-	probeDB   *pg.DB // one connection for health
-	tracer    *tracing.Tracer
-	traces    *sdktrace.TracerProvider // nil: none, or that of Config
-	metrics   *metrics.Metrics
+	// pool is for everything but LISTEN, which has a connection of its own, and health.
+	pool    *pgxpool.Pool
+	probeDB *pg.DB // one connection for health
+	tracer  *tracing.Tracer
+	traces  *sdktrace.TracerProvider // nil: none, or that of Config
+	metrics *metrics.Metrics
 
+	// commits is the bus of this node's commits, listener the bus of all nodes'; subscribe.go connects both.
 	commits  *eventlog.Commits
 	timer    *timer.Timer
 	domains  Domains
@@ -54,10 +58,10 @@ type Node struct {
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
-	schemas  *schema.Follower
 	limits   *limit.Follower
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is
+	// services are started in this order and stopped together.
 	services []startstop.Service
 
 	health  *api.Health
@@ -67,6 +71,7 @@ type Node struct {
 	http    *http.Server
 	grpc    *grpcapi.API // nil: switched off
 
+	// addr is nil until the node listens. failed has room for one error, so that whoever reports does not wait.
 	addr, grpcAddr net.Addr
 	failed         chan error
 	stopOnce       sync.Once
@@ -74,6 +79,7 @@ type Node struct {
 }
 
 // Run serves until ctx ends or the node fails, and stops the node.
+// The error joins what has failed and what the stop has found. OnStarted is called when requests are answered already.
 func Run(ctx context.Context, config Config) error {
 	n, err := Start(ctx, config)
 	if err != nil {
@@ -90,6 +96,8 @@ func Run(ctx context.Context, config Config) error {
 }
 
 // Start returns when the node answers requests. ctx limits only the start.
+// If it fails, what runs is stopped and the pools are closed before it returns. The schema is checked first: a server must not run on a
+// schema that it does not know.
 func Start(ctx context.Context, config Config) (*Node, error) {
 	if config.DatabaseURL == "" {
 		return nil, errors.New("no database: DATABASE_URL is not set")
@@ -103,6 +111,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Health has a connection of its own, so that a node whose pool is exhausted still answers its probes.
 	probePool, err := pg.Connect(ctx, pg.ConnectConfig{URL: config.DatabaseURL, MaxConns: 1, Pooler: config.DatabasePooler})
 	if err != nil {
 		pool.Close()
@@ -122,6 +131,8 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 }
 
 // build builds the parts of a node in the order of their dependencies.
+// Nothing runs yet and nothing is asked, so a failure needs no stop, only the pools closed. subscribe comes last, because it
+// refers to all parts.
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
 	n.commits = eventlog.NewCommits()
@@ -147,6 +158,8 @@ func (n *Node) build(ctx context.Context) error {
 	return nil
 }
 
+// The services run before the port is opened, so that the first request finds a relay and a listener. A port that is taken is
+// found after the services were started; Stop ends them.
 func (n *Node) start(ctx context.Context) error {
 	if err := n.prepare(ctx); err != nil {
 		return err
@@ -175,6 +188,8 @@ func (n *Node) start(ctx context.Context) error {
 }
 
 // prepare creates partitions, reads workers and reseals secrets, all of which the first request may need.
+// All of it is idempotent and may run on any number of nodes at once. On a read-only database the node starts all the same,
+// if nothing has to be created.
 func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
@@ -201,6 +216,7 @@ func (n *Node) prepare(ctx context.Context) error {
 }
 
 // fail ends Run with the first error.
+// Later errors are dropped: they usually follow from the first.
 func (n *Node) fail(err error) {
 	select {
 	case n.failed <- err:
@@ -229,8 +245,10 @@ func (n *Node) API() *httpapi.API { return n.httpapi }
 func (n *Node) SetDraining() { n.health.SetDraining() }
 
 // Stop ends the node: readiness fails, for the shutdown delay all else goes on, then waiting fetches and streams return,
-// requests finish, services stop, connections close. No job changes its state. Requests that take longer than the shutdown timeout are cut off. That is not an error: a slow
-// client must not make a restart look failed.
+// requests finish, services stop, connections close. No job changes its state. Requests that take longer than the shutdown
+// timeout are cut off. That is not an error: a slow client must not make a restart look failed. It may be called several
+// times and waits for the first call. The order matters: fetches and streams end before the interfaces wait for their
+// requests; the loops stop after the last request, because an answer may wait for the relay; the pools close after the loops.
 func (n *Node) Stop() error {
 	n.stopOnce.Do(func() {
 		n.SetDraining()
@@ -253,6 +271,7 @@ func (n *Node) Stop() error {
 }
 
 // stopInterfaces waits for running requests and streams.
+// gRPC and HTTP share the same time.
 func (n *Node) stopInterfaces(ctx context.Context) {
 	var others sync.WaitGroup
 	others.Go(func() { n.stopGRPC(ctx) })
@@ -285,6 +304,7 @@ func (n *Node) logStarted(ctx context.Context) {
 }
 
 // components are the parts that health reports.
+// It reads memory only. A component that the node does without is off, which is not degraded.
 func (n *Node) components() map[string]string {
 	publisher := "ok"
 	if n.relay.Status().BehindFor > publishLate {
@@ -302,6 +322,8 @@ func (n *Node) components() map[string]string {
 }
 
 // Beyond these, health reports degraded.
+// A relay is late after 10 s without progress although events wait, a sweep after 30 s: longer than any pass that works, and
+// shorter than people wait.
 const (
 	publishLate = 10 * time.Second
 	sweepLate   = 30 * time.Second

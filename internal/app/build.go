@@ -36,6 +36,7 @@ func (n *Node) buildMetrics() (err error) {
 	return err
 }
 
+// The timer is made before the domains, which schedule on it, and serves them afterwards.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, statementTimeout)
 	n.timer = timer.New(n.archetype, db)
@@ -45,10 +46,13 @@ func (n *Node) buildDomains() error {
 	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
 	n.domains.ServeTimer(n.timer)
+	// What a queue gives to its jobs as retry policy is known only when its cache exists; the interfaces get the limits after
+	// this.
 	n.config.Limits.QueueRetry = n.domains.Configured.Retry
 	return nil
 }
 
+// The reader needs the relay of this node to wait for its own events.
 func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: n.tracer})
@@ -60,6 +64,7 @@ func (n *Node) buildEventLog() error {
 }
 
 // probe asks the database on a connection of its own. On a read-only one all connections are made anew (pg.DB.Probe).
+// After a failover the pool may hold sessions of the former primary, which answer but refuse writes.
 func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
 	now, readOnly, err = n.probeDB.Probe(ctx)
 	if readOnly {
@@ -68,6 +73,7 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 	return now, readOnly, err
 }
 
+// Every loop may run on every node at once; what they do is guarded in the database. There is no leader.
 func (n *Node) buildLoops() error {
 	c := n.config
 	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows, Queues: n.domains.Configured}, retention.Config{
@@ -75,16 +81,18 @@ func (n *Node) buildLoops() error {
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
-	upkeep := maintenance.NewFollower(n.archetype, n.domains.Maintenance, func() {
+	// When maintenance ends, due jobs are promoted at once, and parked fetches of all queues look again.
+	n.domains.Maintenance.OnEnded(func() {
 		n.timer.Schedule(0)
 		n.domains.Jobs.NotifyAll()
 	})
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
-	n.schemas = schema.NewFollower(n.archetype, n.domains.Schemas)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
+	// The retention of a queue may be longer than the setting, so the longest that holds decides when a day of finished jobs
+	// may go.
 	maintainer.KeepDone(func(ctx context.Context) time.Duration {
 		view, err := n.domains.Configured.View(ctx)
 		if err != nil {
@@ -93,8 +101,9 @@ func (n *Node) buildLoops() error {
 		return retention.Done(view, c.Retention.Completed)
 	})
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits, upkeep, n.schemas,
-		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits,
+		maintenance.NewFollower(n.archetype, n.domains.Maintenance), schema.NewFollower(n.archetype, n.domains.Schemas),
+		queueconfig.NewFollower(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
 	return nil
 }
@@ -119,6 +128,7 @@ func (n *Node) buildWebhooks() error {
 	return nil
 }
 
+// There is no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
 func (n *Node) buildHTTP() error {
 	c := n.config
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, n.probe), n.components)
@@ -136,16 +146,20 @@ func (n *Node) buildHTTP() error {
 		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
 	n.http = &http.Server{
-		Handler:           n.httpapi.Handler(),
+		Handler: n.httpapi.Handler(),
+		// Against clients that open connections and send nothing. ReadTimeout is for the whole request: at 32 MiB it asks for
+		// 273 KiB/s. Both are in docs/reference/http.md, Bodies.
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       2 * time.Minute,
 		IdleTimeout:       5 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+		// What net/http logs are mistakes of clients, such as broken TLS or headers.
+		ErrorLog: slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
 	return nil
 }
 
 // reset empties the database and the caches of this node. For tests only.
+// Other nodes are told by a notification. Requests in flight may write rows that stay.
 func (n *Node) reset(ctx context.Context) error {
 	if err := n.domains.DB.Reset(ctx); err != nil {
 		return err
@@ -154,6 +168,7 @@ func (n *Node) reset(ctx context.Context) error {
 	return nil
 }
 
+// It is called after all parts are built.
 func (n *Node) metricSources() metrics.Sources {
 	streams := n.httpapi.StreamCounters()
 	if n.grpc != nil {

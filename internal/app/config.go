@@ -12,6 +12,7 @@ import (
 )
 
 // Fixed values of Config.
+// They are the limits of docs/reference/jobs.md, Limits.
 const (
 	maxBatchBytes = 32 << 20 // body of a batch call
 	maxBatchSize  = 10_000   // items of a batch call
@@ -19,6 +20,7 @@ const (
 
 // Config is the configuration of a node: the settings, which FromConfig copies, and values from the program. Values are not
 // validated here. A field without a setting has a fixed value, which only tests change.
+// It is copied by Start and not changed by the caller afterwards.
 type Config struct {
 	// DatabaseURL is the Postgres to run against. Required.
 	DatabaseURL string
@@ -36,6 +38,7 @@ type Config struct {
 	Listen string
 
 	// Migrate brings the schema up to date before serving.
+	// Any number of nodes may do so at once.
 	Migrate bool
 
 	// Version is shown in the manifest and by health.

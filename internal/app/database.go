@@ -10,6 +10,8 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
+// checkSchema migrates if the configuration says so, and refuses a schema that this program does not know. It uses a
+// connection of its own, before there is a pool.
 func checkSchema(ctx context.Context, config Config) error {
 	if config.Migrate {
 		if _, err := migrations.Up(ctx, config.DatabaseURL, config.Logger); err != nil {

@@ -29,6 +29,7 @@ import (
 )
 
 // DomainDeps are the parts that the domains of a node share.
+// Tests build domains with it, too (package domaintest), without loops and interfaces.
 type DomainDeps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -49,6 +50,7 @@ type DomainConfig struct {
 }
 
 // Domains is the configuration of each domain.
+// Crons and workflows decode stored definitions again, hence the limits among their settings.
 func (c Config) Domains() DomainConfig {
 	limits := c.Tenancy.Limits(c.Limits, "")
 	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
@@ -70,6 +72,8 @@ func (c Config) Domains() DomainConfig {
 }
 
 // Domains are the domains of a node, without its loops and interfaces.
+// Cache is what the node knows of workers, Configured what it knows of the configuration of queues; both are read again on
+// demand.
 type Domains struct {
 	api.Domains
 	Cache      *cache.Workers
@@ -77,6 +81,8 @@ type Domains struct {
 }
 
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
+// It sends no statement. Package queue is made first, because the others call it; a domain that needs to be called back by it
+// registers itself in its constructor.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
@@ -109,6 +115,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 }
 
 // ServeTimer connects the domains to the timer, which calls them when something is due.
+// The timer calls them from its own goroutine, one after the other.
 func (d Domains) ServeTimer(t *timer.Timer) {
 	t.Serve(timer.Sources{
 		Jobs:         d.Jobs.ApplyDue,
@@ -119,7 +126,17 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 	})
 }
 
+// OnListening sets how the domains learn whether notifications arrive. Without them, they look themselves whether other nodes have changed
+// what this one keeps in memory.
+func (d Domains) OnListening(f func() bool) {
+	d.Configured.OnListening(f)
+	d.Schemas.OnListening(f)
+	d.Maintenance.OnListening(f)
+	d.Pools.OnListening(f)
+}
+
 // Forget drops the caches of this node, after a reset of the database.
+// Each cache is read again when it is needed.
 func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Maintenance.Forget()
@@ -130,4 +147,5 @@ func (d Domains) Forget() {
 }
 
 // statementTimeout bounds every statement, waiting for a connection included.
+// Clients know it as the time after which they get 504 (docs/reference/errors.md, Catalogue).
 const statementTimeout = 15 * time.Second

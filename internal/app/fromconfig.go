@@ -15,6 +15,7 @@ import (
 
 // FromConfig is the configuration of a node with these settings, and fixed values for fields without a setting. Settings
 // become configuration only here.
+// DatabasePooler follows from a listen URL: whoever sets one has a pooler between.
 func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	return Config{
 		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,
@@ -52,6 +53,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	}
 }
 
+// Keys are copied into the type of the store.
 func webhooksFromConfig(c config.Webhooks) Webhooks {
 	w := Webhooks{
 		Enabled: c.Enabled,
@@ -65,6 +67,7 @@ func webhooksFromConfig(c config.Webhooks) Webhooks {
 	return w
 }
 
+// "" means that each request decides.
 func publicURL(c config.Config) string {
 	if c.Server.PublicURL == nil {
 		return ""

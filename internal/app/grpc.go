@@ -10,6 +10,7 @@ import (
 )
 
 // buildGRPC builds the gRPC interface, unless it is switched off.
+// It must follow buildHTTP, whose health and streams it shares.
 func (n *Node) buildGRPC() (err error) {
 	c := n.config
 	if !c.GRPC.Enabled {
@@ -24,6 +25,8 @@ func (n *Node) buildGRPC() (err error) {
 	return err
 }
 
+// The message names the setting, because a taken port 9090 is the most common reason why a second server on a machine does
+// not start.
 func (n *Node) startGRPC() error {
 	if n.grpc == nil {
 		return nil
@@ -42,6 +45,7 @@ func (n *Node) startGRPC() error {
 }
 
 // stopGRPC waits for running calls until ctx ends.
+// It runs beside the stop of HTTP.
 func (n *Node) stopGRPC(ctx context.Context) {
 	if n.grpc == nil {
 		return

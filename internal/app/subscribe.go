@@ -7,10 +7,14 @@ import (
 )
 
 // subscribe connects the parts to two buses: the commits of this node, and the notifications of all nodes.
+// A notification is only a wake-up. A handler is called with an empty payload when notifications may have been lost, and then
+// looks; so a lost one delays, and loses nothing but the reset of a test. None of the functions may block, because they run
+// on the goroutine of the listener.
 func (n *Node) subscribe() {
 	n.subscribeCommits()
 	n.relay.SetReaders(func() bool { return n.feed.Subscribers() > 0 || n.fanOut != nil && n.fanOut.Subscribed() })
 	n.relay.OnCounts(n.metrics.Published)
+	// This node need not wait for its own notification to come back.
 	n.relay.OnPublished(func() { // earlier than the notification, and also without LISTEN
 		n.feed.Wake()
 		if n.fanOut != nil {
@@ -25,17 +29,17 @@ func (n *Node) subscribe() {
 		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
-	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
+	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Changed() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
-	n.listener.Handle("ojs_schemas", func(string) { n.schemas.Notify() })
-	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.listener.Handle("ojs_schemas", func(string) { n.domains.Schemas.Changed() })
+	n.domains.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	// The configuration must be read before fetches look again, or they would look by the old one.
 	n.domains.Configured.OnRead(n.domains.Jobs.QueueChanged)
 	n.listener.Handle("ojs_queues", func(name string) {
 		n.domains.Configured.Changed()
 		n.domains.Jobs.QueueChanged(name)
 	})
-	n.domains.Pools.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
 	n.listener.Handle("ojs_pools", func(string) { n.domains.Pools.Changed() })
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
@@ -54,6 +58,8 @@ func (n *Node) subscribe() {
 }
 
 // subscribeCommits connects logs, spans and metrics to the events of this node's commits, and wakes loops after commits.
+// The order of OnChanges is that of the calls: log lines, spans, metrics. They run before the caller of the change is
+// answered.
 func (n *Node) subscribeCommits() {
 	c := n.config
 	n.commits.OnChanges(observe.NewLog(c.Logger).Changes)
@@ -70,6 +76,7 @@ func (n *Node) subscribeCommits() {
 }
 
 // published handles the notification of a relay, that of this node included.
+// It runs for each pass of a relay, many times a second under load, so everything in it must be cheap when nobody waits.
 func (n *Node) published(p eventlog.Published) {
 	n.relay.Published()
 	n.feed.Wake()

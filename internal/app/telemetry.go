@@ -13,9 +13,11 @@ import (
 )
 
 // flushTimeout bounds how long a stop waits for the collectors of traces and metrics.
+// A collector that is down must not hold up a stop.
 const flushTimeout = 5 * time.Second
 
 // buildTracing follows the OTEL_* variables, unless the configuration has its own provider.
+// Without an endpoint there is no provider, and spans cost nothing.
 func (n *Node) buildTracing(ctx context.Context) error {
 	if err := n.exportTraces(ctx); err != nil {
 		return err
@@ -24,6 +26,8 @@ func (n *Node) buildTracing(ctx context.Context) error {
 	return nil
 }
 
+// The global logger and error handler of OpenTelemetry are set, because the library has no others; two nodes in one process
+// share them.
 func (n *Node) exportTraces(ctx context.Context) error {
 	if n.config.TracerProvider != nil {
 		return nil
@@ -42,6 +46,7 @@ func (n *Node) exportTraces(ctx context.Context) error {
 }
 
 // flushTraces exports the last spans. They are lost if the collector does not answer in time.
+// A provider of the caller is not flushed: it is the caller's.
 func (n *Node) flushTraces() {
 	if n.traces == nil {
 		return

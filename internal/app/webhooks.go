@@ -14,6 +14,7 @@ import (
 )
 
 // Webhooks are the settings of webhooks.
+// Subscriptions and deliveries are shared by all nodes; these settings are those of one.
 type Webhooks struct {
 	// Enabled makes this node serve subscriptions and send deliveries. It does not affect other nodes.
 	Enabled bool
@@ -42,6 +43,7 @@ type Webhooks struct {
 	MaxSubscriptions int32
 }
 
+// The file is read once. Without a certificate pool of the system those of the file are all.
 func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -61,6 +63,7 @@ func readRoots(file string) (*x509.CertPool, error) {
 }
 
 // httpWebhooks is what the HTTP interface needs of webhooks.
+// Test is called only if webhooks are enabled, so n.webhooks is not nil then.
 func (n *Node) httpWebhooks() httpapi.Webhooks {
 	w := n.config.Webhooks
 	return httpapi.Webhooks{

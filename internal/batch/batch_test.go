@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
@@ -325,4 +327,19 @@ func TestBatcher(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// A call that is kept for reuse must not keep the requests and results of its last user.
+func TestRequestsAreNotKept(t *testing.T) {
+	t.Parallel()
+	type large [1 << 10]byte
+	b := New(Config[*large, *large]{Flush: func(_ context.Context, reqs []*large) ([]*large, error) { return slices.Clone(reqs), nil }})
+	req := new(large)
+	kept := weak.Make(req)
+	_, errs := b.DoMany(t.Context(), []*large{req})
+	require.Nil(t, errs)
+	runtime.KeepAlive(req)
+	runtime.GC() // the first collection leaves the calls in the pool
+	require.True(t, kept.Value() == nil, "the request is kept")
+	runtime.KeepAlive(b)
 }

@@ -17,6 +17,7 @@ func (b *Batcher[Req, Res]) run(ctx context.Context, c *call[Req, Res]) {
 	b.mu.Lock()
 	b.pending = append(b.pending, c)
 	b.weight += c.weight
+	// The caller that completes the cohort ends the wait of the leader.
 	if b.complete != nil && len(b.pending) >= b.cohort {
 		close(b.complete)
 		b.complete = nil
@@ -36,6 +37,7 @@ func (b *Batcher[Req, Res]) run(ctx context.Context, c *call[Req, Res]) {
 }
 
 // lead flushes until own has been answered, by this leader or by the other one, and then makes another caller the leader.
+// An own call that was taken by the other leader is answered by it; then this one only passes the lead on.
 func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 	for answered := false; !answered; {
 		select {
@@ -54,6 +56,7 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 			break
 		}
 
+		// b.mu is not held during a flush: callers arrive, and a second leader may start.
 		start := time.Now()
 		res, errs := b.flush(ctx, reqs)
 		b.flushed(len(calls), len(reqs), time.Since(start))
@@ -76,6 +79,8 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 // gather waits until the callers of the latest flush are back. Without it callers fall into two cohorts, each of which arrives
 // while the statement of the other is in flight, and statements are half as large as they could be. The wait ends after a
 // fraction of that flush, and a lone caller never waits.
+//
+// Only a leader that is alone waits. A full batch or a complete cohort ends the wait, as does its timeout.
 func (b *Batcher[Req, Res]) gather() {
 	b.mu.Lock()
 	left := b.took/gatherFraction - time.Since(b.ended)
@@ -127,6 +132,8 @@ func answer[Req, Res any](calls []*call[Req, Res], own *call[Req, Res], res []Re
 }
 
 // take removes the next batch from pending: in order, up to Max, no key twice. b.mu is held.
+// A call stays whole: DoMany has made sure that it fits a flush and has no key twice. A call whose key is taken waits for the
+// next flush, and later calls may pass it.
 func (b *Batcher[Req, Res]) take() ([]*call[Req, Res], []Req) {
 	var (
 		weight int

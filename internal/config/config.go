@@ -23,6 +23,9 @@ import (
 //	schemes  the schemes that a URL may have
 //	secret   `ojsd config` and the log never show the value
 //	help     one sentence about the effect
+//
+// Every field of an area is a setting. Add a setting here and run `ojsd config --format
+// markdown`; nothing else is needed for flag, variable and documentation.
 type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
@@ -42,6 +45,7 @@ type Config struct {
 }
 
 // Database says where the jobs are.
+// ListenURL also decides that statements are not prepared by name, because it is set only where a pooler is between.
 type Database struct {
 	URL       string `env:"DATABASE_URL" kind:"postgres" help:"The database, as postgres://user:password@host/name."`
 	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name then; empty: DATABASE_URL leads to the server."`
@@ -50,6 +54,7 @@ type Database struct {
 }
 
 // Server is about the process and its HTTP interface.
+// All keys may do everything; several of them tell producers apart, and let a key change without an outage.
 type Server struct {
 	Listen          string        `env:"OJS_LISTEN" default:":8080" dev:"127.0.0.1:8080" kind:"address" help:"Address of the HTTP interface."`
 	PublicURL       *url.URL      `env:"OJS_PUBLIC_URL" help:"Base of the URLs in the manifest, such as https://jobs.example.com; empty: taken from each request."`
@@ -61,6 +66,7 @@ type Server struct {
 }
 
 // Jobs are the defaults and limits of jobs.
+// A job is reserved for VisibilityTimeout at a time, which heartbeats renew; Timeout bounds the whole attempt.
 type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
@@ -79,17 +85,21 @@ type Workflows struct {
 }
 
 // Workers is about the processes that run jobs.
+// Too small a DeadAfter fails the jobs of workers that are only slow to call; it should be several times their interval of
+// heartbeats.
 type Workers struct {
 	DeadAfter time.Duration `env:"OJS_WORKERS_DEAD_AFTER" default:"60s" range:"1ms..36500d" help:"Silence after which a worker that has sent heartbeats is dead and its jobs go back to their queues."`
 }
 
 // Retention says how long ended jobs are kept. Zero: no limit.
+// Queues may set times of their own.
 type Retention struct {
 	Completed time.Duration `env:"OJS_RETENTION_COMPLETED" default:"7d" range:"0..36500d" help:"How long completed and cancelled jobs are kept after the end of their day (UTC); 0: for ever."`
 	Discarded time.Duration `env:"OJS_RETENTION_DISCARDED" default:"30d" range:"0..36500d" help:"How long discarded jobs are kept that are no dead letters; 0: for ever."`
 }
 
 // DeadLetter bounds the dead letters; both limits apply. Zero: no limit.
+// The older ones go first.
 type DeadLetter struct {
 	MaxAge   time.Duration `env:"OJS_DEAD_LETTER_MAX_AGE" default:"180d" range:"0..36500d" help:"How long dead letters are kept; 0: for ever."`
 	MaxCount int64         `env:"OJS_DEAD_LETTER_MAX_COUNT" default:"10000" range:"0..1000000000" help:"How many dead letters are kept, the newest; 0: all."`
@@ -108,6 +118,7 @@ type Events struct {
 }
 
 // Realtime is about SSE, WebSocket and gRPC streams.
+// The limits are per node, because nodes do not count together.
 type Realtime struct {
 	MaxConnectionsPerClient int    `env:"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT" default:"100" range:"1..1000000" help:"The most event streams of one API key, or of one address if the API is open, on each node."`
 	RateLimitPerSecond      int    `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" range:"0..1000000" help:"The most frames per second of one stream; further ones are delayed; 0: no limit."`
@@ -124,6 +135,7 @@ type GRPC struct {
 }
 
 // Webhooks is about subscriptions and deliveries.
+// Enabled may differ between nodes, to let only some of them send; the rest should be equal on all.
 type Webhooks struct {
 	Enabled          bool            `env:"OJS_WEBHOOKS_ENABLED" default:"true" help:"Serve webhook subscriptions and send deliveries on this node."`
 	AllowHTTP        bool            `env:"OJS_WEBHOOKS_ALLOW_HTTP" default:"false" help:"Accept http URLs besides https; for development only."`
@@ -147,6 +159,7 @@ type Logging struct {
 }
 
 // Tests are switches for test environments.
+// Both are dangerous on a server that anybody else can reach.
 type Tests struct {
 	EnableReset bool `env:"OJS_ENABLE_TEST_RESET" default:"false" help:"Serve POST /ojs/v1/admin/reset, which deletes everything; for tests only."`
 	Directives  bool `env:"OJS_TEST_DIRECTIVES" default:"false" help:"meta.test_directive of a job decides which directive its worker gets; for tests only: any producer can quiet a worker."`

@@ -16,6 +16,7 @@ const (
 )
 
 // Input is what Load reads.
+// Load reads nothing else, so it can be tested without an environment.
 type Input struct {
 	Settings []Setting         // of the command; it ignores the variables of other settings
 	Flags    map[string]string // values by name of the flag
@@ -25,6 +26,7 @@ type Input struct {
 }
 
 // Value is a setting that has been read.
+// Text may hold a secret: show it by Shown.
 type Value struct {
 	Setting
 	Text   string // as the user wrote it
@@ -40,6 +42,7 @@ func (v Value) Name() string {
 }
 
 // Loaded is a configuration with the sources of its values.
+// Values has the settings of the command in the order of the table, without those that are wrong.
 type Loaded struct {
 	Config Config
 	Values []Value
@@ -48,6 +51,7 @@ type Loaded struct {
 }
 
 // Default is the configuration without any flag or variable. It has no database.
+// It is for tests and for code that shows defaults.
 func Default() Config {
 	loaded, err := Load(Input{Settings: Table()})
 	if err != nil {
@@ -57,6 +61,7 @@ func Default() Config {
 }
 
 // Load reads and checks settings. Its error has one line for each wrong setting.
+// It returns what could be read even with an error, so that conflicts are found in the same run.
 func Load(in Input) (*Loaded, error) {
 	l := &Loaded{dev: in.Dev}
 	environ := map[string]string{}
@@ -67,6 +72,7 @@ func Load(in Input) (*Loaded, error) {
 	}
 	var wrong []error
 	for _, s := range in.Settings {
+		// The precedence is flag, variable, default.
 		v := Value{Setting: s, Text: s.fallback(in.Dev), Source: FromDefault}
 		if text, ok := environ[s.Env]; ok {
 			v.Text, v.Source = text, FromEnvironment
@@ -102,6 +108,7 @@ func (s Setting) fallback(dev bool) string {
 }
 
 // wrong repeats the value only if it cannot contain a password.
+// A URL may hold a password, and a key is one.
 func (v Value) wrong() error {
 	err := fmt.Errorf("%s must be %s", v.Name(), v.Expected())
 	if v.Secret || v.Kind == kindURL || v.Kind == kindPostgres {
@@ -112,6 +119,7 @@ func (v Value) wrong() error {
 
 // conflicts are errors about settings that exclude or need each other. A setting that could not be parsed has its zero value
 // here.
+// A command that has only some of the settings is not asked about the others.
 func (l *Loaded) conflicts() (wrong []error) {
 	c := l.Config
 	if slices.Contains(c.Server.CORSOrigins, "*") && len(c.Server.APIKeys) > 0 {
@@ -136,6 +144,7 @@ func (l *Loaded) conflicts() (wrong []error) {
 }
 
 // Get returns the value of a setting by its flag.
+// It is false for a setting that the command does not have, or that is wrong.
 func (l *Loaded) Get(flag string) (Value, bool) {
 	for _, v := range l.Values {
 		if v.Flag == flag {
@@ -153,6 +162,7 @@ func (l *Loaded) name(flag string) string {
 }
 
 // Changed are the values that differ from the defaults.
+// Values are compared after parsing: 60s is the default 1m.
 func (l *Loaded) Changed() (changed []Value) {
 	for _, v := range l.Values {
 		value, _ := v.parse(v.Text) // Load has parsed both without an error

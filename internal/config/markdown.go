@@ -26,11 +26,13 @@ and are no setting.
 `
 
 // WriteMarkdown makes docs/reference/configuration.md: a table for each area.
+// A test compares the page with what this writes.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(pageHead)
 	area := ""
 	for _, s := range Table() {
+		// Settings of an area follow each other in the table.
 		if s.Area != area {
 			area = s.Area
 			fmt.Fprintf(&b, "\n## %s\n\n| Variable | Flag | Kind | Default | Meaning |\n|---|---|---|---|---|\n", area)
@@ -41,6 +43,7 @@ func WriteMarkdown(w io.Writer) error {
 	return err
 }
 
+// A choice lists its words, a number its range.
 func (s Setting) describeKind() string {
 	switch {
 	case s.Kind == kindChoice:

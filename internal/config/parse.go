@@ -17,6 +17,7 @@ import (
 )
 
 // Kinds of settings.
+// They are words of the documentation, too.
 const (
 	kindBool         = "bool"
 	kindInt          = "int"
@@ -34,12 +35,14 @@ const (
 	kindDestinations = "list of networks and hosts"
 )
 
-// errWrong is the only error of parse. It has no cause, which could repeat a password; Expected describes valid values.
+// errWrong says that a value is wrong and not why. Whatever parse returns, no cause is shown, because it could repeat a
+// password; Expected describes valid values.
 var errWrong = errors.New("wrong value")
 
 // Expected completes the sentence "… must be".
 func (s Setting) Expected() string {
 	switch s.Kind {
+	// 1, t and TRUE are accepted as well.
 	case kindBool:
 		return "true or false"
 	case kindInt:
@@ -57,6 +60,7 @@ func (s Setting) Expected() string {
 			return "a URL such as http://host:3128; its scheme is " + strings.Join(s.schemes[:len(s.schemes)-1], ", ") + " or " + s.schemes[len(s.schemes)-1]
 		}
 		return "a URL such as https://host"
+	// pgx also accepts key=value texts.
 	case kindPostgres:
 		return "the URL of a Postgres database, such as postgres://user:password@host:5432/name, with special characters of the password percent-encoded"
 	case kindAddress:
@@ -74,6 +78,7 @@ func (s Setting) Expected() string {
 }
 
 // parse reads a text. An empty text is the zero value of kinds that allow it.
+// The result has a type that converts to that of the field; nil leaves the field zero.
 func (s Setting) parse(text string) (any, error) {
 	if text == "" {
 		return s.empty()
@@ -97,6 +102,7 @@ func (s Setting) parse(text string) (any, error) {
 		_, err := pgx.ParseConfig(text)
 		return text, wrongIf(err != nil)
 	case kindAddress:
+		// For example off.
 		if slices.Contains(s.values, text) {
 			return text, nil
 		}
@@ -110,6 +116,7 @@ func (s Setting) parse(text string) (any, error) {
 }
 
 // empty returns nil for the zero value.
+// A number or a choice has no empty value; a list, a text without pattern, a URL and a file have.
 func (s Setting) empty() (any, error) {
 	switch s.Kind {
 	case kindBool, kindInt, kindDuration, kindSize, kindChoice, kindAddress:
@@ -126,6 +133,7 @@ func wrongIf(wrong bool) error {
 }
 
 // number reads a value that has a range.
+// It also reads the range, from the tag; a wrong one is a mistake of the program, found at the first start.
 func (s Setting) number(text string) (int64, error) {
 	n, err := s.count(text)
 	if err != nil {
@@ -133,6 +141,7 @@ func (s Setting) number(text string) (int64, error) {
 	}
 	low, errLow := s.count(s.low)
 	high, errHigh := s.count(s.high)
+	// Default, which tests call, compares every default with its range, so a wrong one is found there.
 	if errLow != nil || errHigh != nil {
 		panic("config: the range of " + s.Env + " is wrong")
 	}
@@ -150,17 +159,20 @@ func (s Setting) count(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
+// It is one entry of a list.
 func (s Setting) duration(text string) (time.Duration, error) {
 	n, err := s.number(text)
 	return time.Duration(n), err
 }
 
 // parseDuration reads a Go duration, optionally with days in front: 30s, 7d, 1d12h.
+// time.ParseDuration has no days.
 func parseDuration(text string) (time.Duration, error) {
 	days, rest, found := strings.Cut(text, "d")
 	if !found {
 		return time.ParseDuration(text)
 	}
+	// 16 bits are 65 535 days, which a time.Duration holds.
 	n, err := strconv.ParseUint(days, 10, 16)
 	if err != nil {
 		return 0, errWrong
@@ -174,6 +186,7 @@ func parseDuration(text string) (time.Duration, error) {
 }
 
 // parseSize reads bytes, with or without a unit.
+// 32 bits of a number with a unit cannot overflow.
 func parseSize(text string) (int64, error) {
 	for i, unit := range []string{"KiB", "MiB", "GiB"} {
 		if number, found := strings.CutSuffix(text, unit); found {
@@ -184,6 +197,7 @@ func parseSize(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
+// One bad entry refuses the list. Blanks around entries are ignored.
 func parseList[T any](text string, parse func(string) (T, error)) (list []T, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		value, err := parse(strings.TrimSpace(entry))
@@ -197,6 +211,7 @@ func parseList[T any](text string, parse func(string) (T, error)) (list []T, err
 
 func notEmpty(text string) (string, error) { return text, wrongIf(text == "") }
 
+// A URL without a scheme is refused: url.Parse takes host:port for a scheme.
 func (s Setting) url(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" || u.Host == "" || s.schemes != nil && !slices.Contains(s.schemes, u.Scheme) {
@@ -205,6 +220,7 @@ func (s Setting) url(text string) (*url.URL, error) {
 	return u, nil
 }
 
+// The host may be empty, for all interfaces. Port 0 lets the system choose.
 func checkAddress(text string) error {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -214,6 +230,7 @@ func checkAddress(text string) error {
 	return wrongIf(err != nil)
 }
 
+// Both alphabets are accepted, with and without padding, because tools differ.
 func parseKey(text string) (Key, error) {
 	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
 		if key, err := encoding.DecodeString(text); err == nil && len(key) == 32 {
@@ -223,6 +240,7 @@ func parseKey(text string) (Key, error) {
 	return nil, errWrong
 }
 
+// Host names are not looked up here; they are compared when a webhook is sent.
 func parseDestinations(text string) (d Destinations, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		entry = strings.TrimSpace(entry)
@@ -233,6 +251,7 @@ func parseDestinations(text string) (d Destinations, err error) {
 			d.Hosts = append(d.Hosts, entry)
 			continue
 		}
+		// Bits behind the prefix are not refused; they do not matter when addresses are compared.
 		network, err := netip.ParsePrefix(entry)
 		if err != nil || network.Addr().Is4In6() { // the latter would match no address
 			return d, errWrong

@@ -16,14 +16,17 @@ import (
 )
 
 // masked is shown instead of a secret.
+// It says that there is one, which is what people ask.
 const masked = "(set)"
 
 // Shown is the value without secrets.
+// It must be used for every output of a value.
 func (v Value) Shown() string {
 	switch {
 	case v.Text == "":
 		return ""
 	case v.Secret:
+		// People would take (set) for a key.
 		if list, err := v.parse(v.Text); err == nil && reflect.ValueOf(list).Len() == 0 {
 			return "" // a text without a key, such as a lone comma
 		}
@@ -41,7 +44,9 @@ func (v Value) Shown() string {
 }
 
 // withoutPassword shows hosts, user and database of a URL or of a text such as "host=db user=ojsd".
+// It shows nothing of a text that cannot be parsed.
 func withoutPassword(text string) string {
+	// PGHOST and the like, which pgx also reads, are part of what is shown, as of what is used.
 	c, err := pgx.ParseConfig(text)
 	if err != nil {
 		return masked
@@ -56,6 +61,7 @@ func withoutPassword(text string) string {
 }
 
 // WriteText writes one line per setting, for people.
+// A dash stands for empty, so that the columns stay aligned.
 func (l *Loaded) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range l.Values {
@@ -71,6 +77,7 @@ func (l *Loaded) WriteText(w io.Writer) error {
 }
 
 // WriteJSON writes all settings, for programs.
+// The names of members are stable; scripts read them.
 func (l *Loaded) WriteJSON(w io.Writer) error {
 	type row struct {
 		Name   string `json:"name"`

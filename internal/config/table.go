@@ -8,6 +8,7 @@ import (
 )
 
 // Setting is one setting of Config.
+// It is made from the tags of a field and never changes.
 type Setting struct {
 	Area    string // title of the group
 	Env     string // the variable
@@ -25,12 +26,14 @@ type Setting struct {
 	index     []int // of the field in Config
 }
 
+// It is made when the program starts, so a wrong tag ends every command at once.
 var table = makeTable()
 
 // Table returns all settings, in the order of the documentation.
 func Table() []Setting { return table }
 
 // Pick returns the settings with these flags, for commands with few settings.
+// A flag that no setting has panics: it is a mistake of the program.
 func Pick(flags ...string) (picked []Setting) {
 	for _, flag := range flags {
 		picked = append(picked, byFlag(flag))
@@ -47,6 +50,7 @@ func byFlag(flag string) Setting {
 	panic("config: no setting has the flag " + flag)
 }
 
+// Fields of areas must all be settings.
 func makeTable() (all []Setting) {
 	root := reflect.TypeFor[Config]()
 	for i := range root.NumField() {
@@ -57,15 +61,18 @@ func makeTable() (all []Setting) {
 			all = append(all, s)
 		}
 	}
+	// The order is that of the fields, and so that of the documentation and of `ojsd config`.
 	return all
 }
 
+// The flag follows from the variable, so the two never differ.
 func makeSetting(field reflect.StructField) Setting {
 	tag := field.Tag.Get
 	s := Setting{
 		Env: tag("env"), Kind: tag("kind"), Default: tag("default"), Dev: tag("default"), Help: tag("help"), Secret: tag("secret") != "", pattern: tag("pattern"),
 	}
 	s.Flag = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.Env, "OJS_")), "_", "-")
+	// Lookup, because an empty default for dev differs from none.
 	if dev, ok := field.Tag.Lookup("dev"); ok {
 		s.Dev = dev
 	}
@@ -75,13 +82,16 @@ func makeSetting(field reflect.StructField) Setting {
 	if tag("schemes") != "" {
 		s.schemes = strings.Split(tag("schemes"), "|")
 	}
+	// Both are parsed when a value is compared with them, in the unit of the kind.
 	s.low, s.high, _ = strings.Cut(tag("range"), "..")
+	// The tag kind is only for texts that need another check than a pattern.
 	if s.Kind == "" {
 		s.Kind = kindOf(field.Type, s)
 	}
 	return s
 }
 
+// A new type of a field needs a case here, in parse and in Expected.
 func kindOf(t reflect.Type, s Setting) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

@@ -11,6 +11,7 @@ import (
 var clientVariables = []string{"OJS_URL"}
 
 // Unknown is a variable that begins with OJS_ and is not a setting.
+// It is a warning and no error: an older server must start with the variables of a newer one.
 type Unknown struct {
 	Name    string
 	Nearest string // the most similar variable of a setting
@@ -29,6 +30,7 @@ func UnknownVariables(environ []string) (unknown []Unknown) {
 	return unknown
 }
 
+// It always names one, however far.
 func nearest(name string) string {
 	closest := slices.MinFunc(table, func(a, b Setting) int {
 		return levenshtein.ComputeDistance(name, a.Env) - levenshtein.ComputeDistance(name, b.Env)

@@ -6,7 +6,11 @@ import (
 	"time"
 )
 
-// days are the two fields that choose days.
+// days are the two fields that choose days. A set has bit n for value n. If either is false both fields must match, which
+// is the same as one field where the other takes every day.
+//
+// The letters L, W and # are those of docs/reference/scheduling.md, Expressions. They cannot be values of a set of days,
+// because which day they mean depends on the month.
 type days struct {
 	ofMonth  set
 	fromEnd  set  // L, L-3: that many days before the last
@@ -20,7 +24,9 @@ type days struct {
 	either bool // both fields restrict, so one match is enough
 }
 
+// Items are compared in capitals, so names may be in any letter case.
 func parseDays(month, week string) (d days, err error) {
+	// A field such as */2 counts as free although it restricts (docs/reference/scheduling.md, Expressions).
 	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
 	d.either = !free(month) && !free(week)
 	for item := range strings.SplitSeq(strings.ToUpper(month), ",") {
@@ -36,7 +42,8 @@ func parseDays(month, week string) (d days, err error) {
 	return d, nil
 }
 
-// addMonthDay reads one item of the list: L, LW, L-3, 15W, or what every field takes. whole is for ?, which stands for any day.
+// addMonthDay reads one item of the list: L, LW, L-3, 15W, or what every field takes. whole is for ?, which stands for any
+// day. An error names the field and not the item: the item may be long.
 func (d *days) addMonthDay(item string, whole bool) error {
 	back, isBack := strings.CutPrefix(item, "L-")
 	near, isNear := strings.CutSuffix(item, "W")
@@ -49,6 +56,7 @@ func (d *days) addMonthDay(item string, whole bool) error {
 	case item == "LW":
 		d.lastWork = true
 		return nil
+	// 30 days before the last exist in months of 31 days only.
 	case isBack:
 		n, ok := number(back)
 		if !ok || n > 30 {
@@ -68,7 +76,8 @@ func (d *days) addMonthDay(item string, whole bool) error {
 	return err
 }
 
-// addWeekday reads one item of the list: 5L, 5#3, or what every field takes.
+// addWeekday reads one item of the list: 5L, 5#3, or what every field takes. A bare L is refused
+// (docs/reference/scheduling.md, Expressions).
 func (d *days) addWeekday(item string, whole bool) error {
 	last, isLast := strings.CutSuffix(item, "L")
 	day, nth, isNth := strings.Cut(item, "#")
@@ -103,7 +112,7 @@ func (d *days) addWeekday(item string, whole bool) error {
 	return err
 }
 
-// match reports whether the fields choose a day.
+// match reports whether the fields choose a day. day is a local date at midnight, represented in UTC.
 func (d *days) match(day time.Time) bool {
 	month := d.matchMonthDay(day)
 	if d.either {
@@ -112,7 +121,8 @@ func (d *days) match(day time.Time) bool {
 	return month && d.matchWeekday(day)
 }
 
-// matchMonthDay looks at the length of the month only for expressions that need it.
+// matchMonthDay looks at the length of the month only for expressions that need it. Most expressions have none of them, and
+// a search over years looks at thousands of days.
 func (d *days) matchMonthDay(day time.Time) bool {
 	n := day.Day()
 	if d.ofMonth.has(n) {
@@ -125,6 +135,7 @@ func (d *days) matchMonthDay(day time.Time) bool {
 	if d.fromEnd.has(last - n) {
 		return true
 	}
+	// A month that is too short for the day has no run for it.
 	for want, ok := d.nearest.from(1); ok; want, ok = d.nearest.from(want + 1) {
 		if want <= last && n == nearestWork(day, want, last) {
 			return true
@@ -133,16 +144,19 @@ func (d *days) matchMonthDay(day time.Time) bool {
 	return d.lastWork && n == nearestWorkBefore(day, last)
 }
 
+// 5L is the last one if a week later is another month; 5#3 compares the number of the week in the month.
 func (d *days) matchWeekday(day time.Time) bool {
 	w, n := int(day.Weekday()), day.Day()
 	return d.ofWeek.has(w) || d.nth[(n-1)/7+1].has(w) || d.lastWeek.has(w) && n+7 > lastDay(day)
 }
 
+// Day 0 of the next month is the last of this one.
 func lastDay(day time.Time) int {
 	return time.Date(day.Year(), day.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
 
-// nearestWork is the Monday to Friday nearest to day n of the month.
+// nearestWork is the Monday to Friday nearest to day n of the month. It stays in the month: the 1st, a Saturday, becomes
+// Monday the 3rd, and the last, a Sunday, the Friday before.
 func nearestWork(month time.Time, n, last int) int {
 	switch weekday(month, n) {
 	case time.Saturday:
@@ -159,7 +173,7 @@ func nearestWork(month time.Time, n, last int) int {
 	return n
 }
 
-// nearestWorkBefore is the last Monday to Friday up to day n.
+// nearestWorkBefore is the last Monday to Friday up to day n. LW uses it with the last day of the month.
 func nearestWorkBefore(month time.Time, n int) int {
 	switch weekday(month, n) {
 	case time.Saturday:
@@ -170,6 +184,7 @@ func nearestWorkBefore(month time.Time, n int) int {
 	return n
 }
 
+// The zone does not matter: the day of the week of a date is the same everywhere.
 func weekday(month time.Time, n int) time.Weekday {
 	return time.Date(month.Year(), month.Month(), n, 0, 0, 0, 0, time.UTC).Weekday()
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Definition is a validated cron (docs/reference/scheduling.md, Cron fields). It owns its bytes.
+// Definition is a validated cron (docs/reference/scheduling.md, Cron fields). It owns its bytes. The template stays text
+// and is decoded at each tick, so that relative times count from the tick. Queue and TraceID repeat what is in it, for
+// lists and events. caller is set by the limits of the call and is not stored.
 type Definition struct {
 	Name        string
 	Expression  string // as sent
@@ -36,6 +38,7 @@ type Definition struct {
 
 // What happens when a tick finds an unfinished job of its cron.
 const (
+	// OverlapSkip and the others have their meaning from docs/reference/scheduling.md, Overlap. They are stored, so they must not change.
 	OverlapSkip           = "skip"
 	OverlapAllow          = "allow"
 	OverlapCancelPrevious = "cancel_previous"
@@ -43,29 +46,34 @@ const (
 )
 
 var (
+	// Unknown members are ignored, but options of jobs at the root are taken, see decode.
 	cronNames = []string{
 		"name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options", "job_template", "queue",
 		"overlap_policy", "enabled", "description",
 	}
 	templateNames = []string{"type", "args", "meta", "options"}
-	overlaps      = map[string]string{
+	// cancel is an alias (docs/reference/scheduling.md, Cron fields); the stored word is that of the constant.
+	overlaps = map[string]string{
 		OverlapSkip: OverlapSkip, OverlapAllow: OverlapAllow, OverlapCancelPrevious: OverlapCancelPrevious,
 		"cancel": OverlapCancelPrevious, OverlapEnqueue: OverlapEnqueue,
 	}
 )
 
 const (
+	// Names are parts of paths and of keys of locks.
 	maxCronNameBytes    = 255
 	maxDescriptionBytes = 4096
 )
 
-// Decode reads a whole cron. name is that of the path; "" if the body has it.
+// Decode reads a whole cron. name is that of the path; "" if the body has it. It reads no database. The job of the template
+// is checked by the rules of enqueue, against schemas only when it is stored.
 func Decode(raw []byte, name string, lim job.Limits) (*Definition, *ojs.Error) {
 	return decode(raw, Definition{Name: name, Timezone: "UTC", Overlap: OverlapSkip, Enabled: true}, false, lim)
 }
 
 // Patch reads what changes in a cron. The template is merged member by member, its options too; null takes an option
-// away.
+// away. The caller holds the lock of the cron from the read of current to the write. A template that another release has
+// accepted is checked as a whole again, so a patch may be refused for what it does not touch.
 func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Error) {
 	return decode(raw, current, true, lim)
 }
@@ -117,7 +125,8 @@ const (
 	zoneExpected = "UTC or an IANA name with a slash, such as Europe/Berlin"
 )
 
-// reader reads a body on top of what holds without it.
+// reader reads a body on top of what holds without it. c starts with what holds without the body: the defaults, or the
+// current cron.
 type reader struct {
 	payload.Body
 	patch    bool
@@ -126,7 +135,8 @@ type reader struct {
 	c        Definition
 }
 
-// decode reads a body on top of base: the current cron of a patch, else the defaults. The options of a job may stand at the root, too.
+// decode reads a body on top of base: the current cron of a patch, else the defaults. The options of a job may stand at the
+// root, too. All mistakes of the members are reported at once, those of the template only if there are none.
 func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definition, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -148,6 +158,7 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	if r.root != nil {
 		r.root = append(r.root, '}')
 	}
+	// All four add their problems; none of them ends the reading.
 	r.name()
 	r.schedule()
 	r.switches()
@@ -158,6 +169,8 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	return r.c.checked(lim)
 }
 
+// A name in the path that is not valid cannot be one of a cron. A name in the body may repeat that of the path, as clients
+// send back what they have read.
 func (r *reader) name() {
 	v := r.Get("name")
 	text, ok := rawjson.Text(v)
@@ -180,7 +193,8 @@ func ValidName(s string) bool {
 		payload.AllIn(s, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' })
 }
 
-// schedule checks expression and time zone together.
+// schedule checks expression and time zone together. The zone is judged first: with a bad one, the expression is checked in
+// UTC, so that both mistakes are reported.
 func (r *reader) schedule() {
 	name := "expression"
 	for _, alias := range []string{"expression", "cron", "schedule"} {
@@ -197,6 +211,7 @@ func (r *reader) schedule() {
 			return
 		}
 	}
+	// A time zone that is no text counts as an unknown one.
 	zoned := true
 	if zone != nil {
 		r.c.Timezone, zoned = rawjson.Text(zone)
@@ -217,7 +232,7 @@ func (r *reader) schedule() {
 	}
 }
 
-// cronProblem says what is wrong with an expression.
+// cronProblem says what is wrong with an expression. why is a part of a sentence, as the errors of Parse are.
 func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 	return payload.Problem{
 		Kind: ojs.KindInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
@@ -225,13 +240,15 @@ func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 	}
 }
 
-// ErrNever refuses an expression that is right but never fires.
+// ErrNever refuses an expression that is right but never fires. It is found only when the next time is searched, at the
+// registration.
 func ErrNever(expression string) *ojs.Error {
 	ps := payload.Problems{cronProblem(payload.Quote(expression), "$.expression", "it never fires within 10 years")}
 	ps.Hint("Send an expression with dates that exist, such as 0 0 28 2 * for the last days of February.")
 	return ps.Err()
 }
 
+// Members that are absent keep what c has.
 func (r *reader) switches() {
 	if v := r.Get("overlap_policy"); v != nil {
 		text, _ := rawjson.Text(v)
@@ -251,13 +268,15 @@ func (r *reader) switches() {
 	}
 }
 
-// content reads the template, at the top level or in job_template.
+// content reads the template, at the top level or in job_template. A member at the top level wins over the same one in
+// job_template.
 func (r *reader) content() {
 	if v := r.Get("job_template"); v != nil {
 		if v[0] != '{' {
 			r.Refuse("job_template", "an object")
 			return
 		}
+		// Other members of the template are ignored.
 		r.template, _ = payload.Read(v, templateNames)
 	}
 	either := func(name string) jsontext.Value {
@@ -292,7 +311,7 @@ func (r *reader) content() {
 }
 
 // options merges what a patch sends into what there is. A queue beside the options counts if they have none, because
-// the cron is shown like that.
+// the cron is shown like that. Without a patch, options replace those that were stored.
 func (r *reader) options(top jsontext.Value) {
 	queue := r.Get("queue")
 	if r.patch && r.root != nil {
@@ -323,6 +342,7 @@ func (r *reader) options(top jsontext.Value) {
 	}
 }
 
+// Names are compared as they are; aliases of options are the matter of the decoder of jobs.
 func hasMember(object jsontext.Value, name string) bool {
 	for literal := range rawjson.Members(object) {
 		if string(rawjson.Name(literal)) == name {
@@ -332,7 +352,7 @@ func hasMember(object jsontext.Value, name string) bool {
 	return false
 }
 
-// checked reads the template as it will be read at each firing.
+// checked reads the template as it will be read at each firing. The time is any: only the form matters.
 func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 	j, err := c.Job(time.Unix(0, 0), lim)
 	if err != nil {
@@ -341,6 +361,7 @@ func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 	c.Queue, c.TraceID, c.Tenant = j.Queue, j.TraceID, job.TenantOf(j.Lane)
 	c.caller = lim.Tenant
 	if lim.Tenant != "" { // a call of another one must not take it out of the template again
+		// The template then carries the tenant, so each of its jobs belongs to it.
 		if c.Meta, _, err = lim.WithTenant(c.Meta); err != nil {
 			return nil, err
 		}
@@ -354,12 +375,14 @@ func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 	return c, nil
 }
 
-// Job is the job of a firing (docs/reference/scheduling.md, Firing). Relative times count from the insert.
+// Job is the job of a firing (docs/reference/scheduling.md, Firing). Relative times count from the insert. at is the
+// scheduled time, not that of the insert. It is made anew at each firing and may be changed by the caller.
 func (c *Definition) Job(at time.Time, lim job.Limits) (*job.Job, *ojs.Error) {
 	return job.Template{Type: c.Type, Args: c.Args, Meta: c.appendMeta(nil, at), Options: c.Options}.Job(lim)
 }
 
-// Template is the job as it was registered, without what each firing adds.
+// Template is the job as it was registered, without what each firing adds. Schemas are checked against it when the cron is
+// stored; only args matter for them.
 func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
 	meta := c.Meta
 	if meta == nil {
@@ -368,7 +391,8 @@ func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
 	return job.Template{Type: c.Type, Args: c.Args, Meta: meta, Options: c.Options}.Job(lim)
 }
 
-// appendMeta is the meta of a firing. What the template says about these two members is replaced.
+// appendMeta is the meta of a firing. What the template says about these two members is replaced. Members keep their order,
+// and the two of the server stand at the end.
 func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
 	b = append(b, '{')
 	if c.Meta != nil {

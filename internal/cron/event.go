@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// The time of a gap is the instant that the old offset would give, so it is unique per cron.
 func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	for _, at := range gaps {
 		p.Ids, p.ScheduledAt = append(p.Ids, row.ID), append(p.ScheduledAt, pg.Timestamp(at))
@@ -18,7 +19,8 @@ func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	}
 }
 
-// cronEvent begins the payload of a cron's event; reason is "" if the cron fired.
+// cronEvent begins the payload of a cron's event; reason is "" if the cron fired. The caller closes the object
+// (docs/reference/events.md, Payloads).
 func cronEvent(row *Record, reason string) []byte {
 	b := []byte{'{'}
 	for _, member := range [][2]string{{"cron_name", row.Name}, {"cron_expr", row.Expression}, {"job_type", row.Type}, {"queue", row.Queue}, {"reason", reason}} {
@@ -34,7 +36,8 @@ func cronEvent(row *Record, reason string) []byte {
 	return b
 }
 
-// eventData is the payload of the event of a tick: the job that it enqueued, or why there is none, and the job that prevented it.
+// eventData is the payload of the event of a tick: the job that it enqueued, or why there is none, and the job that
+// prevented it. It is made before the job is inserted; a tick that turns out to be a duplicate is recorded anew.
 func (t *tick) eventData() []byte {
 	b := cronEvent(t.row, t.reason)
 	if t.reason == "" {
@@ -47,7 +50,8 @@ func (t *tick) eventData() []byte {
 	return append(b, '}')
 }
 
-// tickEvent is the type of the event of a tick; reason says why it enqueued no job.
+// tickEvent is the type of the event of a tick; reason says why it enqueued no job. The statement writes one type for all
+// ticks of a call, see record.
 func tickEvent(reason string) string {
 	if reason != "" {
 		return ojs.EventCronSkipped
@@ -55,10 +59,12 @@ func tickEvent(reason string) string {
 	return ojs.EventCronTriggered
 }
 
+// The bus does not need the job: it has an event of its own.
 func tickChange(row *Record, reason string) eventlog.Change {
 	return eventlog.Change{Type: tickEvent(reason), Subject: row.Name, JobType: row.Type, Queue: row.Queue, Reason: reason}
 }
 
+// They are made from the rows that were inserted, not from those that were asked for.
 func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
 	changes := make([]eventlog.Change, len(rows))
 	for i, r := range rows {

@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// set has bit n for each value n.
+// set has bit n for each value n. Values are 0 to 59 at most, so 64 bits hold every field.
 type set uint64
 
 func (s set) has(n int) bool { return s&(1<<n) != 0 }
 
-// from is the smallest value of at least n.
+// from is the smallest value of at least n. ok is false if there is none.
 func (s set) from(n int) (int, bool) {
 	rest := s >> n << n
 	return bits.TrailingZeros64(uint64(rest)), rest != 0
 }
 
-// field describes the valid values of one field.
+// field describes the valid values of one field. low and high are the smallest and the largest value that an expression may
+// name.
 type field struct {
 	name      string
 	low, high int
@@ -35,13 +36,15 @@ var (
 	weekField   = field{"day-of-week", 0, 7, "SUNMONTUEWEDTHUFRISAT"}
 )
 
-// fields is an expression of five or six fields.
+// fields is an expression of five or six fields. named decides what daylight saving does (docs/reference/scheduling.md,
+// Daylight saving).
 type fields struct {
 	second, minute, hour, month set
 	days                        days
 	named                       bool // the hour field does not begin with *: its local times fire once a day, or never if the clock skips them
 }
 
+// Errors are parts of a sentence, which cronProblem completes.
 func parseFields(texts []string) (f fields, err error) {
 	if len(texts) == 5 {
 		texts = append([]string{"0"}, texts...)
@@ -49,6 +52,7 @@ func parseFields(texts []string) (f fields, err error) {
 	if len(texts) != 6 {
 		return f, fmt.Errorf("it has %d fields, not 5 or 6", len(texts))
 	}
+	// Index 2 is the hour, as a second is in front of all fields by now.
 	f.named = texts[2][0] != '*'
 	for _, part := range []struct {
 		field field
@@ -63,7 +67,7 @@ func parseFields(texts []string) (f fields, err error) {
 	return f, err
 }
 
-// parse reads a list of values, ranges and steps.
+// parse reads a list of values, ranges and steps. An error of one item fails the list, and names the field.
 func (f field) parse(text string) (values set, err error) {
 	for item := range strings.SplitSeq(strings.ToUpper(text), ",") {
 		s, err := f.item(item)
@@ -75,6 +79,7 @@ func (f field) parse(text string) (values set, err error) {
 	return values, nil
 }
 
+// a/n means from a to the maximum, a alone only a.
 func (f field) item(text string) (set, error) {
 	span, stepText, stepped := strings.Cut(text, "/")
 	low, high := f.low, f.high
@@ -103,6 +108,7 @@ func (f field) item(text string) (set, error) {
 		return 0, fmt.Errorf("the %s field has a reversed range", f.name)
 	}
 	var values set
+	// A step above the range leaves its first value.
 	for n := low; n <= high; n += step {
 		values |= 1 << n
 	}
@@ -111,6 +117,7 @@ func (f field) item(text string) (set, error) {
 
 // value reads a number or a name in capitals.
 func (f field) value(text string) (int, error) {
+	// Positions that are no multiple of three lie across two names.
 	if i := strings.Index(f.names, text); len(text) == 3 && i >= 0 && i%3 == 0 {
 		return f.low + i/3, nil
 	}
@@ -124,7 +131,7 @@ func (f field) value(text string) (int, error) {
 	return n, nil
 }
 
-// number reads up to four digits and nothing else.
+// number reads up to four digits and nothing else. Four digits are enough for every value and step, and cannot overflow.
 func number(text string) (int, bool) {
 	if text == "" || len(text) > 4 || strings.Trim(text, "0123456789") != "" {
 		return 0, false
@@ -133,7 +140,8 @@ func number(text string) (int, bool) {
 	return n, err == nil
 }
 
-// next is the first matching local time at or after from and before end.
+// next is the first matching local time at or after from and before end. It steps by months and days, so a year takes at
+// most a few hundred steps; from and end are wall clocks represented in UTC, where every day has 24 hours.
 func (f *fields) next(from, end time.Time) (time.Time, bool) {
 	clock := from.Sub(from.Truncate(24 * time.Hour))
 	for day := from.Add(-clock); day.Before(end); clock = 0 {
@@ -141,6 +149,7 @@ func (f *fields) next(from, end time.Time) (time.Time, bool) {
 			day = time.Date(day.Year(), day.Month()+1, 1, 0, 0, 0, 0, time.UTC)
 			continue
 		}
+		// On the first day the search begins at its time, on all others at midnight.
 		if f.days.match(day) {
 			if at, ok := f.clock(clock); ok {
 				return day.Add(at), day.Add(at).Before(end)
@@ -151,7 +160,8 @@ func (f *fields) next(from, end time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// clock is the first matching time of a day at or after from.
+// clock is the first matching time of a day at or after from. Lower fields are searched from their start as soon as a
+// higher one has moved on. m and s are the bounds of the first hour only.
 func (f *fields) clock(from time.Duration) (time.Duration, bool) {
 	h, m, s := int(from/time.Hour), int(from/time.Minute%60), int(from/time.Second%60)
 	for hour, ok := f.hour.from(h); ok; hour, ok = f.hour.from(hour + 1) {

@@ -18,10 +18,13 @@ import (
 )
 
 // Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). The next run stays if
-// the schedule does, so that registering at every deploy does not shift it.
+// the schedule does, so that registering at every deploy does not shift it. It is idempotent. The row of the cron is
+// locked, so a tick comes before or after it as a whole. Counters, log and creation time stay. After an error nothing is
+// changed.
 func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created bool, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
 		for {
+			// The tenant is compared under the lock, so nobody can take the name in between.
 			old, err := c.q.CronLock(ctx, in.Name)
 			if err == nil && in.caller != "" && in.caller != old.Tenant {
 				return errNameTaken(in.Name)
@@ -33,6 +36,7 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
+			// nil without an error: the name was taken in between, and the next round finds it.
 			if row, err = c.insert(ctx, in); err != nil || row != nil {
 				created = row != nil
 				return err
@@ -42,7 +46,9 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 	return row, created, err
 }
 
-// Change replaces a cron by what change returns. The cron is locked meanwhile against other changes and ticks.
+// Change replaces a cron by what change returns. The cron is locked meanwhile against other changes and ticks. change must
+// have no effect of its own, because the transaction may be rolled back after it, and should be short, because ticks of the
+// cron wait for it.
 func (s *Store) Change(ctx context.Context, name string, change func(current *Record) (*Definition, error)) (row *Record, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
 		old, err := c.q.CronLock(ctx, name)
@@ -59,10 +65,12 @@ func (s *Store) Change(ctx context.Context, name string, change func(current *Re
 	return row, err
 }
 
-// Delete removes a cron and its history; its jobs stay.
+// Delete removes a cron and its history; its jobs stay. It needs no lock before: a tick that has the row ends first, and
+// its job stays. A second call gets not found.
 func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// One statement deletes the cron and its log.
 	rows, err := s.db.Q.CronDelete(ctx, name)
 	if err == nil && len(rows) == 0 {
 		err = pgx.ErrNoRows
@@ -73,7 +81,7 @@ func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
 	return (*Record)(&rows[0]), nil
 }
 
-// Get returns a cron.
+// Get returns a cron. It takes no lock; what it returns may be changed a moment later.
 func (s *Store) Get(ctx context.Context, name string) (*Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -84,7 +92,7 @@ func (s *Store) Get(ctx context.Context, name string) (*Record, error) {
 	return (*Record)(&row), nil
 }
 
-// Filter selects a page of crons.
+// Filter selects a page of crons. Queues are those of the templates; nil is all.
 type Filter struct {
 	Tenant        string // "": the crons of all
 	Enabled       *bool
@@ -93,9 +101,11 @@ type Filter struct {
 }
 
 // maxListBytes bounds, with one cron more, what a page shows of args, meta and options, which it shows up to six times.
+// Record.Cut tells which ones were cut.
 const maxListBytes = 1 << 20
 
-// List lists crons by name, of which those behind maxListBytes are cut; total counts all that match.
+// List lists crons by name, of which those behind maxListBytes are cut; total counts all that match. Total and page come
+// from two statements.
 func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -107,6 +117,7 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
 	}
 	queues := pg.Strings(l.Queues)
+	// The filters must be those of CronList.
 	if total, err = s.db.Q.CronCount(ctx, dbsqlc.CronCountParams{Enabled: enabled, Queues: queues, Tenant: l.Tenant}); err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
@@ -114,7 +125,8 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 	return sliceutil.Map(crons, func(c dbsqlc.CronListRow) Record { return Record(c) }), total, pg.ClientError(err)
 }
 
-// History lists the ticks and manual runs of a cron, newest first.
+// History lists the ticks and manual runs of a cron, newest first. The log is that of the id, so a cron that was deleted
+// and registered again begins with an empty one.
 func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -132,13 +144,15 @@ func (s *Store) History(ctx context.Context, name string, offset, limit int) (ru
 	return sliceutil.Map(rows, func(r dbsqlc.CronRunListRow) Run { return Run(r) }), total, pg.ClientError(err)
 }
 
-// errNameTaken refuses to replace a cron of another tenant: names are those of the whole server.
+// errNameTaken refuses to replace a cron of another tenant: names are those of the whole server. It tells that the name
+// exists, which a tenant could not see otherwise, but nothing else of it.
 func errNameTaken(name string) error {
 	err := ojs.NewError(ojs.KindDuplicateJob, "The name "+name+" is taken by a cron of somebody else.", map[string]any{"field": "name", "name": name})
 	err.Hint = "Choose another name; the names of crons are shared by all tenants."
 	return err
 }
 
+// All other errors pass, so that a database that is away is not reported as a missing cron.
 func cronMissing(err error, name string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ojs.ErrNotFound("cron", name)
@@ -146,7 +160,7 @@ func cronMissing(err error, name string) error {
 	return err
 }
 
-// cronChange is a transaction that registers or changes one cron.
+// cronChange is a transaction that registers or changes one cron. It belongs to one try of one transaction.
 type cronChange struct {
 	store   *Store
 	q       *dbsqlc.Queries
@@ -158,7 +172,8 @@ type cronChange struct {
 }
 
 // inChange runs do in a transaction, and does what follows the commit. All times of the change come from one reading of the clock of the
-// database.
+// database. do must leave what follows the commit in c. If the node stops after the commit and before the timer is set, the
+// notification that the transaction carries has other nodes look.
 func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) error {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the next run is scheduled even if the client hangs up
 	defer cancel()
@@ -175,6 +190,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	if err != nil {
 		return pg.ClientError(err)
 	}
+	// After the commit only: events that a roll-back takes away must not be logged.
 	eventlog.Emit(ctx, s.commits, c.changes, sameChange)
 	if !c.next.IsZero() {
 		s.timer.Schedule(max(0, c.next.Sub(c.now)))
@@ -184,7 +200,8 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	return nil
 }
 
-// insert returns nil if the name is taken: another transaction has registered it since CronLock found none. Put then updates that one.
+// insert returns nil if the name is taken: another transaction has registered it since CronLock found none. Put then
+// updates that one. The schema is checked on the connection of the transaction.
 func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error) {
 	id := job.NewID()
 	if err := c.checkSchema(ctx, in); err != nil {
@@ -205,13 +222,15 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 	return (*Record)(&rows[0]), c.recordGaps(ctx, (*Record)(&rows[0]))
 }
 
-// update keeps the next run, unless the schedule changes or the cron is switched on or off.
+// update keeps the next run, unless the schedule changes or the cron is switched on or off. A paused cron has no next run,
+// so it is not due; a resumed one begins with the next time after now, and ticks during the pause are not made up for.
 func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*Record, error) {
 	if in.Enabled { // a cron whose jobs a new schema refuses can be paused
 		if err := c.checkSchema(ctx, in); err != nil {
 			return nil, err
 		}
 	}
+	// An unchanged schedule keeps it, so a deployment that registers all crons again shifts no @every.
 	next := old.NextRunAt
 	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
 	changed := rescheduled || old.Enabled != in.Enabled
@@ -224,6 +243,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 			return nil, err
 		}
 	}
+	// last_run_at, run_count and created_at stay (docs/reference/scheduling.md, Cron endpoints).
 	row, err := c.q.CronUpdate(ctx, dbsqlc.CronUpdateParams{
 		Name: in.Name, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
 		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
@@ -232,6 +252,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 	if err != nil {
 		return nil, err
 	}
+	// Jobs from before would otherwise run beside the first serial one.
 	if in.Overlap == OverlapEnqueue && old.OverlapPolicy != in.Overlap {
 		if err := c.serialize(ctx, in.Name); err != nil {
 			return nil, err
@@ -243,7 +264,8 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 	return (*Record)(&row), nil
 }
 
-// checkSchema refuses a cron whose jobs would violate a schema.
+// checkSchema refuses a cron whose jobs would violate a schema. A missing template cannot occur: the decoder has checked
+// it.
 func (c *cronChange) checkSchema(ctx context.Context, in *Definition) error {
 	j, wire := in.Template(c.store.config.Limits)
 	if wire != nil {
@@ -253,13 +275,15 @@ func (c *cronChange) checkSchema(ctx context.Context, in *Definition) error {
 	return err
 }
 
-// schedule computes the next run of a cron, and the local times before it that clocks skip.
+// schedule computes the next run of a cron, and the local times before it that clocks skip. It is refused if nothing fires
+// within Reach, which is less than how far Next searches.
 func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err error) {
 	c.gaps = nil
 	schedule, err := Parse(in.Expression, in.Timezone)
 	if err != nil {
 		return next, err // not a request error: the decoder has parsed the expression
 	}
+	// The clock of the database, read in this transaction.
 	at, ok := schedule.Next(c.now)
 	if !ok || at.Sub(c.now) > Reach {
 		return next, ErrNever(in.Expression)
@@ -271,6 +295,7 @@ func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err erro
 	return next, nil
 }
 
+// It may be called without gaps.
 func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
 	var p dbsqlc.CronRunInsertGapParams
 	addGaps(&p, row, c.gaps)
@@ -283,8 +308,10 @@ func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
 	return err
 }
 
-// serialize queues the unfinished jobs of a cron one behind the other, because its policy has become enqueue.
+// serialize queues the unfinished jobs of a cron one behind the other, because its policy has become enqueue. The lock is
+// that of releases, so none of them sees half of it. The jobs are released one by one after the commit.
 func (c *cronChange) serialize(ctx context.Context, name string) error {
+	// The release after the commit lets the first of them go.
 	c.serial = []string{name}
 	if err := c.q.CronLockSerial(ctx, c.serial); err != nil {
 		return err
@@ -292,6 +319,7 @@ func (c *cronChange) serialize(ctx context.Context, name string) error {
 	return c.q.CronQueueJobs(ctx, name, [16]byte{})
 }
 
+// "" is a description, nil is none.
 func description(in *Definition) pgtype.Text {
 	if in.Description == nil {
 		return pgtype.Text{}
@@ -299,7 +327,7 @@ func description(in *Definition) pgtype.Text {
 	return pgtype.Text{String: *in.Description, Valid: true}
 }
 
-// DefinitionOf is a stored cron in the form of a request.
+// DefinitionOf is a stored cron in the form of a request. The slices are those of the row.
 func DefinitionOf(row *Record) Definition {
 	c := Definition{
 		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,

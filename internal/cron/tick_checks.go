@@ -9,7 +9,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// open are the ticks that no reason prevents yet; if policies are given, only those of crons with one of them.
+// open are the ticks that no reason prevents yet; if policies are given, only those of crons with one of them. The names
+// are in the order of the ticks.
 func (f *firing) open(policies ...string) (ticks []*tick, names []string) {
 	for _, t := range f.ticks {
 		if t.reason == "" && (policies == nil || slices.Contains(policies, t.row.OverlapPolicy)) {
@@ -19,10 +20,12 @@ func (f *firing) open(policies ...string) (ticks []*tick, names []string) {
 	return ticks, names
 }
 
-// findInvalid finds the ticks whose job violates a schema that was registered after the cron.
+// findInvalid finds the ticks whose job violates a schema that was registered after the cron. An error of the database ends
+// the pass. Several ticks may have the same type; the schemas are in the memory of the node by the second one.
 func (f *firing) findInvalid(ctx context.Context) error {
 	ticks, _ := f.open()
 	for _, t := range ticks {
+		// It reads on the connection of the transaction.
 		_, err := f.store.schemas.Check(ctx, f.q, t.job)
 		if err == nil {
 			continue
@@ -37,12 +40,15 @@ func (f *firing) findInvalid(ctx context.Context) error {
 	return nil
 }
 
-// findBusy finds the ticks that the policy skip prevents: their cron has an unfinished job.
+// findBusy finds the ticks that the policy skip prevents: their cron has an unfinished job. The look needs no lock on the
+// jobs: ticks and triggers, which make new ones, lock the row of the cron. A job that ends right after is seen as
+// unfinished, and the tick is skipped, as it would have been a moment before.
 func (f *firing) findBusy(ctx context.Context) error {
 	ticks, names := f.open(OverlapSkip)
 	if names == nil {
 		return nil
 	}
+	// One job per cron is enough for the reason.
 	rows, err := f.q.CronListUnfinishedJob(ctx, names)
 	if err != nil {
 		return err
@@ -53,13 +59,15 @@ func (f *firing) findBusy(ctx context.Context) error {
 	}
 	for _, t := range ticks {
 		if id := busy[t.row.Name]; id != nil {
+			// The id is told in the event, for whoever asks what was in the way.
 			t.reason, t.existing = skippedOverlap, id
 		}
 	}
 	return nil
 }
 
-// findDraining finds the ticks whose queue is draining. A paused queue takes jobs.
+// findDraining finds the ticks whose queue is draining. A paused queue takes jobs. The rows of queues are read here and not
+// from the cache, so that the reason is exact; InsertTx checks the rest of the rules of the queue.
 func (f *firing) findDraining(ctx context.Context) error {
 	ticks, _ := f.open()
 	var queues []string
@@ -82,7 +90,8 @@ func (f *firing) findDraining(ctx context.Context) error {
 }
 
 // findPrevious finds and locks the jobs that the policy cancel_previous cancels. If another transaction has locked one, the
-// tick stays due, for cancelDelay at most. The transaction does not wait for the lock.
+// tick stays due, for cancelDelay at most. The transaction does not wait for the lock. To wait would hold the locks of up
+// to 200 crons for as long as some worker's ack takes, and could be a deadlock with it.
 func (f *firing) findPrevious(ctx context.Context) error {
 	ticks, names := f.open(OverlapCancelPrevious)
 	if names == nil {
@@ -96,6 +105,7 @@ func (f *firing) findPrevious(ctx context.Context) error {
 	for i, j := range live {
 		ids[i], byCron[j.Cron.String] = j.ID, append(byCron[j.Cron.String], j.ID)
 	}
+	// A job that has ended since the list was read is missing, too, and the tick then waits for the next look.
 	free, err := f.q.JobLockUnlocked(ctx, ids)
 	if err != nil {
 		return err

@@ -18,7 +18,9 @@ import (
 
 // Trigger enqueues a job of the cron now, even if the cron is paused or has unfinished jobs (docs/reference/scheduling.md, Cron
 // endpoints). With policy enqueue, other jobs of the cron wait for it. The unique policy of the job holds: it may be refused, or
-// be answered with an equivalent one.
+// be answered with an equivalent one. It is not idempotent: each call that succeeds makes a job. It waits while a tick or a
+// change has the row of the cron. After an error nothing is stored; if the outcome of the commit is unknown, the history of
+// the cron shows it.
 func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
@@ -30,23 +32,27 @@ func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 			return err
 		})
 	})
+	// The transaction was rolled back, so the run is not in the history.
 	if errors.Is(err, errDuplicates) {
 		return res.Existing(0), nil
 	}
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
+	// The record is there: a refused or an existing job has returned before.
 	span.Accepted(res.Record(0).ID, res.Record(0).State)
 	res.AfterCommit(ctx)
 	return res.Record(0), nil
 }
 
+// The row of the cron is locked first, as in a tick, so triggers and ticks of a cron take turns.
 func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *tracing.Enqueue) (queue.Inserted, error) {
 	q := dbsqlc.New(tx)
 	row, err := q.CronLock(ctx, name)
 	if err != nil {
 		return queue.Inserted{}, cronMissing(err, name)
 	}
+	// Under the lock, so runs of a cron have times in their order.
 	now, err := q.SystemPing(ctx)
 	if err != nil {
 		return queue.Inserted{}, err
@@ -55,6 +61,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	if wire != nil {
 		return queue.Inserted{}, wire
 	}
+	// The caller gets the refusal; a tick would be skipped for it.
 	if _, err := s.schemas.Check(ctx, q, j); err != nil {
 		return queue.Inserted{}, err
 	}
@@ -62,6 +69,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	if err != nil {
 		return queue.Inserted{}, err
 	}
+	// A manual run is refused like an enqueue.
 	if len(draining) > 0 {
 		return queue.Inserted{}, ojs.ErrQueuePaused(j.Queue).With("status", "draining")
 	}
@@ -70,6 +78,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	}
 	*span = s.tracer.Enqueue(ctx, j)
 	serial := row.OverlapPolicy == OverlapEnqueue
+	// Queued is false: a manual run goes first.
 	mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Queued: []bool{false}}
 	if err := limitUniqueWait(ctx, tx, []*job.Job{j}); err != nil {
 		return queue.Inserted{}, err
@@ -80,24 +89,29 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 		return res, err
 	case res.Refused(0) != nil:
 		return res, res.Refused(0)
+	// An error, so that the run is rolled back from the log.
 	case res.Existing(0) != nil:
 		return res, errDuplicates
 	case !serial:
 		return res, nil
 	}
+	// The job is inserted as one that can be fetched; the others that can be fetched are queued behind it, under the lock
+	// that releases take.
 	if err := q.CronLockSerial(ctx, []string{name}); err != nil {
 		return queue.Inserted{}, err
 	}
 	return res, q.CronQueueJobs(ctx, name, j.ID)
 }
 
-// cronJob is the job of a tick or of a manual run.
+// cronJob is the job of a tick or of a manual run. An unreadable template is a refusal, not an error of the server. What
+// the queue gives is taken from the cache of the node.
 func (s *Store) cronJob(row *Record, at time.Time) (*job.Job, *ojs.Error) {
 	c := DefinitionOf(row)
 	j, err := c.Job(at, s.config.Limits)
 	if err != nil {
 		return nil, err
 	}
+	// The order is: the template, the queue, the default of crons.
 	if s.jobs.Inherit(j); j.VisibilityMS == 0 {
 		j.VisibilityMS = visibility.Milliseconds()
 	}
@@ -105,7 +119,9 @@ func (s *Store) cronJob(row *Record, at time.Time) (*job.Job, *ojs.Error) {
 	return j, nil
 }
 
-// insertMarked inserts jobs of crons and sets the columns of their rows that only such jobs have.
+// insertMarked inserts jobs of crons and sets the columns of their rows that only such jobs have. The marks need a second
+// statement, because JobInsert leaves out columns that few jobs have. Both are in the transaction of the caller, so no
+// fetch sees a job of a serial cron that is not queued.
 func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, mark dbsqlc.JobUpdateCronParams) (queue.Inserted, error) {
 	if len(jobs) == 0 {
 		return queue.Inserted{}, nil

@@ -12,10 +12,12 @@ import (
 // zoneName rejects paths outside the database of time zones. The zones of right/ count leap seconds.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)+$`)
 
+// Only names that exist are kept, so clients cannot fill it.
 var zones sync.Map // by name; there are 600
 
 // loadZone finds UTC, or an IANA zone by its full name. Abbreviations and offsets are ambiguous, and Local differs from node
-// to node.
+// to node. Letter case counts (docs/reference/scheduling.md, Time zones). Two callers that load a zone at once both store
+// it, which does no harm.
 func loadZone(name string) (*time.Location, error) {
 	if name == "" || name == "UTC" {
 		return time.UTC, nil

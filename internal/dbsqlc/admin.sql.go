@@ -97,12 +97,12 @@ WITH found AS MATERIALIZED (
              WHERE $12::text = '' AND d.id < $13::uuid AND d.id > $14::uuid ORDER BY d.id DESC LIMIT $5::bigint)
             UNION ALL
             (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.created_at FROM ojs.jobs t
-             WHERE $12::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= $12::text AND (split_part(t.lane, '/', 1), t.id) < ($12::text, $13::uuid)
+             WHERE $12::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= $12::text AND (split_part(t.lane, '/', 1), t.id) < ($12::text, $13::uuid)
                 AND t.id > $14::uuid
              ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $5::bigint)
             UNION ALL
             (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.created_at FROM ojs.jobs_done f
-             WHERE $12::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= $12::text AND (split_part(f.lane, '/', 1), f.id) < ($12::text, $13::uuid)
+             WHERE $12::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= $12::text AND (split_part(f.lane, '/', 1), f.id) < ($12::text, $13::uuid)
                 AND f.id > $14::uuid
              ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $5::bigint)
             ORDER BY id DESC LIMIT $5::bigint
@@ -188,12 +188,12 @@ WITH found AS MATERIALIZED (
              WHERE $10::text = '' AND d.id < $11::uuid AND d.id > $12::uuid ORDER BY d.id LIMIT $3::bigint)
             UNION ALL
             (SELECT t.id, t.state, t.queue, t.type, t.created_at FROM ojs.jobs t
-             WHERE $10::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) <= $10::text AND (split_part(t.lane, '/', 1), t.id) > ($10::text, $12::uuid)
+             WHERE $10::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= $10::text AND (split_part(t.lane, '/', 1), t.id) > ($10::text, $12::uuid)
                 AND t.id < $11::uuid
              ORDER BY split_part(t.lane, '/', 1), t.id LIMIT $3::bigint)
             UNION ALL
             (SELECT f.id, f.state, f.queue, f.type, f.created_at FROM ojs.jobs_done f
-             WHERE $10::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) <= $10::text AND (split_part(f.lane, '/', 1), f.id) > ($10::text, $12::uuid)
+             WHERE $10::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= $10::text AND (split_part(f.lane, '/', 1), f.id) > ($10::text, $12::uuid)
                 AND f.id < $11::uuid
              ORDER BY split_part(f.lane, '/', 1), f.id LIMIT $3::bigint)
             ORDER BY id LIMIT $3::bigint

@@ -658,7 +658,7 @@ WITH claimed AS MATERIALIZED (
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT $1::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM claimed r CROSS JOIN ojs.events e
-    WHERE (e.seq, e.sub) > ($5::bigint, $6::integer) AND e.seq <= $2::bigint
+    WHERE (e.seq, e.sub) > ($5::bigint, $6::integer) AND e.seq >= $5::bigint AND e.seq <= $2::bigint -- the second condition prunes partitions
         AND e.seq <> ALL($7::bigint[])
     ORDER BY e.seq, e.sub
     LIMIT 5000
@@ -672,13 +672,6 @@ WITH claimed AS MATERIALIZED (
     FROM delta d CROSS JOIN LATERAL (VALUES (d.to_state, d.n), (d.from_state, -d.n)) v (state, n)
     WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
-), tenant_counted AS (
-    INSERT INTO ojs.tenant_counts AS c (tenant, queue, state, count)
-    SELECT split_part(p.lane, '/', 1), p.queue, v.state, sum(v.n)
-    FROM published p CROSS JOIN LATERAL (VALUES (p.to_state, 1), (p.from_state, -1)) v (state, n)
-    WHERE p.lane <> '' AND split_part(p.lane, '/', 1) <> '' AND p.queue IS NOT NULL AND v.state IS NOT NULL
-    GROUP BY 1, 2, 3 HAVING sum(v.n) <> 0 ORDER BY 1, 2, 3
-    ON CONFLICT (tenant, queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
     INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
     SELECT q.name, d.minute,
@@ -718,6 +711,8 @@ WITH claimed AS MATERIALIZED (
 ), notified AS (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
     FROM published p WHERE p.full_text IS NOT NULL
+), tenant_counted AS (
+    SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add($5::bigint, $6::integer, $2::bigint, $7::bigint[]) END AS n
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null')
         || CASE WHEN g.lane <> '' THEN ',' || to_json(g.lane)::text ELSE '' END || ']', ',') AS list
@@ -730,7 +725,7 @@ WITH claimed AS MATERIALIZED (
 SELECT (CASE WHEN NOT $1::boolean THEN pg_notify('ojs_published', '{"w":' || $2::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
     a.n AS events_notified, (CASE WHEN NOT $3::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
-FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u
+FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u CROSS JOIN tenant_counted
 `
 
 type RelayPublishParams struct {
@@ -789,27 +784,19 @@ WITH snapshot AS MATERIALIZED (
     )) AS ended
     FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($3 AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
-    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over,
-        EXISTS (SELECT FROM ojs.events e WHERE e.seq = g.seq AND e.sub = 0) AS late
+    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, ojs.event_is_visible(g.seq) AS late
     FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
-SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin,
-    ARRAY(SELECT e.seq FROM ojs.events e
-        WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) AND e.seq <= (SELECT w.watermark + $1::bigint FROM ojs.event_relay w)
-        ORDER BY e.seq)::bigint[] AS numbers,
-    COALESCE((SELECT e.seq FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC LIMIT 1), 0)::bigint AS head,
-    ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT $2::integer)::bigint[] AS late,
-    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $2::integer)::bigint[] AS rolled_back,
-    EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
-    COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
-FROM snapshot s CROSS JOIN ojs.event_relay r
+SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin, n.numbers::bigint[] AS numbers, n.head::bigint AS head,
+    ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS late,
+    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS rolled_back,
+    EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps, n.last_sub::integer AS last_sub
+FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, $2::bigint) n
 `
 
 type RelayScanParams struct {
-	Span     int64
 	LateRows int32
+	Span     int64
 	Scanned  string
 }
 
@@ -830,7 +817,7 @@ type RelayScanRow struct {
 // transaction ran. The horizons bound the rows read, so their number does not grow with the gaps that a long transaction
 // keeps. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
 func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScanRow, error) {
-	row := q.db.QueryRow(ctx, relayScan, arg.Span, arg.LateRows, arg.Scanned)
+	row := q.db.QueryRow(ctx, relayScan, arg.LateRows, arg.Span, arg.Scanned)
 	var i RelayScanRow
 	err := row.Scan(
 		&i.Watermark,

@@ -28,6 +28,7 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
+// 10 connections per test, 1 000 in the cluster.
 const (
 	// ServerVariable names the environment variable with the URL of a server to use instead of a private one.
 	ServerVariable = "OJSD_TEST_DATABASE_URL"
@@ -42,6 +43,8 @@ const (
 
 // Main runs the tests of a package, removes everything that New and URL made, and exits. Tests that pass but leave
 // goroutines behind fail; options name goroutines that are not theirs.
+// It must be called by TestMain of each package that uses this one; without it the cluster would outlive the process, and
+// start refuses.
 func Main(m *testing.M, options ...goleak.Option) {
 	shared.mainRuns = true
 	code := m.Run()
@@ -59,6 +62,7 @@ func Main(m *testing.M, options ...goleak.Option) {
 }
 
 // New returns a pool on a fresh migrated database. The end of the test removes both.
+// The pool is closed before the database is dropped, because cleanups run in reverse order.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(URL(t))
@@ -72,6 +76,7 @@ func New(t testing.TB) *pgxpool.Pool {
 
 // URL returns the connection string of a fresh migrated database. The end of the test removes it, even if connections are
 // open.
+// It is for tests that open their own connections.
 func URL(t testing.TB) string {
 	t.Helper()
 	require.NoError(t, shared.prepareTemplate(t.Context()))
@@ -79,6 +84,7 @@ func URL(t testing.TB) string {
 }
 
 // EmptyURL is URL for a database without the schema.
+// It is for tests of migrations.
 func EmptyURL(t testing.TB) string {
 	t.Helper()
 	require.NoError(t, shared.start(t.Context()))
@@ -86,6 +92,7 @@ func EmptyURL(t testing.TB) string {
 }
 
 // Cluster returns a private PostgreSQL with a migrated database ClusterDatabase, for tests that crash it.
+// It takes seconds, because nothing is cloned; use it only where the server itself is stopped.
 func Cluster(t testing.TB) *embedpg.Server {
 	t.Helper()
 	s, err := startCluster(t.Context())
@@ -98,6 +105,7 @@ func Cluster(t testing.TB) *embedpg.Server {
 }
 
 // Standby returns a hot standby of a Cluster. Commits of the primary wait for it from now on.
+// Synchronous, so that a test can promote it without losing what was acknowledged.
 func Standby(t testing.TB, primary *embedpg.Server) *embedpg.Server {
 	t.Helper()
 	s, err := startIn(t.Context(), primary.StartStandby)
@@ -118,6 +126,7 @@ func Standby(t testing.TB, primary *embedpg.Server) *embedpg.Server {
 	return s
 }
 
+// The context of the test has ended by then.
 func removeAtEnd(t testing.TB, s *embedpg.Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -127,6 +136,7 @@ func removeAtEnd(t testing.TB, s *embedpg.Server) {
 }
 
 // create makes a database for one test.
+// FORCE ends connections that a failed test has left.
 func create(t testing.TB, template string) string {
 	t.Helper()
 	name := shared.nextName()

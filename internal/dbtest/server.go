@@ -24,6 +24,7 @@ const dirPrefix = "ojsd-test-"
 
 // settings give up safety against crashes of the operating system for speed. synchronous_commit stays on: acknowledged
 // commits must survive the immediate stop of PostgreSQL in crash tests.
+// fsync is off by default (embedpg.Config).
 var settings = map[string]string{
 	"full_page_writes":   "off",
 	"synchronous_commit": "on",
@@ -35,6 +36,7 @@ var settings = map[string]string{
 // shared is the server of this test process.
 var shared server
 
+// mu guards the fields below it while the first tests start; afterwards they do not change.
 type server struct {
 	mainRuns bool // Main will stop it
 
@@ -48,6 +50,7 @@ type server struct {
 }
 
 // start finds or starts the server, once; after an error the next test tries again.
+// A test that gives up by its context does not stop the server, which the next one needs.
 func (s *server) start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,6 +83,7 @@ func (s *server) startLocked(ctx context.Context) error {
 }
 
 // prepareTemplate starts the server and makes the migrated template, once.
+// Tests that run in parallel wait here for the first one.
 func (s *server) prepareTemplate(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,6 +105,7 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	return nil
 }
 
+// Databases of tests are dropped by the tests.
 func (s *server) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,6 +120,7 @@ func (s *server) stop() error {
 	return nil
 }
 
+// The random prefix keeps test processes on one server apart.
 func (s *server) nextName() string { return fmt.Sprintf("%s_%d", s.prefix, s.databases.Add(1)) }
 
 func (s *server) url(database string) string {
@@ -142,6 +148,7 @@ func (s *server) exec(ctx context.Context, sql string) error {
 }
 
 // connected calls fn with a connection of its own: a pool would leave goroutines behind for goleak to find.
+// Each call opens a connection, which takes milliseconds and happens twice per test.
 func (s *server) connected(ctx context.Context, fn func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, s.base.String())
 	if err != nil {
@@ -162,6 +169,7 @@ func execOn(ctx context.Context, conn *pgx.Conn, sql string) error {
 func startCluster(ctx context.Context) (*embedpg.Server, error) { return startIn(ctx, embedpg.Start) }
 
 // startIn calls start with a new temporary directory.
+// It first removes what killed processes have left.
 func startIn(ctx context.Context, start func(context.Context, embedpg.Config) (*embedpg.Server, error)) (*embedpg.Server, error) {
 	removeAbandoned()
 	dir, err := os.MkdirTemp(tempRoot(), dirPrefix)

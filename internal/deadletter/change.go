@@ -5,6 +5,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
+// The change has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
 func deleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 	return func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 		return append(changes, eventlog.Change{

@@ -8,11 +8,13 @@ import (
 )
 
 var (
+	// The names of docs/reference/retries.md, Dead-letter endpoints. Of state only discarded is accepted.
 	conditionNames = []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than", "ids", "state", "confirm"}
 	selectNames    = []string{"filter", "confirm"}
 )
 
 // DecodeRetry reads the body of a retry of many dead letters, which may list at most maxIDs ids.
+// A body without confirm is refused: a client that leaves out its filter by mistake would retry everything.
 func DecodeRetry(raw []byte, maxIDs int) (Filter, *ojs.Error) {
 	return decodeConfirmed(raw, "retries", maxIDs)
 }
@@ -22,6 +24,7 @@ func DecodePurge(raw []byte, maxIDs int) (Filter, *ojs.Error) {
 	return decodeConfirmed(raw, "deletes", maxIDs)
 }
 
+// Problems of the form come before a missing confirmation, so a client sees what is wrong with its filter first.
 func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 	f, r, err := decode(raw)
 	switch {
@@ -43,14 +46,17 @@ type request struct {
 
 // decode reads the body of a bulk call: a filter with confirm beside it, or a flat body, which is the filter. An unknown
 // condition is refused, because ignoring it would touch more jobs than meant.
+// All problems of the body are collected, so that a client sees them at once. fields of the filter are named with their prefix.
 func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
 		return f, req, err
 	}
+	// confirm is read from the body itself, also if there is a filter beside it.
 	b := payload.Body{}
 	b.Fields, _ = payload.Read(v, selectNames)
 	req.confirmed = b.Boolean("confirm")
+	// In a flat body confirm stands among the conditions, hence its place in conditionNames.
 	prefix, filter := "filter.", b.Get("filter")
 	if filter == nil {
 		prefix, filter = "", v
@@ -86,11 +92,13 @@ type conditions struct {
 	*payload.Problems
 }
 
+// The path is that in the body as it was sent, with or without filter.
 func (r *conditions) refuse(name, expected string) {
 	r.Add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
 
 // list reads a text or an array of them.
+// nil means that the member was not sent; a member that is refused gives what was read of it, which nobody uses.
 func (r *conditions) list(name string) []string {
 	v := r.Get(name)
 	if v == nil {
@@ -112,6 +120,7 @@ func (r *conditions) list(name string) []string {
 	return list
 }
 
+// An age is resolved later, by the clock of the database (Store.criteria).
 func (r *conditions) when(name string) job.When {
 	text, _ := rawjson.Text(r.Get(name))
 	w, ok := job.ParseAge(text)

@@ -15,6 +15,8 @@ import (
 )
 
 // Delete deletes a discarded job.
+// Any discarded job can be deleted, a dead letter or not. The second of two calls is 404. An error of a lost connection is looked
+// up: the answer says what is true.
 func (s *Store) Delete(ctx context.Context, id ID) error {
 	if !id.valid {
 		return id.missing()
@@ -26,6 +28,7 @@ func (s *Store) Delete(ctx context.Context, id ID) error {
 	return err
 }
 
+// The statement checks the state under the lock of the row, so a job that is retried at the moment is not deleted.
 func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool, err error) {
 	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
 		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
@@ -36,6 +39,9 @@ func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool,
 }
 
 // Purge deletes the dead letters that match, oldest first, in statements of up to 1 000 rows. It returns their number.
+//
+// Each statement commits by itself. After an error the number is what was deleted before, and the error says that the outcome is
+// partly known (pg.PartlyError). Dead letters that another transaction has locked are left.
 func (s *Store) Purge(ctx context.Context, f Filter) (int64, error) {
 	w, err := s.criteria(ctx, f)
 	if err != nil {
@@ -47,9 +53,11 @@ func (s *Store) Purge(ctx context.Context, f Filter) (int64, error) {
 // deletion says who deletes dead letters and why.
 type deletion struct {
 	source, reason string // of the events
-	upTo           Key    // if set: this dead letter and older ones only
+	// It replaces the upper bound of the filter.
+	upTo Key // if set: this dead letter and older ones only
 }
 
+// Several nodes may delete at once: the statement skips rows that are locked, so both make progress and no row counts twice.
 func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (deleted int64, err error) {
 	p := dbsqlc.DeadLetterDeleteParams{
 		Tenant: w.tenant,
@@ -66,14 +74,17 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 			return deleted, pg.PartlyError(err)
 		}
 		deleted += int64(len(rows))
+		// Fewer than asked for: there are no more, or the rest is locked.
 		if err != nil || len(rows) < batchRows {
 			return deleted, err
 		}
 		last := rows[len(rows)-1]
+		// The next statement begins behind the dead index entries of this one.
 		p.After, p.AfterID = last.DeadLetteredAt, last.ID
 	}
 }
 
+// The events are emitted and the relay is woken after each batch, not at the end: a purge may take minutes.
 func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams) ([]dbsqlc.DeadLetterDeleteRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -88,8 +99,13 @@ func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams
 }
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
+//
+// Package retention calls it on every node. What two nodes delete at once is divided between them. The number may fall below
+// maxCount by what others delete between the two statements.
 func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64) (deleted int64, err error) {
+	// Age before number: what is too old must not count among the newest.
 	if maxAge > 0 {
+		// The database decides what is too old, not the clock of this machine.
 		now, err := s.db.Now(ctx)
 		if err != nil {
 			return 0, err

@@ -13,8 +13,11 @@ import (
 )
 
 // Filter chooses dead letters (docs/reference/http.md, Routes). Empty fields match all.
+//
+// The API layers fill it from queries and bodies. Package retention passes none: Prune has bounds of its own.
 type Filter struct {
-	Tenant                 string     // "": those of all
+	Tenant string // "": those of all
+	// An empty list that a client has sent chooses nothing; see decode.
 	IDs                    [][16]byte // nil: any
 	Queues                 []string
 	Types                  []string // exact, or a prefix if it ends in *
@@ -30,6 +33,8 @@ type Filter struct {
 const shownCut = time.Millisecond - time.Microsecond
 
 // criteria is a filter as parameters of the statements.
+//
+// No field is nil: a comparison with NULL would match no row. Bounds that are not set are infinite.
 type criteria struct {
 	tenant                 string
 	since, until           pgtype.Timestamptz
@@ -46,6 +51,7 @@ func everything(until pgtype.Timestamptz) criteria {
 }
 
 // criteria converts a filter. It resolves ages by the clock of the database.
+// It sends a statement only if the filter has an age.
 func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	w := everything(pg.End)
 	w.tenant = f.Tenant
@@ -58,6 +64,7 @@ func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	if until := job.Earliest(f.Until.At, f.OlderThan.At); !until.IsZero() {
 		w.until = pg.Timestamp(until.Add(shownCut))
 	}
+	// Only the last character is special, so a type cannot be matched in its middle.
 	for _, t := range f.Types {
 		if prefix, cut := strings.CutSuffix(t, "*"); cut {
 			w.typePrefixes = append(w.typePrefixes, prefix)
@@ -73,6 +80,7 @@ func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 }
 
 // selective reports whether the list may pass over jobs: those outside of since and until it does not look at.
+// A selective list stops after pg.MaxLooked jobs, and its page may be short; see Found.
 func (w criteria) selective() bool {
 	return w.tenant != "" || len(w.queues)+len(w.types)+len(w.typePrefixes)+len(w.errorTypes)+len(w.errorCodes) > 0
 }

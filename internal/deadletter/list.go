@@ -22,6 +22,7 @@ import (
 )
 
 // Store reads, retries and deletes dead letters. Use New.
+// It keeps nothing in memory. Every node has one, and all of them may be used at once.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -36,21 +37,25 @@ func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
 }
 
 // batchRows bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
+// More would keep the rows locked for longer and the statement nearer to its time limit; fewer cost round trips.
 const batchRows = 1000
 
 // Key is a position in the list, which has the newest dead letter first and, of the same time, the highest id.
+// At is dead_lettered_at, or finished_at in a list of everything: the two are equal for a dead letter.
 type Key struct {
 	At time.Time
 	ID [16]byte
 }
 
 // String encodes the key as a cursor: the time in microseconds, the precision of the database, and the id.
+// Clients must not look into it.
 func (k Key) String() string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(k.At.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(append(b, k.ID[:]...))
 }
 
 // ParseKey decodes a cursor.
+// It accepts what String makes, and refuses years that PostgreSQL would not read back.
 func ParseKey(text string) (key Key, ok bool) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != 24 {
@@ -63,12 +68,14 @@ func ParseKey(text string) (key Key, ok bool) {
 
 // Page chooses a part of the list.
 type Page struct {
-	Everything    bool // all discarded jobs, also those that are not dead letters
-	Before        *Key // nil: from the newest
+	Everything bool // all discarded jobs, also those that are not dead letters
+	Before     *Key // nil: from the newest
+	// Both are within the bounds of the API.
 	Offset, Limit int
 }
 
 var (
+	// Bounds of the statements that are not set: noID is below every id, highest above, and anyIDs stands for no condition.
 	noID    [16]byte
 	highest = [16]byte(bytes.Repeat([]byte{0xff}, 16))
 	anyIDs  = [][16]byte{}
@@ -83,6 +90,7 @@ type Found struct {
 }
 
 // List returns a page.
+// It takes a place among the slow reads of the node.
 func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err error) {
 	w, err := s.criteria(ctx, f)
 	if err != nil {
@@ -93,6 +101,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 		return found, pg.ClientError(err)
 	}
 	defer done()
+	// The count leaves out the position of the page: it is the same on each page.
 	count := dbsqlc.DeadLetterCountParams{
 		Tenant: w.tenant,
 		Since:  w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
@@ -104,9 +113,11 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: pg.End, BeforeID: highest,
 		MaxLooked: s.maxLooked, SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1, MaxBytes: job.MaxBytes,
 	}
+	// The key is exclusive: the dead letter that it names was on the page before.
 	if page.Before != nil {
 		list.Before, list.BeforeID = pgtype.Timestamptz{Time: page.Before.At, Valid: true}, page.Before.ID
 	}
+	// Every job that is looked at matches, so no more than the page is looked at.
 	if !w.selective() {
 		count.MaxLooked, list.MaxLooked = count.MaxRows, list.SkipRows+list.PageRows
 	}
@@ -126,6 +137,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 	return found, pg.ClientError(err)
 }
 
+// The two pairs of statements differ in the column by which they read, and so in their index.
 func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.DeadLetterListPageParams, page Page) ([]*job.Record, *Key, error) {
 	var rows []dbsqlc.Job
 	var err error
@@ -142,6 +154,7 @@ func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.Dea
 		last := jobs[len(jobs)-1]
 		return jobs, &Key{At: last.FinishedAt.Time, ID: last.ID}, nil
 	}
+	// The list was not selective, and its page is not full: there are no more.
 	if list.MaxLooked < s.maxLooked {
 		return jobs, nil, nil
 	}
@@ -163,6 +176,7 @@ func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.Dea
 }
 
 // Get reads a dead letter. The error of a job in another state is that of an unknown dead letter.
+// Every discarded job can be read, a dead letter or not.
 func (s *Store) Get(ctx context.Context, id ID) (*job.Record, error) {
 	if !id.valid {
 		return nil, id.missing()

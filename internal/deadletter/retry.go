@@ -13,6 +13,7 @@ import (
 )
 
 // RetryOne moves a dead letter back to available; see queue.Store.Retry.
+// A job that is not discarded is 404 here, where queue.Store.Retry says 409.
 func (s *Store) RetryOne(ctx context.Context, id ID, override *job.Override) (*job.Record, error) {
 	if !id.valid {
 		return nil, id.missing()
@@ -35,6 +36,10 @@ type FailedRetry struct {
 }
 
 // Retry retries the jobs that match and were dead letters when it began, oldest first, in transactions of up to 1 000 jobs.
+//
+// Each transaction commits by itself. After an error the result has what was done before, and the error says that the outcome is
+// partly known. Two calls at once divide the jobs: the later one waits for the rows and reports those that it finds available as
+// failed.
 func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	var res Retried
 	now, err := s.db.Now(ctx) // a retried job that fails again is newer and must not match again
@@ -54,6 +59,7 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 		TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: batchRows,
 	}
 	for {
+		// The rows are not locked here. Bulk checks their state under the lock.
 		rows, err := s.listForBulk(ctx, p)
 		if err != nil || len(rows) == 0 {
 			return res, err
@@ -62,6 +68,7 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 		for i, r := range rows {
 			ids[i] = r.ID
 		}
+		// A batch that fails changes nothing, and the loop ends: what came before stays retried.
 		if err := s.retryBatch(ctx, ids, &res); err != nil {
 			if res.Succeeded > 0 {
 				err = pg.PartlyError(err)
@@ -69,6 +76,7 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 			return res, err
 		}
 		last := rows[len(rows)-1]
+		// Jobs that could not be retried stay dead letters; the key keeps the loop from finding them again.
 		p.After, p.AfterID = last.DeadLetteredAt, last.ID
 		if len(rows) < batchRows {
 			return res, nil
@@ -76,6 +84,8 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	}
 }
 
+// It is bounded by the statement timeout and takes no place among the slow reads, because the change that follows has none
+// either.
 func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -83,6 +93,7 @@ func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkP
 	return rows, pg.ClientError(err)
 }
 
+// res is changed only after the commit, so a batch that is tried again after a deadlock counts once.
 func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) error {
 	var done queue.BulkResult
 	err := s.jobs.InTx(ctx, func(tx *queue.Tx) (err error) {
@@ -98,6 +109,7 @@ func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) er
 		if done.Changed[id] {
 			continue
 		}
+		// The words are those of a bulk change (docs/reference/http.md, Bulk change).
 		reason := "not found"
 		if other, ok := done.Duplicates[id]; ok {
 			reason = "job " + ojs.FormatID(other) + " has its unique key"

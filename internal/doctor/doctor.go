@@ -13,15 +13,19 @@ import (
 )
 
 // Finding is one result of an examination.
+// Text is a whole sentence for an operator, with the figures; OK is false if something has to be done.
 type Finding struct {
 	OK   bool
 	Text string
 }
 
 // relayLate is how old an unpublished event may be before something is wrong.
+// A working relay publishes within 100 ms.
 const relayLate = 10 * time.Second
 
 // Examine runs all checks in one snapshot. It counts all jobs, which takes seconds for millions.
+// The snapshot makes counts and tables comparable while jobs move, and holds back the cleaning of dead rows for as long as it
+// runs. An error of one check ends all: the rest would fail, too.
 func Examine(ctx context.Context, conn *pgx.Conn) (findings []Finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx)}
@@ -39,6 +43,7 @@ func Examine(ctx context.Context, conn *pgx.Conn) (findings []Finding, err error
 	return findings, nil
 }
 
+// Its checks run one after the other, on one connection.
 type examination struct {
 	q        *dbsqlc.Queries
 	findings []Finding
@@ -48,6 +53,7 @@ func (e *examination) addf(ok bool, format string, args ...any) {
 	e.findings = append(e.findings, Finding{ok, fmt.Sprintf(format, args...)})
 }
 
+// A standby has no other finding that says so, and all checks work there.
 func (e *examination) writable(ctx context.Context) error {
 	probe, err := e.q.SystemProbe(ctx)
 	if probe.ReadOnly {
@@ -56,6 +62,7 @@ func (e *examination) writable(ctx context.Context) error {
 	return err
 }
 
+// Differences are a defect of this program, or rows were changed by hand.
 func (e *examination) counts(ctx context.Context) error {
 	wrong, err := e.q.DoctorCounts(ctx)
 	if err != nil {
@@ -70,6 +77,8 @@ func (e *examination) counts(ctx context.Context) error {
 	return nil
 }
 
+// Jobs count as overdue after 10 s, so that a sweep that is just running is not reported. During maintenance scheduled jobs
+// stay where they are and are reported, too.
 func (e *examination) rows(ctx context.Context) error {
 	r, err := e.q.DoctorRows(ctx)
 	if err != nil {
@@ -85,6 +94,7 @@ func (e *examination) rows(ctx context.Context) error {
 	return nil
 }
 
+// Numbers that are missing belong to transactions that are open or were rolled back; some are normal.
 func (e *examination) relay(ctx context.Context) error {
 	r, err := e.q.DoctorRelay(ctx)
 	if err != nil {
@@ -102,6 +112,8 @@ func (e *examination) relay(ctx context.Context) error {
 	return err
 }
 
+// A table is bloated with more than 100 000 dead rows, twice as many as live ones: below that the cleaning is normally just
+// due.
 func (e *examination) tables(ctx context.Context) error {
 	tables, err := e.q.DoctorTables(ctx)
 	if err != nil {
@@ -115,6 +127,7 @@ func (e *examination) tables(ctx context.Context) error {
 	return nil
 }
 
+// Ten at most are shown, the oldest first.
 func (e *examination) holders(ctx context.Context) error {
 	holders, err := e.q.DoctorXmin(ctx)
 	if err != nil {
@@ -129,6 +142,7 @@ func (e *examination) holders(ctx context.Context) error {
 	return nil
 }
 
+// hint is what to do, if there is something.
 func hint(wanted bool, text string) string {
 	if !wanted {
 		return ""
@@ -136,6 +150,7 @@ func hint(wanted bool, text string) string {
 	return ": " + text
 }
 
+// Milliseconds are fine enough for people.
 func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Millisecond)
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Max is the longest duration that is accepted (docs/reference/http.md, Bodies): 36 500 days.
+// Max is the longest duration that is accepted (docs/reference/http.md, Bodies): 36 500 days. time.Duration holds 292 years, so
+// the sum of two does not overflow.
 const Max = 36500 * 24 * time.Hour
 
 const day = 24 * time.Hour
@@ -30,6 +31,8 @@ var (
 )
 
 // ParseISO reads P[nY][nM][nW][nD][T[nH][nM][n[.f]S]] with at least one component. The result is rounded to ms.
+// The error says only what kind of mistake it is; callers name the field and repeat the value. Negative durations and lower
+// case are errors.
 func ParseISO(s string) (time.Duration, error) {
 	rest, ok := strings.CutPrefix(s, "P")
 	if !ok || rest == "" {
@@ -47,13 +50,15 @@ func ParseISO(s string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	// Each sum is below Max already, so this one cannot overflow.
 	if d+t > Max {
 		return 0, errRange
 	}
 	return (d + t).Round(time.Millisecond), nil
 }
 
-// components sums "nXnY…". Units must have the order of units, each at most once.
+// components sums "nXnY…". Units must have the order of units, each at most once. Each unit that was passed over is gone, which
+// keeps the order and refuses repetitions.
 func components(s string, units []unit) (time.Duration, error) {
 	var sum time.Duration
 	for s != "" {
@@ -80,7 +85,9 @@ func components(s string, units []unit) (time.Duration, error) {
 	return sum, nil
 }
 
-// amount is number × length. number consists of digits, with a fraction only if fraction is set.
+// amount is number × length. number consists of digits, with a fraction only if fraction is set. The bound is checked in
+// floating point before the multiplication, which therefore cannot overflow. digits refuses signs and exponents, which
+// ParseFloat would take.
 func amount(number string, length time.Duration, fraction bool) (time.Duration, error) {
 	whole, frac, hasPoint := strings.Cut(number, ".")
 	if !digits(whole) || hasPoint && (!fraction || !digits(frac)) {
@@ -100,7 +107,8 @@ func digits(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' }) < 0
 }
 
-// Parse reads the ISO form or the short form <number><ms|s|m|h|d|w>.
+// Parse reads the ISO form or the short form <number><ms|s|m|h|d|w>. A P decides which form it is: no short form begins with
+// one.
 func Parse(s string) (time.Duration, error) {
 	if strings.HasPrefix(s, "P") {
 		return ParseISO(s)
@@ -117,6 +125,7 @@ func Parse(s string) (time.Duration, error) {
 	return d.Round(time.Millisecond), err
 }
 
+// An m is a minute; the short form has no months and years.
 func shortUnit(s string) (time.Duration, bool) {
 	switch s {
 	case "ms":
@@ -136,7 +145,8 @@ func shortUnit(s string) (time.Duration, bool) {
 	}
 }
 
-// Format prints d, cut to ms, with hours, minutes and seconds only: PT36H, PT1.5S, PT0S.
+// Format prints d, cut to ms, with hours, minutes and seconds only: PT36H, PT1.5S, PT0S. The result is read by ParseISO. Days
+// are written as hours, because clients differ in what a day is.
 func Format(d time.Duration) string {
 	h, m := d/time.Hour, d%time.Hour/time.Minute
 	ms := int64(d % time.Minute / time.Millisecond)

@@ -89,6 +89,7 @@ func TestAdminJobs(t *testing.T) {
 			}
 			require.Equal(t, want, got)
 		}
+		pages(a, "/ojs/v1/admin/jobs?sort=priority&queue="+q, "items", "id", 11)
 	})
 
 	t.Run("RefusesInvalidQueries", func(t *testing.T) {

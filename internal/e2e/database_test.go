@@ -10,7 +10,7 @@ import (
 // exec runs SQL on the node's database.
 func (a *node) exec(sql string, args ...any) {
 	a.t.Helper()
-	conn := a.connect()
+	conn := a.connectPatient()
 	defer func() { _ = conn.Close(context.Background()) }()
 	_, err := conn.Exec(a.t.Context(), sql, args...)
 	require.NoError(a.t, err)
@@ -20,11 +20,10 @@ func (a *node) exec(sql string, args ...any) {
 // database may end transactions that wait for their client.
 func (a *node) inReadCommitted(sql string, args ...any) {
 	a.t.Helper()
-	conn := a.connect()
+	conn := a.connectPatient()
 	defer func() { _ = conn.Close(context.Background()) }()
 	var b pgx.Batch
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	b.Queue("SET LOCAL statement_timeout = 0")
 	b.Queue(sql, args...)
 	b.Queue("COMMIT")
 	require.NoError(a.t, conn.SendBatch(a.t.Context(), &b).Close())
@@ -34,6 +33,15 @@ func (a *node) inReadCommitted(sql string, args ...any) {
 func (a *node) connect() *pgx.Conn {
 	a.t.Helper()
 	conn, err := pgx.Connect(a.t.Context(), a.database)
+	require.NoError(a.t, err)
+	return conn
+}
+
+// connectPatient is connect without the timeouts of the database, which a loaded machine may exceed.
+func (a *node) connectPatient() *pgx.Conn {
+	a.t.Helper()
+	conn := a.connect()
+	_, err := conn.Exec(a.t.Context(), "SET statement_timeout = 0; SET lock_timeout = 0")
 	require.NoError(a.t, err)
 	return conn
 }
@@ -49,7 +57,7 @@ func (a *node) one(sql string, args ...any) string {
 // query is the only column of each row.
 func (a *node) query(sql string, args ...any) []string {
 	a.t.Helper()
-	conn := a.connect()
+	conn := a.connectPatient()
 	defer func() { _ = conn.Close(context.Background()) }()
 	rows, err := conn.Query(a.t.Context(), sql, args...)
 	require.NoError(a.t, err)
@@ -73,7 +81,7 @@ func (a *node) lockJobs() (release func()) {
 // look for what is due may wait, too.
 func (a *node) waitForWriter() {
 	a.t.Helper()
-	conn := a.connect()
+	conn := a.connectPatient()
 	defer func() { _ = conn.Close(context.Background()) }()
 	eventually(a.t, func() (waits bool) {
 		require.NoError(a.t, conn.QueryRow(a.t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass AND mode = 'RowExclusiveLock')").Scan(&waits))

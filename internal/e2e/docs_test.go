@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"go/format"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +35,32 @@ func codeBlocks(t testing.TB, page string) (blocks []codeBlock) {
 		blocks = append(blocks, codeBlock{language, body})
 	}
 	return blocks
+}
+
+// TestLogCategoriesAreDocumented reads the sources: most of the lines need a fault to be written.
+func TestLogCategoriesAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reference/observability.md")
+	require.NoError(t, err)
+	_, row, found := strings.Cut(string(page), "\n| `category` |")
+	require.True(t, found)
+	row, _, _ = strings.Cut(row, "\n")
+	set := regexp.MustCompile(`slog\.String\("category", ("[^"]*")\)`)
+	lines := 0
+	for _, root := range []string{"../../internal", "../../cmd"} {
+		require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, m := range set.FindAllStringSubmatch(string(source), -1) {
+				lines++
+				require.Contains(t, row, "`"+strings.Trim(m[1], `"`)+"`", path)
+			}
+			return err
+		}))
+	}
+	require.NotZero(t, lines)
 }
 
 // shellPrelude makes a failed request fail the script, and ends streams after a second.

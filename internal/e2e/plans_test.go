@@ -132,6 +132,7 @@ func (a *node) exercise(t *testing.T) {
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, q, newID())
 	a.get("/ojs/v1/jobs/" + a.push(`"type":"t","args":[],"queue":"%s"`, q) + "/explain").is(200)
 	a.pushMany(t, q, 20)
+	a.post("/ojs/v1/jobs/batch", `{"jobs":[{"type":"t","args":[],"options":{"queue":"`+q+`"}},{"type":"t2","args":[],"options":{"queue":"`+q+`"}}]}`).is(201)
 	a.fetch(q, `"count":10`, `"worker_id":"w-`+q+`"`)
 	for _, id := range a.fetch(q, `"count":4`).list("jobs", "id") {
 		a.ack(id, `"result":{"n":1}`).is(200)
@@ -172,7 +173,7 @@ func (a *node) exercise(t *testing.T) {
 		a.push(`"type":"t","args":["%s"],"queue":"%s"`, strings.Repeat("x", 600), bounded)
 	}
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
-	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
+	a.inReadCommitted(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
 	a.inReadCommitted(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
 
 	// Limits by key, and of a queue.
@@ -383,7 +384,7 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
-		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityListWaiting",
+		"JobInsert", "JobInsertPlain", "JobInsertAlike", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityListWaiting",
 		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",

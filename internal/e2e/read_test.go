@@ -256,3 +256,45 @@ func TestExplain(t *testing.T) {
 	}
 	a.post("/ojs/v1/jobs/"+id+"/explain", "").is(405)
 }
+
+// pages follows the cursors of a list, a path with a query, in pages of two, which must show want entries, each once.
+func pages(a *node, list, items, id string, want int) {
+	a.t.Helper()
+	seen, cursor := map[string]bool{}, ""
+	for n := 0; ; n++ {
+		r := a.get(list + "&per_page=2&cursor=" + url.QueryEscape(cursor)).is(200)
+		for _, name := range r.list(items, id) {
+			require.False(a.t, seen[name], "%s: %s is on two pages", list, name)
+			seen[name] = true
+		}
+		require.Equal(a.t, r.at("pagination.has_more") == "true", r.has("pagination.next_cursor"), r.body)
+		if cursor = r.at("pagination.next_cursor"); cursor == "" {
+			break
+		}
+		require.Less(a.t, n, want, "the pages of %s do not end", list)
+	}
+	require.Len(a.t, seen, want, list)
+}
+
+// TestCursorsOfNumberedLists has every list with has_more lead on by next_cursor, which beats page.
+func TestCursorsOfNumberedLists(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		a.put("/ojs/v1/admin/pools/"+name, `{"queues":["`+name+`"]}`).is(201)
+		a.put("/ojs/v1/cron/"+name, `{"expression":"@daily","type":"t"}`).is(201)
+		a.put("/ojs/v1/admin/schemas/"+name+"/1", `{"schema":{}}`).is(201)
+		a.post("/ojs/v1/cron/a/trigger", "").is(201)
+	}
+	for list, of := range map[string][2]string{
+		"/ojs/v1/admin/pools?": {"items", "name"}, "/ojs/v1/cron?": {"crons", "name"}, "/ojs/v1/cron/a/history?": {"executions", "job_id"},
+		"/ojs/v1/schemas?": {"schemas", "uri"}, "/ojs/v1/admin/schemas?": {"schemas", "uri"}, "/ojs/v1/events?types=job.enqueued": {"events", "id"},
+	} {
+		pages(a, list, of[0], of[1], 5)
+		r := a.get(list + "&per_page=2&page=1&cursor=4").is(200)
+		require.Equal(t, "3 4 false", r.at("pagination.page")+" "+r.at("pagination.offset")+" "+r.at("pagination.has_more"), list)
+		for _, cursor := range []string{"x", "0", "-1", "1000001", "%00"} {
+			a.get(list+"&per_page=2&cursor="+cursor).fails(400, "invalid_request", "invalid_request")
+		}
+	}
+}

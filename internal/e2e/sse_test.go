@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -257,6 +258,34 @@ func TestStreamJob(t *testing.T) {
 		f = s.next()
 		require.Equal(t, []string{"failed", "discarded", "0.425"}, []string{f.event, f.at(t, "state"), f.at(t, "progress")})
 		s.ends()
+	})
+
+	// The read of the object fails once the event is there; no other event follows.
+	t.Run("ProgressIsReadAgain", func(t *testing.T) {
+		t.Parallel()
+		url, log := dbtest.URL(t), &lockedBuffer{}
+		a := setup(t, func(c *app.Config) { c.DatabaseURL, c.Logger = url, slog.New(slog.NewTextHandler(log, nil)) })
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.fetch(q, `"visibility_timeout_ms":600000`) // else the lost reservation would be another event
+		a.settled(id)
+		s := a.open("/ojs/v1/jobs/" + id + "/progress/stream")
+		s.events(2)
+		conn, err := pgx.Connect(t.Context(), url)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(context.Background())) }()
+		_, err = conn.Exec(t.Context(), `DO $$ BEGIN
+			UPDATE ojs.jobs SET progress = 0.425, progress_at = now() WHERE id = '`+id+`';
+			INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, data)
+			SELECT 'job.progress', 'workers/w', now(), id, type, queue, attempt, 'w', '{"progress_percent":42.5}' FROM ojs.jobs WHERE id = '`+id+`';
+			ALTER TABLE ojs.jobs RENAME COLUMN checkpoint_at TO away;
+			PERFORM pg_notify('ojs_wake', '');
+		END $$`)
+		require.NoError(t, err)
+		eventually(t, func() bool { return strings.Contains(log.String(), "stream cannot read events; trying again") })
+		_, err = conn.Exec(t.Context(), `ALTER TABLE ojs.jobs RENAME COLUMN away TO checkpoint_at`)
+		require.NoError(t, err)
+		require.Equal(t, "0.425", s.next().at(t, "progress"))
 	})
 
 	t.Run("Progress", func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestNodeVanishes(t *testing.T) {
 			works: func(b *node) bool { return b.fetch("cron", `"wait_ms":1000`).at("jobs.0.id") != "" },
 		},
 		"BulkWithKey": {
-			lock: "LOCK TABLE ojs.jobs IN SHARE MODE", within: "JobInsertPlain",
+			lock: "LOCK TABLE ojs.jobs IN SHARE MODE", within: "JobInsertAlike",
 			begin: func(a *node) { a.postUnanswered(bulk, bulkBody) },
 			works: func(b *node) bool { return b.post(bulk, bulkBody).status == http.StatusCreated },
 		},

@@ -12,6 +12,7 @@ import (
 )
 
 // clusterMajor is the PostgreSQL version that created the cluster, 0 if there is no cluster yet.
+// The file is written by initdb. A directory without it is not taken for a cluster.
 func (p *place) clusterMajor() int {
 	text, err := os.ReadFile(filepath.Join(p.pgdata(), "PG_VERSION"))
 	if err != nil {
@@ -26,6 +27,7 @@ func (p *place) clusterMajor() int {
 
 // initCluster runs initdb, or pg_basebackup for a standby, unless the cluster exists. It works in a directory beside the final one
 // and renames it at the end, because the result of a killed initdb cannot be told from a complete cluster.
+// The lock of the data directory is held, so no other process does the same.
 func (p *place) initCluster(ctx context.Context, bin binaries, cfg *Config) error {
 	if p.clusterMajor() > 0 {
 		return nil
@@ -57,6 +59,8 @@ func (p *place) initCluster(ctx context.Context, bin binaries, cfg *Config) erro
 
 // initdb creates the cluster. The collation is C, so that order and index contents do not depend on the machine's locales.
 // C.UTF-8 also maps the case of letters outside ASCII, but not every system has it.
+// trust is no risk beyond that of the package: the server listens on loopback only. The second locale is tried only if the
+// first is unknown.
 func (p *place) initdb(ctx context.Context, bin binaries, dir string, fsync bool) error {
 	args := []string{"-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-instructions"}
 	if !fsync {
@@ -89,6 +93,7 @@ func (p *place) command(ctx context.Context, program string, args ...string) *ex
 }
 
 // serverEnv drops variables that would redirect the PostgreSQL programs or translate their messages, which are parsed.
+// PGHOST or PGDATA of the user's shell would otherwise lead to a server of the system.
 func serverEnv(env []string) []string {
 	kept := []string{"LC_ALL=C"}
 	for _, entry := range env {

@@ -27,6 +27,7 @@ const (
 )
 
 // Config says where and how to run Postgres. Only DataDir is required.
+// It is copied by Start.
 type Config struct {
 	// DataDir is created if missing and used again by later starts. It contains the cluster (pgdata), the server's log
 	// (postgres.log), the lock file against a second process, and the unix socket if its path is short enough.
@@ -44,6 +45,7 @@ type Config struct {
 }
 
 // Server is a private Postgres. Its methods may be called from several goroutines.
+// mu is held for the whole of a start or stop, so URL and the like wait meanwhile.
 type Server struct {
 	cfg   Config
 	log   *slog.Logger
@@ -51,12 +53,14 @@ type Server struct {
 
 	mu   sync.Mutex // locked while the server starts or stops
 	lock *os.File   // locked from Start to Stop, also after Kill
+	// port is chosen by the first start and stays for all restarts.
 	port int
 	proc *process // nil: not running
 }
 
 // Start runs a server on cfg.DataDir, creating the cluster on first use, and returns when it accepts connections.
 // A server that an earlier, killed process left running there is stopped first. ctx limits only the start.
+// If it fails, nothing is left running, and the directory is unlocked; a cluster that was made stays.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, log: cfg.Logger, port: cfg.Port}
 	if s.log == nil {
@@ -101,6 +105,7 @@ func (s *Server) LogFile() string {
 
 // Stop shuts PostgreSQL down ("fast": open transactions are rolled back), then unlocks the data directory. If ctx ends first,
 // it stops PostgreSQL at once, which then recovers at its next start.
+// It may be called when nothing runs. Restart works afterwards.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,6 +118,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 // Kill stops PostgreSQL at once, like `pg_ctl stop -m immediate`, which for clients and data is a crash. The port and the
 // lock of the data directory are kept for Restart.
+// Crash tests use it: fsync off is no problem for them, because the operating system goes on.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,6 +144,7 @@ func (s *Server) Restart(ctx context.Context) error {
 }
 
 // Remove stops PostgreSQL and deletes the data directory, and the cluster if it is elsewhere.
+// Errors are joined, so that one failure does not leave the rest.
 func (s *Server) Remove(ctx context.Context) error {
 	err := errors.Join(s.Stop(ctx), os.RemoveAll(s.place.pgdata()), os.RemoveAll(s.place.base))
 	if s.place.data != s.place.base {
@@ -147,6 +154,7 @@ func (s *Server) Remove(ctx context.Context) error {
 }
 
 // start starts the server. Every step is idempotent, so that Restart can run it again.
+// s.mu is held. The lock comes first: all that follows changes the directory.
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -196,6 +204,8 @@ func (s *Server) release() {
 }
 
 // halt signals the postmaster and waits for its end. If ctx ends first, it sends SIGQUIT, then SIGKILL.
+// It sets proc to nil before it signals, so that watch does not report the end as unexpected. An error means that PostgreSQL
+// was killed, not that it still runs.
 func (s *Server) halt(ctx context.Context, sig syscall.Signal) error {
 	if s.proc == nil {
 		return nil

@@ -16,6 +16,7 @@ import (
 )
 
 // ErrNotInstalled says that the machine has no usable PostgreSQL server binaries. Install installs them.
+// Errors that wrap it say what was found instead.
 var ErrNotInstalled = errors.New("PostgreSQL is not installed")
 
 // minMajor is the oldest PostgreSQL that ojsd works with: DETACH PARTITION … CONCURRENTLY came with 14.
@@ -32,6 +33,7 @@ var binDirs = []string{
 }
 
 // binaries is one installation of PostgreSQL.
+// All programs of one installation are in dir.
 type binaries struct {
 	dir   string
 	major int
@@ -43,8 +45,10 @@ func (b binaries) path(program string) string { return filepath.Join(b.dir, prog
 // created a cluster can run it, so want > 0 selects that version.
 func findBinaries(want int) (binaries, error) { return choose(installations(), want) }
 
+// It does not touch the machine, for tests.
 func choose(found []binaries, want int) (binaries, error) {
 	for _, b := range found {
+		// The first is the preferred one.
 		if b.major == want || want == 0 && b.major >= minMajor {
 			return b, nil
 		}
@@ -85,6 +89,7 @@ func installations() []binaries {
 			others = appendInstallation(others, dir)
 		}
 	}
+	// Stable, so that equal versions keep the order of binDirs.
 	slices.SortStableFunc(others, func(a, b binaries) int { return cmp.Compare(b.major, a.major) })
 	return append(preferred, others...)
 }
@@ -92,6 +97,7 @@ func installations() []binaries {
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
 // appendInstallation adds dir if it has a complete server; client packages have a pg_config but no initdb.
+// The version is asked of the program, because names of directories need not match it.
 func appendInstallation(list []binaries, dir string) []binaries {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return list
@@ -111,6 +117,7 @@ func appendInstallation(list []binaries, dir string) []binaries {
 	return append(list, binaries{dir: dir, major: major})
 }
 
+// 10 s are for a program that hangs, such as a wrapper that waits for a terminal.
 func output(program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

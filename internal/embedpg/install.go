@@ -9,6 +9,7 @@ import (
 )
 
 // packageManager is one way to install PostgreSQL: a shell script, so that sudo asks once.
+// The script must not start a server of the system.
 type packageManager struct {
 	program string
 	script  string
@@ -36,6 +37,7 @@ apt-get install -y --no-install-recommends postgresql`
 
 // Install installs PostgreSQL with the package manager of the machine, whose output goes to stderr. It does nothing if a
 // usable version is installed.
+// It runs only if the user asked for it, by `ojsd dev` without --no-install or by make.
 func Install(ctx context.Context) error {
 	if _, err := findBinaries(0); err == nil {
 		return nil
@@ -47,14 +49,17 @@ func Install(ctx context.Context) error {
 	return err
 }
 
+// Without root and sudo it changes nothing and says what to run.
 func install(ctx context.Context, out io.Writer) error {
 	manager, ok := findManager()
 	if !ok {
 		return fmt.Errorf("%w, and no package manager that ojsd knows was found: install PostgreSQL %d or newer, "+
 			"or set DATABASE_URL to use a server that runs already", ErrNotInstalled, minMajor)
 	}
+	// One script, so that sudo asks for a password once.
 	command := []string{"sh", "-c", manager.script}
 	if os.Geteuid() != 0 && !manager.asUser {
+		// Images of containers often have none.
 		if _, err := exec.LookPath("sudo"); err != nil {
 			return fmt.Errorf("%w, and only root may install it: run `%s install postgresql` as root, "+
 				"or set DATABASE_URL to use a server that runs already", ErrNotInstalled, manager.program)

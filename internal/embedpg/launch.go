@@ -23,6 +23,7 @@ var (
 
 // launchOnFreePort starts the postmaster. Another process may take the free port before PostgreSQL does, so it tries several.
 // A port from Config, or of an earlier start of this Server, never changes.
+// Ten tries, because each new port is taken only by chance. Orphans end within seconds; ctx bounds the wait.
 func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 	fixed := s.port != 0
 	for attempt := 1; ; attempt++ {
@@ -47,6 +48,7 @@ func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 
 // launch starts the postmaster without pg_ctl, because only a direct child can be waited for and gets the parent-death
 // signal. It returns when the server accepts connections.
+// If it fails, the postmaster has been stopped.
 func (s *Server) launch(ctx context.Context, bin binaries) error {
 	logFile, offset, err := s.openLog()
 	if err != nil {
@@ -62,10 +64,12 @@ func (s *Server) launch(ctx context.Context, bin binaries) error {
 	}
 	s.proc = p
 	if err := s.waitReady(ctx, p); err != nil {
+		// Before explain, so that the log is complete.
 		haltErr := s.halt(ctx, syscall.SIGQUIT)
 		return s.explain(errors.Join(err, haltErr), offset)
 	}
 	s.log.DebugContext(ctx, "private postgres is ready", "port", s.port, "pid", cmd.Process.Pid, "pgdata", s.place.pgdata())
+	// It ends with the process.
 	go s.watch(p)
 	return nil
 }
@@ -89,6 +93,7 @@ func (s *Server) arguments() []string {
 }
 
 // waitReady connects to the socket, which only the child can have created. On the TCP port another server might answer.
+// PostgreSQL accepts connections on the socket and on TCP at the same time.
 func (s *Server) waitReady(ctx context.Context, p *process) error {
 	quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s.place.socket)
 	cfg, err := pgconn.ParseConfig(fmt.Sprintf("host='%s' port=%d user=postgres dbname=postgres sslmode=disable", quoted, s.port))
@@ -98,6 +103,7 @@ func (s *Server) waitReady(ctx context.Context, p *process) error {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	for {
+		// A server that still recovers refuses connections.
 		conn, err := pgconn.ConnectConfig(ctx, cfg)
 		if err == nil {
 			_ = conn.Close(ctx) // nothing was written
@@ -127,6 +133,7 @@ func (s *Server) watch(p *process) {
 const maxLog = 16 << 20
 
 // openLog returns the log and its current size, where the messages of this run begin.
+// The log is rotated only here, so a run may make it larger.
 func (s *Server) openLog() (*os.File, int64, error) {
 	if info, err := os.Stat(s.place.logFile()); err == nil && info.Size() > maxLog {
 		if err := os.Rename(s.place.logFile(), s.place.logFile()+".1"); err != nil {
@@ -146,6 +153,7 @@ func (s *Server) openLog() (*os.File, int64, error) {
 }
 
 // explain adds the log of PostgreSQL to the error of a failed start.
+// It reads only what this run has written. Messages are in English, because serverEnv sets the locale.
 func (s *Server) explain(err error, offset int64) error {
 	text, readErr := os.ReadFile(s.place.logFile())
 	if readErr != nil {

@@ -14,6 +14,7 @@ import (
 
 // clearLeftover stops the postmaster of a run that was killed. The data directory is locked, so no other ojsd uses that
 // postmaster. It is not adopted, because it has the settings, log and parent-death signal of the earlier run.
+// The process id alone proves nothing: it may belong to another program by now. The command line must name this directory.
 func (s *Server) clearLeftover(ctx context.Context) error {
 	file := filepath.Join(s.place.pgdata(), "postmaster.pid")
 	text, err := os.ReadFile(file)

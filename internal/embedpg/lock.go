@@ -12,6 +12,7 @@ import (
 
 // lockDir locks a data directory against other processes. The kernel unlocks it when the process ends in any way, so a lock is
 // never stale. The file contains the process id, for the error message only.
+// The file is deleted with its directory only: a second process could otherwise lock a file that is no longer the one in the directory.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -39,6 +40,7 @@ func lockDir(dir string) (*os.File, error) {
 
 // Abandoned reports whether dir belonged to a Server of a process that has ended. Killed tests leave such directories, and the
 // next run removes them.
+// It locks and unlocks the directory, so a start at the same moment may fail with ErrInUse.
 func Abandoned(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 		return false

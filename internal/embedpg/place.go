@@ -20,6 +20,7 @@ const (
 )
 
 // place is the location of a cluster and the user that runs it.
+// It is filled by newPlace and resolve, under the lock of the Server.
 type place struct {
 	base      string // Config.DataDir, absolute: lock, log, port
 	data      string // the parent of pgdata: base, or a directory below elsewhere
@@ -35,6 +36,7 @@ type account struct {
 	uid, gid uint32
 }
 
+// It creates the directory.
 func newPlace(dataDir string) (place, error) {
 	if dataDir == "" {
 		return place{}, errors.New("no data directory given")
@@ -44,6 +46,7 @@ func newPlace(dataDir string) (place, error) {
 		return place{}, fmt.Errorf("data directory: %w", err)
 	}
 	// As root the directory belongs to root, and the server's user needs access to what is in it.
+	// Otherwise nobody else needs to look into it.
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o755
@@ -62,6 +65,7 @@ func (p *place) pgdata() string  { return filepath.Join(p.data, "pgdata") }
 func (p *place) logFile() string { return filepath.Join(p.base, "postgres.log") }
 
 // resolve chooses the user, the directory of the cluster and that of the socket.
+// It may run again for a restart.
 func (p *place) resolve() error {
 	if err := p.chooseData(); err != nil {
 		return err
@@ -75,6 +79,7 @@ func (p *place) resolve() error {
 func (p *place) chooseData() error {
 	link := filepath.Join(p.base, "pgdata")
 	p.data = p.base
+	// The cluster was put elsewhere by an earlier start.
 	if target, err := os.Readlink(link); err == nil {
 		p.data = filepath.Dir(target)
 	}
@@ -89,10 +94,12 @@ func (p *place) chooseData() error {
 	if p.blockedBy == "" {
 		return nil
 	}
+	// A cluster is there that this user may not reach: another one must not be made in its place.
 	if _, err := os.Stat(link); err == nil {
 		return fmt.Errorf("user %s, who has to run Postgres, may not enter %s: "+
 			"allow it with chmod o+x, or choose another data directory", p.runAs.name, p.blockedBy)
 	}
+	// Each data directory has one of its own.
 	p.data = filepath.Join(elsewhere, "dev-"+rand.Text()[:8])
 	if err := p.makeData(); err != nil {
 		return fmt.Errorf("user %s may not enter %s, and the data cannot be kept in %s instead: %w",
@@ -115,6 +122,7 @@ func (p *place) makeData() error {
 // chooseSocket puts the socket beside the cluster, or into a short temporary directory if the path is too long or the server's
 // user has no access to it.
 func (p *place) chooseSocket() error {
+	// A restart keeps it, because clients know it.
 	if p.socket != "" {
 		return nil
 	}
@@ -159,15 +167,18 @@ func (p *place) give(dir string) error {
 }
 
 // serverAccount returns nil unless this process is root. The owner of an existing cluster runs it.
+// nil means that PostgreSQL runs as this process.
 func serverAccount(pgdata string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	if info, err := os.Stat(pgdata); err == nil {
+		// PostgreSQL refuses a cluster that another user owns.
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 {
 			return &account{name: "id " + strconv.Itoa(int(stat.Uid)), uid: stat.Uid, gid: stat.Gid}, nil
 		}
 	}
+	// The packages of the system make postgres; nobody is there without them.
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
 		if err != nil {
@@ -184,6 +195,7 @@ func serverAccount(pgdata string) (*account, error) {
 }
 
 // blockedBy returns the first directory on the way to dir (included) that the account may not enter, or "".
+// A directory that does not exist blocks nobody; it will be made.
 func (a *account) blockedBy(dir string) string {
 	if a == nil {
 		return ""
@@ -198,6 +210,7 @@ func (a *account) blockedBy(dir string) string {
 	return ""
 }
 
+// Supplementary groups and access lists are not looked at, so it may say no too often, which only moves the cluster.
 func (a *account) mayEnter(info os.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {

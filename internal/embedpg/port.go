@@ -20,9 +20,11 @@ const (
 )
 
 // freePort prefers the port of the previous run on the same directory, so that connection strings stay valid.
+// The port may be taken between this look and the start; see launchOnFreePort.
 func (p *place) freePort() (int, error) {
 	if text, err := os.ReadFile(p.portFile()); err == nil {
 		port, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		// A port of an earlier start that another program has now is given up.
 		if err == nil && isFree(port) {
 			return port, nil
 		}
@@ -35,6 +37,7 @@ func (p *place) freePort() (int, error) {
 	return 0, errors.New("no free loopback port found")
 }
 
+// It is written only after a successful start.
 func (p *place) rememberPort(port int) error {
 	if err := os.WriteFile(p.portFile(), []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
 		return fmt.Errorf("remember port: %w", err)

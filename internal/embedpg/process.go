@@ -16,6 +16,7 @@ type process struct {
 // startProcess starts cmd and waits for it in one goroutine that is locked to its OS thread. Linux sends the parent-death
 // signal when the thread that forked ends, not the process (golang.org/issue/27505). Without the lock the runtime could end
 // that thread at any time, and PostgreSQL with it.
+// The goroutine ends with the process.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error)

@@ -17,6 +17,7 @@ func sysProcAttr(runAs *account) *syscall.SysProcAttr {
 }
 
 // commandLine returns the command line of a process, "" if there is none, or only a zombie.
+// A zombie has an empty command line.
 func commandLine(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil {

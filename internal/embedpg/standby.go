@@ -9,6 +9,7 @@ import (
 
 // StartStandby copies this server, which must run, and starts the copy as its hot standby. cfg is as for Start; its data directory
 // must not have a cluster yet. After pg_promote() it is a server like any other.
+// It asks the primary for a checkpoint and copies the files over a connection.
 func (s *Server) StartStandby(ctx context.Context, cfg Config) (*Server, error) {
 	cfg.primary = s.URL("postgres")
 	return Start(ctx, cfg)

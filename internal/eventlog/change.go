@@ -8,7 +8,8 @@ import (
 )
 
 // Change is one event row that this node has committed, for metrics, traces and logs. Rows written from SQL (ojs.enqueue,
-// ojs.cancel) are never among them.
+// ojs.cancel) are never among them. A change is emitted at most once, after its commit. If the node stops between the two, its
+// log line, span and count are missing; the event row itself is not lost.
 type Change struct {
 	Type string // of the event: ojs.EventJobCompleted, …; StateChanged for a gap row
 
@@ -19,6 +20,8 @@ type Change struct {
 	Attempt  int32
 	WorkerID string // the worker that runs or ran the job
 
+	// A transition with two public events (job.failed and job.retrying, say) carries its states on one of them only
+	// (docs/reference/events.md, Transitions).
 	From, To string    // states; "": the row has none
 	At       time.Time // by the database's clock; zero for crons
 
@@ -46,6 +49,7 @@ type Change struct {
 const StateChanged = "job.state_changed"
 
 // PriorityChanged is the type of internal rows about a job that has got another priority. Its state stays the same.
+// They carry ready_seq, so that the relay tells other nodes to look for the job again.
 const PriorityChanged = "priority.changed"
 
 // Milliseconds is Took as the event row has it, to the last bit: it computes as PostgreSQL does for

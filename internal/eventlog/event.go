@@ -3,7 +3,7 @@ package eventlog
 import (
 	"bytes"
 	"encoding/json"
-	"net/url"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +15,8 @@ import (
 )
 
 // Event is one published row of the log. SQL makes its texts, with the functions that also make notifications, so that all
-// transports show the same bytes.
+// transports show the same bytes. Texts are made from the row at each read and not stored, so an event shows the service name
+// that is configured now.
 type Event struct {
 	Position   Position
 	Type       string
@@ -40,22 +41,40 @@ type Event struct {
 func (e *Event) ID() string { return e.Position.String() }
 
 const (
-	// MaxPayload caps the payload of an event, in bytes.
+	// MaxPayload caps the payload of an event, in bytes. Writers reduce what is larger before they write the row
+	// (docs/reference/events.md, Size of data). A notification has less room: above 8 000 bytes SQL notifies a short form.
 	MaxPayload = 24_576
 
 	// PayloadRoom is the part of MaxPayload that is reserved for the members that come from columns.
 	PayloadRoom = 1024
 )
 
-// WorkerSource is the source of the events that a worker's call writes, without the service name.
+// WorkerSource is the source of the events that a worker's call writes, without the service name. The id is escaped as one path
+// segment, because clients choose it and it may contain a slash. Everything but unreserved characters is escaped, as in
+// ojs.worker_source, which names the worker if the call did not: url.PathEscape leaves : and @, so that one worker had two sources.
 func WorkerSource(workerID string) string {
 	if workerID == "" {
 		return "workers/anonymous"
 	}
-	return "workers/" + url.PathEscape(workerID)
+	b := []byte("workers/")
+	for i := range len(workerID) {
+		if c := workerID[i]; unreserved(c) {
+			b = append(b, c)
+		} else {
+			b = fmt.Appendf(b, "%%%02X", c)
+		}
+	}
+	return string(b)
+}
+
+// unreserved reports whether RFC 3986 lets a character of a URI always stand as it is.
+func unreserved(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
 }
 
 const (
+	// typeAt is where the type begins in Head. ojs.event_head writes the members in this order with an id of fixed length; a
+	// change of either breaks the CloudEvents form.
 	typeAt          = len(`{"specversion":"1.0","id":"","type":"`) + idLength
 	cloudTypePrefix = "org.openjobspec."
 )
@@ -80,7 +99,8 @@ func (e *Event) Append(b []byte, withCompat, cloudEvents bool) []byte {
 	return append(b, '}')
 }
 
-// appendProgress appends the two flat members that a notification does not have.
+// appendProgress appends the two flat members that a notification does not have. They are not in Compat, because SQL makes that
+// text for notifications too. A payload that cannot be read leaves them out: the event itself is still shown.
 func (e *Event) appendProgress(b []byte) []byte {
 	if e.Type != ojs.EventJobProgress {
 		return b
@@ -103,7 +123,8 @@ func (e *Event) appendProgress(b []byte) []byte {
 	return b
 }
 
-// Subject is the subject as clients see it.
+// Subject is the subject as clients see it. It is read from the text, because the view that readers use has no such column.
+// Only filters by subject need it.
 func (e *Event) Subject() (subject string) {
 	for literal, value := range rawjson.Members([]byte(e.Head + "}")) {
 		if string(rawjson.Name(literal)) == "subject" {
@@ -123,7 +144,8 @@ func (e *Event) Source() string {
 	return source
 }
 
-// Transition is one entry of a job's history.
+// Transition is one entry of a job's history. From and To are empty on entries that change no state. Data is the payload as
+// JSON text.
 type Transition struct {
 	ID       string
 	Type     string

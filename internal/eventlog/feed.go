@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -39,13 +40,16 @@ type FeedConfig struct {
 	// connections of the pool. 4.
 	MaxReads int
 
-	// MaxAge and MaxCount are the limits of retention, which hold for events in memory too. 0: none.
+	// MaxAge and MaxCount are the limits of retention, which hold for events in memory too. 0: none. The reader applies them to
+	// the table by itself; here they only tell which events in memory need a look at the table first.
 	MaxAge   time.Duration
 	MaxCount int64
 }
 
 // Feed reads the log once for all streams of this node: one query reads a pass of the relay, whatever the number of
-// subscribers. Without subscribers it reads nothing.
+// subscribers. Without subscribers it reads nothing. A stream that is at the end of the log is served from memory. One that is
+// further behind, or that resumes from a position of its client, reads the table by itself until it has reached what is in
+// memory.
 type Feed struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -55,6 +59,7 @@ type Feed struct {
 	wake   chan struct{}
 	reads  chan struct{} // one element for each stream that reads the table
 
+	// mu guards the fields below. Only the running goroutine reads the log and appends; streams read and wait.
 	mu          sync.Mutex
 	subscribers int
 	following   bool     // recent holds all that is published behind start
@@ -62,7 +67,8 @@ type Feed struct {
 	end         Position // how far the log has been read
 	recent      []*Item  // never changed in place: readers keep slices of it
 	bytes       int
-	changed     chan struct{} // closed when a field above has changed
+	// A channel and not a condition, because a stream also waits for its context and its keep-alive timer.
+	changed chan struct{} // closed when a field above has changed
 }
 
 // NewFeed returns a feed; Start it, and Wake it when events were published.
@@ -91,18 +97,12 @@ func (f *Feed) Wake() {
 
 // Start follows the log until stopped.
 func (f *Feed) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := f.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		f.run(ctx)
-	}()
+	service.Run(ctx, &f.BaseStartStop, f.run)
 	return nil
 }
 
+// The pause after a read collects the events of more passes into one round of frames. A failed read is tried again without a
+// wake-up, because the notification that asked for it does not come twice.
 func (f *Feed) run(ctx context.Context) {
 	for {
 		select {
@@ -120,7 +120,8 @@ func (f *Feed) run(ctx context.Context) {
 	}
 }
 
-// runOnce reads all that is new and returns the number of subscribers.
+// runOnce reads all that is new and returns the number of subscribers. The statements run without the lock: streams go on
+// reading what is in memory meanwhile.
 func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 	f.mu.Lock()
 	streams, following, end := f.subscribers, f.following, f.end
@@ -128,6 +129,8 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 	if streams == 0 {
 		return 0, nil
 	}
+	// The first subscriber has come, or memory was dropped. What is published before this bound is read from the table by the
+	// streams that want it.
 	if !following {
 		if end, _, err = f.bounds(ctx); err != nil {
 			return streams, err
@@ -163,7 +166,8 @@ func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
 	return f.reader.listAfter(ctx, q)
 }
 
-// acquireRead waits until a stream may read the table. Call release after the read.
+// acquireRead waits until a stream may read the table. Call release after the read. The feed's own reads do not count: all
+// streams wait for them.
 func (f *Feed) acquireRead(ctx context.Context) (release func(), err error) {
 	select {
 	case f.reads <- struct{}{}:
@@ -173,22 +177,31 @@ func (f *Feed) acquireRead(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// follow starts at a position with nothing in memory.
+// follow starts at a position with nothing in memory. It wakes the streams, so that those who read the table in the meantime
+// see that memory goes on from here.
+//
+// If the last subscriber has left since the bounds were read, it does not start: without subscribers nothing advances the feed, and
+// the next one would wait until all events of the meantime were read.
 func (f *Feed) follow(from Position) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.subscribers == 0 {
+		return
+	}
 	f.following, f.start, f.end, f.recent, f.bytes = true, from, from, nil, 0
 	f.broadcast()
 }
 
 // stopFollowing drops what is in memory. The next read begins at the end of the log, and streams that are behind it read the table.
+// It does not wake the streams: the next run does so, when it starts again at the end of the log.
 func (f *Feed) stopFollowing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.following, f.recent, f.bytes = false, nil, 0
 }
 
-// add keeps the events that were read, unless the last subscriber has closed meanwhile.
+// add keeps the events that were read, unless the last subscriber has closed meanwhile. Old events go first when either bound
+// is exceeded; a single event larger than MaxBytes leaves memory empty, and the streams read it from the table.
 func (f *Feed) add(events []Event, end Position) {
 	items := make([]*Item, len(events))
 	size := 0
@@ -232,6 +245,7 @@ type window struct {
 }
 
 // after returns what is in memory behind a position. The slice has no spare capacity, so that an append to it cannot write into recent.
+// An incomplete window has no items: the stream must read the table first.
 func (f *Feed) after(at Position) window {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,12 +257,14 @@ func (f *Feed) after(at Position) window {
 }
 
 // aged reports whether some of the events may be outside of the limits of retention by now, because a stream reads slowly.
+// It compares the time of the oldest item and the number of items, gap rows included, so it may send a stream to the table a
+// little too early. That costs one read.
 func (f *Feed) aged(items []*Item) bool {
 	return len(items) > 0 && (f.config.MaxAge > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.MaxAge ||
 		f.config.MaxCount > 0 && int64(len(items)) > f.config.MaxCount)
 }
 
-// join wakes the feed for the first subscriber.
+// join wakes the feed for the first subscriber. Later ones need no wake-up: the feed follows the log already, or is about to.
 func (f *Feed) join() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -267,7 +283,8 @@ func (f *Feed) leave() {
 	}
 }
 
-// Subscribers is the number of open subscriptions.
+// Subscribers is the number of open subscriptions. The relay asks it before each pass: while somebody reads the log, passes
+// come sooner (Relay.SetReaders).
 func (f *Feed) Subscribers() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -281,7 +298,8 @@ const (
 	Forms     = 6
 )
 
-// Item is an event that many streams share.
+// Item is an event that many streams share. Streams hold items after the feed has dropped them, so an item must not change,
+// except for the texts that Shown adds.
 type Item struct {
 	Event *Event
 
@@ -298,7 +316,8 @@ func (i *Item) Shown(form int, show func(*Event) []byte) []byte {
 	return s.text
 }
 
-// size estimates the bytes of an event and one of its forms.
+// size estimates the bytes of an event and one of its forms. Texts of further forms are not counted, so MaxBytes is a bound of
+// the order of size, not an exact one.
 func (i *Item) size() int {
 	return 2*(len(i.Event.Head)+len(i.Event.Compat)+len(i.Event.Data)) + 512
 }

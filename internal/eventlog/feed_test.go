@@ -351,6 +351,19 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
 	})
 
+	t.Run("DoesNotStartAfterTheLastSubscriberLeft", func(t *testing.T) {
+		t.Parallel()
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(&pg.DB{}, nil), FeedConfig{})
+		at := NewPosition(time.Now(), 7, 0)
+		f.join()
+		f.leave() // while the feed reads the bounds of the log
+		f.follow(at)
+		require.False(t, f.after(at).complete)
+		f.join()
+		f.follow(at)
+		require.True(t, f.after(at).complete)
+	})
+
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -21,12 +21,15 @@ type HistoryPage struct {
 }
 
 // historyTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
+// Heartbeats and reports of progress are events of a job too, but there may be thousands in a run.
 var historyTypes = []string{
 	ojs.EventJobEnqueued, ojs.EventJobScheduled, ojs.EventJobStarted, ojs.EventJobCompleted, ojs.EventJobFailed, ojs.EventJobDiscarded,
 	ojs.EventJobRetrying, ojs.EventJobCancelled, ojs.EventJobExpired, StateChanged,
 }
 
 // JobHistory returns the published events of a job behind a position, gap rows included, oldest first.
+// The page and the total come from two statements, so Total may count an event that was published in between. It fails as
+// ListAfter does.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
 	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: historyTypes, Limit: limit, Internal: true})
 	if err != nil {
@@ -59,13 +62,15 @@ type HistoryQuery struct {
 }
 
 // HistoryNewest returns entries newest first. Total does not depend on Before. A page that looked at its share of the log may be
-// short, or empty, although there are more.
+// short, or empty, although there are more. Such a page sets More and an End from which the next call goes on; the caller must
+// not take an empty page for the end.
 func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (HistoryPage, error) {
 	ctx, done, err := r.db.Reading(ctx)
 	if err != nil {
 		return HistoryPage{}, fmt.Errorf("list history: %w", err)
 	}
 	defer done()
+	// Seq and sub are one number in SQL, seq * 65536 + sub, so that one comparison finds the place.
 	before := int64(math.MaxInt64)
 	if query.Before != nil {
 		before = query.Before.Seq<<16 | int64(query.Before.Sub)
@@ -75,6 +80,9 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		Types: nonEmpty(query.Types), Actors: nonEmpty(query.Actors), Queues: nonEmpty(query.Queues), JobTypes: nonEmpty(query.JobTypes),
 		Since: optionalTime(query.Since), Until: optionalTime(query.Until), Tenant: pg.Text(query.Tenant),
 	})
+	if err == nil && len(rows) == 0 {
+		err = errNoRelay
+	}
 	if err != nil {
 		return HistoryPage{}, fmt.Errorf("list history: %w", err)
 	}
@@ -92,6 +100,8 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		}
 		page.Events = append(page.Events, eventOf(historyRow(row)))
 	}
+	// Numbers below Low were not looked at. The clock gives the position a time, which only an id needs; paging compares seq
+	// and sub.
 	if looked := rows[0]; looked.Low > looked.Oldest {
 		page.More, page.End = true, NewPosition(clock.Now(), looked.Low, 0)
 	}

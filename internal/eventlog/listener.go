@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -42,10 +43,12 @@ const (
 
 // ListenerConfig says where to LISTEN.
 type ListenerConfig struct {
-	// URL of the database, past any transaction-mode pooler.
+	// URL of the database, past any transaction-mode pooler. A pooler accepts LISTEN and gives the session to another client,
+	// so notifications never come.
 	URL string
 
-	// PollFallback is how often the handlers are called while LISTEN is impossible. 500 ms.
+	// PollFallback is how often the handlers are called while LISTEN is impossible. 500 ms. A smaller value costs each idle
+	// node a round of look-ups that often, a larger one delays events and jobs of other nodes.
 	PollFallback time.Duration
 
 	// Waiting reports whether a fetch or a stream of this node waits for events; if not, the handlers are not called
@@ -55,6 +58,7 @@ type ListenerConfig struct {
 
 // Listener owns the node's one LISTEN connection. A notification is only a wake-up, and some may be lost. After every
 // (re)connect, and at intervals while there is no connection, the listener therefore calls all handlers with "".
+// The connection is not of the pool, because a LISTEN lasts as long as its session.
 type Listener struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -65,9 +69,11 @@ type Listener struct {
 	config ListenerConfig
 	status atomic.Value // string
 
+	// listened becomes true with the first connection and stays so: it tells a first connection from a reconnect.
 	listened   atomic.Bool
 	reconnects atomic.Int64
 
+	// mu guards handlers and published. It is released before a handler is called.
 	mu        sync.Mutex
 	handlers  map[string][]func(payload string)
 	published []func(Published)
@@ -92,12 +98,14 @@ func NewListener(archetype *baseservice.Archetype, config ListenerConfig) *Liste
 	}
 	l := baseservice.Init(archetype, &Listener{config: config, handlers: map[string][]func(string){}})
 	l.status.Store(ListenerDegraded)
+	// The listener decodes this payload itself, once for all subscribers. "" decodes to All.
 	l.Handle(channelPublished, func(payload string) { l.dispatchPublished(decodePublished(payload)) })
 	return l
 }
 
 // Handle adds a function that is called with each notification of the channel, and with "" when some may be lost. It must
-// not block. Call Handle before Start.
+// not block. Call Handle before Start. All handlers run on the one goroutine that reads the connection: while one works, no
+// notification is read.
 func (l *Listener) Handle(channel string, f func(payload string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +123,8 @@ func (l *Listener) OnPublished(f func(Published)) {
 // OnWake adds a function that is called when an application has enqueued in SQL.
 func (l *Listener) OnWake(f func()) { l.Handle(channelWake, func(string) { f() }) }
 
-// Status is ListenerOK or ListenerDegraded.
+// Status is ListenerOK or ListenerDegraded. It is stale by at most the time in which a dead connection is noticed; health and
+// the caches of queues and pools ask it.
 func (l *Listener) Status() string { return l.status.Load().(string) }
 
 // Reconnects is how often the listener has connected again.
@@ -123,18 +132,11 @@ func (l *Listener) Reconnects() int64 { return l.reconnects.Load() }
 
 // Start connects in the background.
 func (l *Listener) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := l.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		l.run(ctx)
-	}()
+	service.Run(ctx, &l.BaseStartStop, l.run)
 	return nil
 }
 
+// The pause before the next try doubles while connecting fails and starts anew after a connection that had listened.
 func (l *Listener) run(ctx context.Context) {
 	for pause := minReconnect; ctx.Err() == nil; pause = min(2*pause, maxReconnect) {
 		listened, err := l.listen(ctx)
@@ -151,7 +153,8 @@ func (l *Listener) run(ctx context.Context) {
 	}
 }
 
-// poll calls the handlers at intervals until the next try to connect.
+// poll calls the handlers at intervals until the next try to connect. It calls them at least once, also if until is nearer than
+// PollFallback.
 func (l *Listener) poll(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil && time.Now().Before(until) {
 		serviceutil.CancellableSleep(ctx, min(time.Until(until), l.config.PollFallback))
@@ -174,12 +177,15 @@ func (l *Listener) silence(pooled bool) time.Duration {
 }
 
 // listen keeps a connection until it fails. LISTEN comes first, then the handlers run for what was missed before it.
+// In the other order a notification that is sent between the two would be lost: its event is not yet visible to the handlers'
+// queries, and nobody listens yet.
 func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	conn, pooled, err := l.connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() {
+		// ctx is cancelled when the node stops, so the message that ends the session has a time limit of its own.
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = conn.Close(closing) // an error of Close changes nothing: the connection is given up
@@ -187,6 +193,7 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	if err := l.subscribe(ctx, conn); err != nil {
 		return false, err
 	}
+	// Behind a pooler the status stays degraded, although LISTEN succeeded: notifications may never come.
 	if !pooled {
 		l.status.Store(ListenerOK)
 	}
@@ -235,7 +242,9 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, er
 	return pg.ConnectSession(ctx, config)
 }
 
-// subscribe issues LISTEN.
+// subscribe issues LISTEN. Every channel that has a handler is listened to, so a handler that is added after Start gets
+// notifications only from the next connection on. The simple protocol needs no prepared statement, which not every pooler
+// keeps.
 func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
@@ -262,7 +271,8 @@ func (l *Listener) dispatch(channel, payload string) {
 	}
 }
 
-// dispatchAll calls all handlers, because notifications may be lost.
+// dispatchAll calls all handlers, because notifications may be lost. Handlers must bear calls in vain: after a reconnect and in
+// every round of polling they get one each.
 func (l *Listener) dispatchAll() {
 	l.mu.Lock()
 	channels := make([]string, 0, len(l.handlers))

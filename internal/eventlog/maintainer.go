@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -33,6 +34,7 @@ const (
 	// statsPrune is long because old cron runs are found by reading all kept ones.
 	statsPrune = time.Hour
 
+	// maintainTimeout ends one piece of work, statements included, so that a lock that is never granted does not stop the loop.
 	maintainTimeout = time.Minute
 
 	// floorRows is how many events make it worth to store again where the log begins for readers: what was published since is
@@ -57,13 +59,16 @@ type MaintainerConfig struct {
 	MaxCount int64
 
 	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC, because days are
-	// dropped as a whole.
+	// dropped as a whole. It is used only until KeepDone replaces it; the server replaces it, because queues may keep their
+	// jobs longer.
 	RetentionDone time.Duration
 }
 
 // Maintainer creates partitions before they are needed and drops those out of retention. Every node runs one; locks in the
 // SQL functions let one at a time work. It takes from the relay whether events are written, and seldom queries an idle
-// database.
+// database. What ends or drops a partition does nothing if another node is at it, or if a transaction has held the table for
+// longer than a second; the next run tries again. A node that stops halfway leaves nothing to repair: each statement is a
+// transaction of its own.
 type Maintainer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -75,18 +80,21 @@ type Maintainer struct {
 	q      *dbsqlc.Queries
 	relay  *Relay
 
+	// keepDone returns how long finished jobs are kept; 0 keeps them for ever. It is asked before each drop of a day.
 	keepDone func(ctx context.Context) time.Duration
 
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
 	floorAt    int64 // watermark when the floor was stored
 	room       room
-	prunedAt   time.Time
-	prunedTo   int64 // watermark at that time
-	statsAt    time.Time
+	// prunedAt and prunedTo are set before the run, also for one that fails: a failing run must not be repeated at every look.
+	prunedAt time.Time
+	prunedTo int64 // watermark at that time
+	statsAt  time.Time
 }
 
-// room is what the partitions of PartitionEnsure have room for.
+// room is what the partitions of PartitionEnsure have room for. The zero value makes the first look create partitions, whatever
+// the relay says.
 type room struct {
 	refill int64         // make more when this number is reached: half is used
 	days   time.Duration // from made on for which there are partitions, by the clock of the database
@@ -128,15 +136,7 @@ func (m *Maintainer) KeepDone(f func(ctx context.Context) time.Duration) { m.kee
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := m.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		m.run(ctx)
-	}()
+	service.Run(ctx, &m.BaseStartStop, m.run)
 	return nil
 }
 
@@ -167,6 +167,7 @@ func (m *Maintainer) run(ctx context.Context) {
 	}
 }
 
+// An error stays in the log and stops nothing: each piece of work is due again at a later look.
 func (m *Maintainer) try(ctx context.Context, what string, do func(context.Context) error) {
 	limited, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
@@ -175,6 +176,8 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 	}
 }
 
+// It runs once a process, and again only until it has succeeded. Readers on all nodes see the limits from the next statement
+// on.
 func (m *Maintainer) configure(ctx context.Context) error {
 	err := m.q.EventRetentionConfigure(ctx, interval(m.config.RetentionPeriod), pgtype.Int8{Int64: m.config.MaxCount, Valid: m.config.MaxCount > 0})
 	m.configured = err == nil
@@ -182,18 +185,22 @@ func (m *Maintainer) configure(ctx context.Context) error {
 }
 
 // advanceFloor stores where the log begins for readers, who look only from there on for its exact beginning.
+// Without it readers would still be exact, because ojs.event_floor walks on from the stored place, but each would walk further.
+// Two nodes may run it at once: the update holds only if the place is still the one from which the walk began.
 func (m *Maintainer) advanceFloor(ctx context.Context) error {
 	_, err := repeat(func() (int64, error) { return m.q.EventFloorAdvance(ctx, floorRows) })
 	return err
 }
 
 // ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
-// fails for a number without a partition.
+// fails for a number without a partition. The head is what the relay has read, so numbers that were drawn since are not in it;
+// half of the room is left for them.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
 	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days-now.Sub(m.room.made) < 48*time.Hour ||
 		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
 }
 
+// The end of the days is kept as a distance from the database's clock, because the clock of the node may be wrong.
 func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStatus) error {
 	row, err := m.q.PartitionEnsure(ctx)
 	if err != nil {
@@ -212,6 +219,9 @@ func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 }
 
 // runOnce drops what is out of retention, one partition per transaction, so that no transaction keeps its locks for long.
+// The steps are in this order because a partition is dropped only when the stored floor is behind its last row, and when it is
+// ended: the floor first, then the end of the partition that is being written, then the drops. An error ends the run; what was
+// done before it is committed.
 func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error

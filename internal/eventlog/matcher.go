@@ -1,6 +1,8 @@
 package eventlog
 
 // Matcher applies the filters of a Query to events in memory. It must stay equal to ojs.event_matches in SQL.
+// Streams use it for events in memory, the table is filtered in SQL; a stream that changes from one to the other must not
+// notice. The zero value matches every public event.
 type Matcher struct {
 	query          Query
 	types, sources []string
@@ -17,6 +19,8 @@ func NewMatcher(q Query) (m Matcher, err error) {
 		return m, err
 	}
 	m.query.Queues, m.query.JobTypes = nonEmpty(q.Queues), nonEmpty(q.JobTypes)
+	// Gap rows match only if the caller asked for them. A pattern never matches them, not even *, because they are no type of
+	// an event (docs/reference/events.md, Filters).
 	m.gapRows = q.Internal && len(m.types) == 0
 	for _, t := range m.types {
 		m.gapRows = m.gapRows || q.Internal && t == StateChanged
@@ -27,6 +31,7 @@ func NewMatcher(q Query) (m Matcher, err error) {
 // Match ignores Query.After and Query.Limit.
 func (m *Matcher) Match(e *Event) bool {
 	q := &m.query
+	// The subject comes last: it is the only filter that has to parse the text of the event.
 	switch {
 	case e.Internal && !m.gapRows,
 		len(m.types) > 0 && !anyPattern(m.types, e.Type),

@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
 // partitionSize is the one of ojs.event_partitions_ensure.
@@ -261,4 +264,40 @@ func TestJobsDonePartitionsPrune(t *testing.T) {
 	require.NoError(t, b.pool.QueryRow(t.Context(),
 		"SELECT string_agg(tenant || ' ' || queue || ' ' || state || ' ' || count, ', ' ORDER BY tenant, queue) FROM ojs.tenant_counts").Scan(&list))
 	require.Equal(t, "acme q0 cancelled -1, acme q1 completed -1", list)
+}
+
+// A log that is kept for long has hundreds of partitions. A scan locks the index of each partition that it opens.
+func TestPassOpensFewPartitions(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{GapDelay: -1})
+	b.jump(t, 3*partitionSize-3)
+	b.exec(t, "SELECT ojs.event_partitions_ensure(40)")
+	open := b.open(t, "late")
+	b.exec(t, insertEvent, "a")
+	b.passOver(t)
+	b.relay.scanned = noSnapshot // reads the gap of the open transaction again
+	b.exec(t, insertEvent, "b")
+
+	err := pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		_, err := q.RelayLock(t.Context())
+		require.NoError(t, err)
+		found, err := b.relay.scan(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, found.numbers, 1)
+		require.True(t, found.gaps)
+		_, err = q.RelayPublish(t.Context(), dbsqlc.RelayPublishParams{
+			Watermark: found.watermark, AfterSeq: found.watermark, AfterSub: maxSub, Upto: found.head, Passed: []int64{},
+		})
+		require.NoError(t, err)
+		var opened []string
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT array_agg(l.relation::regclass::text ORDER BY l.relation::regclass::text) FROM pg_locks l JOIN pg_index i ON i.indexrelid = l.relation
+			WHERE l.pid = pg_backend_pid() AND l.relation::regclass::text LIKE 'ojs.events_p%'`).Scan(&opened))
+		require.Equal(t, []string{"ojs.events_p00000001000000_pkey", "ojs.events_p00000001500000_pkey"}, opened)
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, open.Commit(t.Context()))
+	b.passUntil(t, noGaps)
+	require.ElementsMatch(t, []string{"a", "b", "late"}, queues(b.readAll(t)))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// maxPatternBytes bounds a pattern of types (docs/reference/events.md, Filters).
 const maxPatternBytes = 128
 
 // PatternError says that a filter value is invalid. Every reader answers 400 for it.
@@ -28,7 +29,8 @@ var aliases = map[string]string{
 	"job.dead":            ojs.EventJobDiscarded,
 }
 
-// ParseTypePatterns validates type patterns, drops empty ones, and translates aliases.
+// ParseTypePatterns validates type patterns, drops empty ones, and translates aliases. A well-formed pattern that names no type
+// of the catalogue is valid here and matches nothing; webhooks refuse it by themselves.
 func ParseTypePatterns(parameter string, patterns []string) ([]string, error) {
 	parsed := make([]string, 0, len(patterns))
 	for _, p := range patterns {
@@ -46,7 +48,8 @@ func ParseTypePatterns(parameter string, patterns []string) ([]string, error) {
 	return parsed, nil
 }
 
-// ParseSourcePatterns validates source patterns and drops empty ones.
+// ParseSourcePatterns validates source patterns and drops empty ones. Sources contain names that clients chose, so any text is
+// a literal; only a * before the end is refused.
 func ParseSourcePatterns(parameter string, patterns []string) ([]string, error) {
 	parsed := make([]string, 0, len(patterns))
 	for _, p := range patterns {
@@ -93,7 +96,8 @@ func validSegment(s string) bool {
 	return s != ""
 }
 
-// MatchPattern reports whether a valid pattern matches a type or a source.
+// MatchPattern reports whether a valid pattern matches a type or a source. Its result must equal that of LIKE with
+// LikePatterns.
 func MatchPattern(pattern, value string) bool {
 	if prefix, wild := strings.CutSuffix(pattern, "*"); wild {
 		return strings.HasPrefix(value, prefix)
@@ -101,6 +105,7 @@ func MatchPattern(pattern, value string) bool {
 	return pattern == value
 }
 
+// A name may contain _ or %, which LIKE takes for wildcards.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
 // LikePatterns turns valid patterns into operands of LIKE ANY. It never returns nil, which would be NULL in SQL.

@@ -13,11 +13,14 @@ var ErrNotPosition = errors.New("not an event id")
 const (
 	idPrefix = "evt_"
 	idLength = len(idPrefix) + 36
-	maxSub   = 1<<16 - 1
+	// maxSub is the last place behind a number. When it is taken, the relay moves to the next number (publication.skipNumber).
+	maxSub = 1<<16 - 1
 )
 
 // Position is the place of an event in the log, with the event's time, as its id encodes it: a UUIDv7 of the time whose
-// low 62 bits are seq (46) and sub (16). The zero value is before everything.
+// low 62 bits are seq (46) and sub (16). The zero value is before everything. Order is that of Seq and Sub alone. Two positions
+// of one place may differ in their time: those that are made for the end of a page or of the log have the time of a neighbour
+// or of now, and compare as equal through Before, not through ==.
 type Position struct {
 	Seq int64 // number of the row
 	Sub int32 // > 0: committed late and placed behind the row (Seq, 0)
@@ -36,11 +39,11 @@ func placeOf(place int64, t time.Time) Position {
 	return NewPosition(t, place>>16, int32(place&maxSub))
 }
 
-// place is the position as SQL writes one.
+// place is the position as SQL writes one. Seq has 46 bits in an id, so the shift cannot overflow.
 func (p Position) place() int64 { return p.Seq<<16 | int64(p.Sub) }
 
 // ParsePosition reads an event id. Any well-formed id is a position, whether an event has it or not
-// (docs/reference/events.md, Event errors).
+// (docs/reference/events.md, Event errors). It checks the form only; no statement is needed to refuse a malformed cursor.
 func ParsePosition(id string) (Position, error) {
 	if len(id) != idLength || id[:len(idPrefix)] != idPrefix {
 		return Position{}, ErrNotPosition
@@ -91,7 +94,8 @@ func (p Position) Append(b []byte) []byte {
 	return b
 }
 
-// Time is the event's time. It is exact to the microsecond for ids that NewPosition made.
+// Time is the event's time. It is exact to the microsecond for ids that NewPosition made. EventListAfter compares it with the
+// limit of the age, to tell cheaply whether a cursor may have expired.
 func (p Position) Time() time.Time {
 	fraction := int64(p.stamp & 0xfff)
 	return time.UnixMilli(int64(p.stamp >> 16)).Add(time.Duration((fraction*1000+4095)/4096) * time.Microsecond).UTC()

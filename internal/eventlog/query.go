@@ -13,15 +13,17 @@ import (
 
 const (
 	defaultLimit = 100
-	maxTotal     = 10_000
-	maxHistory   = 10_000
+	// maxTotal and maxHistory bound what is counted and listed, because a count reads each row that it counts.
+	maxTotal   = 10_000
+	maxHistory = 10_000
 
 	// maxPageBytes bounds, with one more event, the texts of a page: an event has up to 24 KiB, and a page up to 1 000 events.
 	maxPageBytes = 8 << 20
 )
 
 // Query selects events (docs/reference/events.md, Polling). An event must match every filter, by any value inside it. The
-// zero value selects everything.
+// zero value selects everything. The limits of the number of values and of Limit are those of the transports; here they are not
+// checked.
 type Query struct {
 	After      *Position // exclusive; nil: from the oldest that is kept
 	Types      []string  // patterns and aliases
@@ -56,6 +58,8 @@ type Page struct {
 }
 
 // ExpiredError says that events behind Query.After are outside of the limits of retention: 410 x_cursor_expired.
+// It says nothing about what the filters of the query would have matched: events that were outside of them may be the only ones
+// lost.
 type ExpiredError struct {
 	OldestID   string // empty: nothing is kept
 	OldestTime time.Time

@@ -12,10 +12,12 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication).
+// maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication). A longer wait would make a poll slow while the
+// relay cannot publish; it then answers with what is published.
 const maxCatchUp = 100 * time.Millisecond
 
 // Reader reads published events. All transports use it: a notification is only a wake-up to read the table.
+// It has no state of its own, and any number of goroutines may use it.
 type Reader struct {
 	db        *pg.DB
 	q         *dbsqlc.Queries
@@ -29,6 +31,7 @@ func NewReader(db *pg.DB, relay *Relay) *Reader {
 }
 
 // ListAfter returns events behind a position, oldest first. It fails with a *PatternError or an *ExpiredError.
+// Read-your-writes is not part of it: a transport that promises it calls WaitCaughtUp first.
 func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	ctx, done, err := r.db.Reading(ctx)
 	if err != nil {
@@ -38,7 +41,8 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	return r.listAfter(ctx, query)
 }
 
-// listAfter is ListAfter for the feed, which all streams of the node wait for.
+// listAfter is ListAfter for the feed, which all streams of the node wait for. It takes no share of the pool (pg.DB.Reading),
+// which bounds the reads of clients.
 func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 	f, err := query.filters()
 	if err != nil {
@@ -70,6 +74,8 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 	if page.HasMore {
 		page.End = page.Events[len(page.Events)-1].Position
 	} else {
+		// With a job or a subject the statement finds its rows by an index and looks at all of them, so it has examined the
+		// whole log.
 		looked := int64(math.MaxInt64)
 		if query.JobID == nil && query.Subject == "" {
 			looked = p.AfterPlace>>16 + r.maxLooked
@@ -83,7 +89,9 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 }
 
 // listBehind returns the rows behind a position, at least one, and sets the place in p where they begin. Only a position that may be
-// outside of the limits of retention needs more than one statement.
+// outside of the limits of retention needs more than one statement. The stored beginning may be out of date by what has expired
+// since the maintainer last moved it. The statement says so only if the position is old enough, or far enough from the end, for
+// it to matter; nearly all readers are near the end of the log.
 func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
 	if after == nil {
 		begin, err := r.floor(ctx)
@@ -114,11 +122,15 @@ func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.Even
 	return rows, nil
 }
 
-// list reads one page. There is always a row, for the end of the log, even if no event matches.
+// errNoRelay says that the one row is missing from which every statement about the log begins: somebody has deleted it.
+var errNoRelay = errors.New("ojs.event_relay is empty")
+
+// list reads one page. There is always a row, for the end of the log, even if no event matches. Pages are read in a snapshot of
+// their own each. That is safe, because what is published never changes its place.
 func (r *Reader) list(ctx context.Context, p dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
 	rows, err := r.q.EventListAfter(ctx, p)
 	if err == nil && len(rows) == 0 {
-		err = errors.New("ojs.event_relay is empty")
+		err = errNoRelay
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
@@ -138,7 +150,9 @@ func (r *Reader) floor(ctx context.Context) (dbsqlc.EventFloorRow, error) {
 
 // end is how far a query has examined all published events, matching or not, so that the next one need not read them again, and
 // whether there are later ones. looked is the last number that it looked at. Nothing is added behind an event of that number if
-// there are later numbers: an event that is committed late gets its place at the end of the log.
+// there are later numbers: an event that is committed late gets its place at the end of the log. A position at the end is that
+// of the newest published event, also if it did not match: a reader whose filter matches seldom does not read the same events
+// again.
 func end(looked int64, after *Position, log dbsqlc.EventListAfterRow) (end Position, more bool) {
 	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
 	switch {
@@ -154,6 +168,8 @@ func end(looked int64, after *Position, log dbsqlc.EventListAfterRow) (end Posit
 }
 
 // expired is the error for a position before the beginning of the log. It names the oldest event, from which the client can go on.
+// The statement for the oldest event runs after the one that found the position expired, so the event named may itself expire
+// before the client goes on from it.
 func (r *Reader) expired(ctx context.Context, floor int64) error {
 	oldest, err := r.q.EventGetOldest(ctx)
 	if err != nil {
@@ -169,7 +185,8 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 }
 
 // ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were
-// looked at, counted up to 10 000. It ignores Query.After.
+// looked at, counted up to 10 000. It ignores Query.After. Pages are numbered by offset, so an event that is published between
+// two calls moves the others down: an entry may be shown twice.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
 	if err != nil {
@@ -198,7 +215,8 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	return events, total, nil
 }
 
-// Get returns the event at a position, and whether it has that id. It does not return gap rows.
+// Get returns the event at a position, and whether it has that id. It does not return gap rows. The time is part of an id: with
+// the right place and another time it is not the id of that event.
 func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, bool, error) {
 	rows, err := r.q.EventGet(ctx, position.Seq, position.Sub)
 	if err != nil {
@@ -212,6 +230,7 @@ func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, 
 }
 
 // History returns the published events of a job, oldest first, gap rows included: the first 10 000, or less if they are large.
+// A caller that needs the rest reads it with ListAfter and JobID (docs/reference/events.md, Event history of a job).
 func (r *Reader) History(ctx context.Context, jobID [16]byte) (history []Transition, more bool, err error) {
 	ctx, done, err := r.db.Reading(ctx)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
@@ -28,13 +29,18 @@ type RelayConfig struct {
 	// Tracer makes the spans of passes. nil: none.
 	Tracer *tracing.Tracer
 
-	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all.
+	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all. A longer delay lets slow
+	// transactions keep their place in the order of numbers, at the price of delaying everybody's events; a shorter one makes
+	// more late rows, each of which is written a second time.
 	GapDelay time.Duration
 
 	// Rest is the least time from one pass to the next under load; a pass publishes what has accumulated. 10 ms.
+	// Less rest means more passes with fewer events each, and a pass costs about the same for one event as for twenty.
 	Rest time.Duration
 
 	// PollInterval is how often an idle relay checks for events that were written without waking it. 60 s.
+	// Every commit of a node wakes its relay, and ojs.enqueue wakes all unless it is told not to. Polls find what was written
+	// without waking one, or by a node that stopped before its relay could run.
 	PollInterval time.Duration
 }
 
@@ -56,7 +62,9 @@ func (c RelayConfig) withDefaults() RelayConfig {
 }
 
 // Relay publishes committed events: it moves the watermark, notifies, and keeps the counts. Every node runs one, and a
-// lock in the database lets one at a time work. An idle relay issues one statement per PollInterval.
+// lock in the database lets one at a time work. An idle relay issues one statement per PollInterval. The lock is held for the
+// length of one transaction, so there is no leader: the node whose relay wakes next publishes for all. If a node stops halfway,
+// its transaction is rolled back and the next pass of any node begins at the same watermark.
 type Relay struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -68,11 +76,14 @@ type Relay struct {
 	pool   *pgxpool.Pool
 	span   int64 // numbers a pass reads
 
+	// The three functions are set before Start and called on the running goroutine.
 	hasReaders  func() bool
 	onPublished func()       // or nil
 	onCounts    func(Counts) // or nil
 
-	wake     chan struct{}
+	wake chan struct{}
+	// woken and progress.reached together tell whether what this node has committed is published: reached lags behind woken
+	// until then.
 	woken    atomic.Uint64 // calls of Wake
 	waiting  atomic.Int32  // calls of waitCaughtUp in progress
 	heard    atomic.Int64  // clock.Running when Published was called last
@@ -108,6 +119,7 @@ func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config Relay
 }
 
 // Wake runs a pass soon, because this node or an application in SQL has committed events. It does not block.
+// The number is raised before the signal, so that the pass which takes the signal counts this call.
 func (r *Relay) Wake() {
 	r.woken.Add(1)
 	select {
@@ -116,7 +128,8 @@ func (r *Relay) Wake() {
 	}
 }
 
-// Published records that the relay of some node has published. It does not block.
+// Published records that the relay of some node has published. It does not block. The next rest of this relay begins then,
+// because that pass has published this node's events too.
 func (r *Relay) Published() { r.heard.Store(int64(clock.Running())) }
 
 // SetReaders sets the function that tells whether this node reads the log for somebody, who then waits less for each event.
@@ -129,15 +142,7 @@ func (r *Relay) OnPublished(f func()) { r.onPublished = f }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := r.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		r.run(ctx)
-	}()
+	service.Run(ctx, &r.BaseStartStop, r.run)
 	return nil
 }
 
@@ -165,7 +170,8 @@ func (r *Relay) run(ctx context.Context) {
 	}
 }
 
-// rest lets more events accumulate before the next pass.
+// rest lets more events accumulate before the next pass. It looks again in steps of Rest, because a reader that comes shortens
+// the rest, and the notification of another node extends it.
 func (r *Relay) rest(ctx context.Context, p *pace) {
 	for ctx.Err() == nil {
 		now, heard := time.Now(), clock.Running()-time.Duration(r.heard.Load())
@@ -183,6 +189,7 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	case <-r.wake: // Wake is called after a commit, so this pass reads what was committed
 	default:
 	}
+	// Read before the pass begins: commits that are announced from here on may be invisible to it.
 	woken := r.woken.Load()
 	started := time.Now()
 	// Stop does not cancel a pass that has begun.
@@ -207,6 +214,8 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 }
 
 // drain publishes the last commits of this node before it stops, so that they do not wait for another node's relay.
+// Three passes are enough for what fits into them; the rest is left to the relays of other nodes or to the next start. It does
+// not wait for missing numbers, and gives up after the first error, so that stopping stays fast.
 func (r *Relay) drain(ctx context.Context) {
 	p := pace{config: r.config}
 	for range 3 {
@@ -217,7 +226,8 @@ func (r *Relay) drain(ctx context.Context) {
 	}
 }
 
-// poll is the idle relay's only statement. It reports whether a pass would have work.
+// poll is the idle relay's only statement. It reports whether a pass would have work. An error counts as dirty: the pass that
+// follows fails too and then waits by the rules of pace.
 func (r *Relay) poll(ctx context.Context) (dirty bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
@@ -231,6 +241,7 @@ func (r *Relay) poll(ctx context.Context) (dirty bool) {
 	return row.Dirty
 }
 
+// It forgets first: the state of memory is only valid for the server on which it was read.
 func (r *Relay) failed(ctx context.Context, err error) {
 	r.forget()
 	var pgErr *pgconn.PgError
@@ -246,9 +257,11 @@ func (r *Relay) failed(ctx context.Context, err error) {
 	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.Any("error", err))
 }
 
-// noNotifyTime is how long the relay publishes without notifications after the queue was full.
+// noNotifyTime is how long the relay publishes without notifications after the queue was full. Each try while the queue is full
+// fails a whole pass at its commit, so tries must be rare; every second of it delays what listeners get.
 const noNotifyTime = 10 * time.Second
 
+// It costs one statement for the settings, one scan of all gaps, and a new delay for numbers that are missing.
 func (r *Relay) forget() {
 	r.configured, r.scanned, r.observations = false, noSnapshot, nil
 }

@@ -7,12 +7,15 @@ import (
 	"log/slog"
 )
 
-// Counts are the events that a pass of the relay has published, for metrics.
+// Counts are the events that a pass of the relay has published, for metrics. Each event is published by one relay of the
+// deployment, so the sum over all nodes counts each once, not always on the node that wrote it. A node that stops between the
+// commit of a pass and the report loses the counts of that pass.
 type Counts struct {
 	// Types is the number of events per public type.
 	Types map[string]int64
 
 	// FromSQL are job events that an application wrote in SQL. No node has counted them after its commit.
+	// A node counts the job events of its own commits with more detail (metrics.Changes); these would be missing there.
 	FromSQL []SQLCount
 }
 
@@ -26,6 +29,7 @@ type SQLCount struct {
 // before Start.
 func (r *Relay) OnCounts(f func(Counts)) { r.onCounts = f }
 
+// It reports what it could read before the error.
 func (r *Relay) reportCounts(ctx context.Context, counts passCounts) {
 	if r.onCounts == nil {
 		return
@@ -37,7 +41,8 @@ func (r *Relay) reportCounts(ctx context.Context, counts passCounts) {
 	r.onCounts(c)
 }
 
-// passCounts are the counts in the form that RelayPublish returns.
+// passCounts are the counts in the form that RelayPublish returns. They stay text until the pass has committed, and are parsed
+// only if somebody counts.
 type passCounts struct {
 	types   string // [["type",n],…]
 	fromSQL string // [["type","job_type","queue",n],…]

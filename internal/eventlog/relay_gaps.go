@@ -19,13 +19,15 @@ type observation struct {
 	at    time.Time
 }
 
-// maxObservations bounds the memory; while it is full, numbers drawn later are observed later.
+// maxObservations bounds the memory; while it is full, numbers drawn later are observed later. A pass adds at most one, and
+// those at or below the watermark go, so it is full only while a missing number stops the watermark for many passes.
 const maxObservations = 32
 
 // observations are in ascending order of all three members.
 type observations []observation
 
-// record adds the head of a scan and forgets what is below the watermark.
+// record adds the head of a scan and forgets what is below the watermark. A head that is no higher than the last one adds
+// nothing: the older observation has waited longer.
 func (o *observations) record(watermark, head int64, now time.Time) {
 	*o = slices.DeleteFunc(*o, func(old observation) bool { return old.head <= watermark })
 	if head <= watermark || len(*o) == maxObservations || len(*o) > 0 && (*o)[len(*o)-1].head >= head {
@@ -34,7 +36,8 @@ func (o *observations) record(watermark, head int64, now time.Time) {
 	*o = append(*o, observation{head: head, at: now})
 }
 
-// bind completes the observations without a bound with a transaction id drawn now.
+// bind completes the observations without a bound with a transaction id drawn now. The id must be drawn after the scan whose
+// head was recorded. One id serves all of them: a higher bound is only waited for longer.
 func (o observations) bind(bound int64) {
 	for i := range o {
 		if o[i].bound == 0 {
@@ -55,7 +58,8 @@ type decision struct {
 }
 
 // decide accepts numbers in order: visible ones, missing ones that were rolled back, and missing ones that have been
-// waited for long enough. It stops at the first other one.
+// waited for long enough. It stops at the first other one. A number that was rolled back needs no row in event_gaps. A passed
+// one gets one, because its row may still appear and must then be found.
 func (o observations) decide(found scan, now time.Time, delay time.Duration) decision {
 	d := decision{upto: found.watermark}
 	var rolledBack, due int64 // missing numbers up to these were rolled back, or may be passed over

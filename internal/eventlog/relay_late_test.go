@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -51,6 +52,34 @@ func TestRelayLate(t *testing.T) {
 		require.Equal(t, []string{"before", "late"}, queues(b.readAll(t)))
 		b.publishAll(t)
 		require.Equal(t, []string{"before", "late", "after"}, queues(b.readAll(t)))
+	})
+
+	// A number that is passed over, and a row that is moved, count once for the tenant.
+	t.Run("CountsForItsTenant", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		insert := `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, from_state, to_state)
+			SELECT 'job.started', 'api', clock_timestamp(), gen_random_uuid(), 'test', 'q', l, 'available', 'active'
+			FROM unnest(ARRAY['acme', 'acme/k', '/k', 'other', '']) l`
+		late, err := b.pool.Begin(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = late.Rollback(context.Background()) })
+		_, err = late.Exec(t.Context(), insert)
+		require.NoError(t, err)
+		counted := func() (list string) {
+			require.NoError(t, b.pool.QueryRow(t.Context(),
+				"SELECT COALESCE(string_agg(tenant || ' ' || queue || ' ' || state || ' ' || count, ', ' ORDER BY tenant, state), '') FROM ojs.tenant_counts").Scan(&list))
+			return list
+		}
+		b.exec(t, insertEvent, "a")
+		b.passOver(t)
+		require.Empty(t, counted(), "events without a lane")
+		b.exec(t, insert)
+		b.passOver(t)
+		require.Equal(t, "acme q active 2, acme q available -2, other q active 1, other q available -1", counted())
+		require.NoError(t, late.Commit(t.Context()))
+		b.publishAll(t)
+		require.Equal(t, "acme q active 4, acme q available -4, other q active 2, other q available -2", counted())
 	})
 
 	// The snapshot's xmax is the last ended xid plus one: the transaction with the missing number may be at or above it.

@@ -15,7 +15,8 @@ const (
 )
 
 // pace decides when the relay runs the next pass by itself. Commits of its own node wake it earlier, but never before the
-// rest after a pass is over.
+// rest after a pass is over. It belongs to the running goroutine. ended uses the node's clock, but only differences on this
+// node are computed.
 type pace struct {
 	config RelayConfig
 	ended  time.Time     // of the latest pass
@@ -31,7 +32,8 @@ type pace struct {
 //
 // heard is when a relay of any node last notified. That pass has published the commits of this node too, so it counts like one
 // of this relay: nodes share the passes. The random part keeps them from waking together. The rest is bounded, because callers
-// of this node wait for a pass of its own relay.
+// of this node wait for a pass of its own relay. The last bound counts from this relay's own pass: a notification of other
+// nodes may put it off, but by maxRest at most.
 func (p *pace) restLeft(heard, now time.Time, readers bool) time.Duration {
 	rest := max(p.config.Rest, restFactor*p.took)
 	if readers {
@@ -48,7 +50,8 @@ func (p *pace) restLeft(heard, now time.Time, readers bool) time.Duration {
 	return until.Sub(now)
 }
 
-// next takes the outcome of a pass and how long it took.
+// next takes the outcome of a pass and how long it took. An error, a lock that was taken and an open gap each have a count of
+// their own, and any other outcome sets all to zero.
 func (p *pace) next(done pass, err error, took time.Duration) time.Duration {
 	p.idle = false
 	p.ended, p.took, p.jitter = time.Now(), took, 1+rand.Float64()/4

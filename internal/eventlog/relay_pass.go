@@ -13,15 +13,18 @@ import (
 )
 
 const (
-	// maxNumbers is how many numbers a pass reads; RelayPublish has it as its LIMIT.
+	// maxNumbers is how many numbers a pass reads; RelayPublish has it as its LIMIT. A larger pass would hold the lock, and the
+	// row that retention waits for, longer, and delay its first event until its last is counted.
 	maxNumbers = 5000
 	// noSnapshot makes RelayScan read all gaps: every horizon is above it.
 	noSnapshot = "1:1:"
-	// passTimeout is far above what a pass takes; it ends one that hangs.
+	// passTimeout is far above what a pass takes; it ends one that hangs. The same limit stands in RelayLock as
+	// statement_timeout, for a node that has vanished.
 	passTimeout = 10 * time.Second
 )
 
-// scan is one snapshot of the log (RelayScan).
+// scan is one snapshot of the log (RelayScan). numbers, head and the gaps come from one snapshot. What commits later is not in
+// it, even if the pass publishes after that commit.
 type scan struct {
 	snapshot   string
 	xmin       int64 // every transaction below it has ended
@@ -35,7 +38,7 @@ type scan struct {
 	lastSub    int32   // the last place taken at the watermark
 }
 
-// pass is what one run of the relay found and did.
+// pass is what one run of the relay found and did. The zero value is a pass that did nothing, because another one has the lock.
 type pass struct {
 	locked    bool // false: another relay, retention or reset has the lock
 	watermark int64
@@ -49,7 +52,8 @@ type pass struct {
 	counts    passCounts    // set if published is
 }
 
-// caughtUp reports whether all that was visible to the pass is published.
+// caughtUp reports whether all that was visible to the pass is published. Open gaps do not count: their transactions have not
+// committed. Once one has, the next scan finds a late row, and more is set.
 func (p *pass) caughtUp() bool { return p.locked && !p.more && p.wait == 0 }
 
 // errLogLocked says that retention or reset has locked the log.
@@ -57,7 +61,8 @@ var errLogLocked = errors.New("the log is locked by retention or reset")
 
 // runOnce publishes what may be published, in one short READ COMMITTED transaction of two round trips if no number is
 // missing. The lock serialises the relays of all nodes, and every statement after it reads what earlier holders of the lock
-// wrote.
+// wrote. If the connection breaks at the commit, the pass may have published or not. Either way the next scan reads the
+// watermark anew.
 func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
@@ -78,7 +83,9 @@ func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	return done, err
 }
 
-// transaction is one pass. It leaves the transaction open if there is nothing to commit.
+// transaction is one pass. It leaves the transaction open if there is nothing to commit. The scan is sent together with the
+// lock, before it is known whether the lock was taken: that saves a round trip in every pass, and costs a scan in vain when
+// another relay works.
 func (r *Relay) transaction(ctx context.Context, conn *pgx.Conn) (pass, error) {
 	var locked bool
 	var found scan
@@ -116,7 +123,7 @@ func (r *Relay) transaction(ctx context.Context, conn *pgx.Conn) (pass, error) {
 	return p.done, nil
 }
 
-// configure stores how events are shown, once.
+// configure stores how events are shown, once. A later start of a node with another name changes it for all nodes.
 func (r *Relay) configure(ctx context.Context) error {
 	if r.configured {
 		return nil

@@ -21,7 +21,8 @@ type publication struct {
 	done  pass
 }
 
-// run commits what it has written. If there is nothing to write it leaves the transaction open.
+// run commits what it has written. If there is nothing to write it leaves the transaction open. Late rows come first, and
+// alone: they must be published before anything that the same scan shows as new.
 func (p *publication) run(ctx context.Context) error {
 	if len(p.found.late) > 0 {
 		return p.publishLate(ctx)
@@ -34,11 +35,13 @@ func (p *publication) run(ctx context.Context) error {
 	switch {
 	case d.upto > p.found.watermark:
 		return p.publishNext(ctx, d)
+	// Nothing is published, but the rows of gaps that are over must go: only a claim deletes them.
 	case len(p.found.rolledBack) > 0:
 		if _, err := p.claim(ctx); err != nil {
 			return err
 		}
 		return p.commit(ctx)
+	// The observation of this scan needs a bound, or no later pass could take the missing number for a rolled back one.
 	default:
 		return p.bind(ctx)
 	}
@@ -46,7 +49,8 @@ func (p *publication) run(ctx context.Context) error {
 
 // claim locks the log against retention and reset, and deletes the gaps of transactions that were rolled back. It must come
 // after the scan and before the first write: the bound that it returns is above the transaction ids of all that the scan
-// shows. A pass without gaps needs no claim of its own, because RelayPublish makes one.
+// shows. A pass without gaps needs no claim of its own, because RelayPublish makes one. The watermark is compared with that of
+// the scan, because a reset may have committed in between.
 func (p *publication) claim(ctx context.Context) (bound string, err error) {
 	row, err := p.q.RelayClaim(ctx)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.Watermark != p.found.watermark {
@@ -65,6 +69,7 @@ func (p *publication) claim(ctx context.Context) (bound string, err error) {
 }
 
 // commit ends a pass whose writes have been sent. Those that publish rows send the commit with the statement (publishRows).
+// These wait for the disk as every commit does; see RelayPublish for those that do not.
 func (p *publication) commit(ctx context.Context) error {
 	if err := pg.Pipeline(ctx, p.conn, pg.Commit); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -72,7 +77,8 @@ func (p *publication) commit(ctx context.Context) error {
 	return nil
 }
 
-// bind completes the observation of a pass that writes nothing.
+// bind completes the observation of a pass that writes nothing. The id that is drawn makes this transaction one that has to be
+// ended; runOnce rolls it back.
 func (p *publication) bind(ctx context.Context) error {
 	if !p.relay.observations.unbound() {
 		return nil
@@ -153,7 +159,8 @@ func (p *publication) publishNext(ctx context.Context, d decision) error {
 	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed, Durable: durable})
 }
 
-// publishRows publishes and commits.
+// publishRows publishes and commits. No row comes back if retention or reset has locked the row of the relay, or has moved the
+// watermark; then nothing was written.
 func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublishParams) error {
 	params.Watermark = p.found.watermark
 	params.NoNotify = p.relay.Time.Now().Before(p.relay.noNotifyUntil)

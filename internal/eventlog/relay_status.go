@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// RelayStatus is how far a relay has come, for health and metrics.
+// RelayStatus is how far a relay has come, for health and metrics. Watermark is that of this node's last pass that had the
+// lock, or of its last poll, and Head that of the last such pass; another node may have published since.
 type RelayStatus struct {
 	Watermark int64         // published up to here
 	Head      int64         // the highest number that a pass has read
@@ -15,6 +16,7 @@ type RelayStatus struct {
 	Err       error         // of the last pass
 }
 
+// mu guards behind and err. behind is when the first pass ran that did not catch up; zero: the latest one did.
 type relayStatus struct {
 	watermark, head atomic.Int64
 
@@ -24,7 +26,8 @@ type relayStatus struct {
 }
 
 // record keeps since when the relay is behind. Only a pass that catches up ends that: one that publishes something may still be slower
-// than the writers.
+// than the writers. A pass that found the lock taken counts as behind until a later one catches up: it does not know what the
+// other relay publishes.
 func (s *relayStatus) record(done pass, err error) {
 	if done.locked {
 		s.watermark.Store(done.watermark)
@@ -52,7 +55,8 @@ func (r *Relay) Status() RelayStatus {
 	return s
 }
 
-// progress is the number of calls of Wake whose events are published. WaitCaughtUp waits for it.
+// progress is the number of calls of Wake whose events are published. WaitCaughtUp waits for it. mu guards changed. reached
+// only grows: one goroutine calls reach, with numbers that it has read from a counter.
 type progress struct {
 	reached atomic.Uint64
 
@@ -82,6 +86,7 @@ func (p *progress) next() <-chan struct{} {
 }
 
 // waitCaughtUp waits for a pass that started after the last commit of this node and published all that was visible to it.
+// While it waits, the relay rests less (Relay.rest).
 func (r *Relay) waitCaughtUp(ctx context.Context) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)

@@ -3,6 +3,8 @@ package eventlog
 import "sync/atomic"
 
 // StreamCounter counts the streams of one transport of this node, for metrics. Its zero value is ready.
+// The transports count connections, subscriptions count what they read and drop. The numbers are read without a lock, so they
+// may be of slightly different moments.
 type StreamCounter struct {
 	open, catchingUp, dropped atomic.Int64
 }
@@ -31,6 +33,7 @@ type Stream struct {
 // Close ends the count of the connection. Close its subscriptions first.
 func (s *Stream) Close() { s.counter.open.Add(-1) }
 
+// A nil stream is one that nobody counts.
 func (s *Stream) countDropped(n int) {
 	if s != nil {
 		s.counter.dropped.Add(int64(n))
@@ -41,6 +44,7 @@ func (s *Stream) countDropped(n int) {
 func (s *Subscription) CountIn(stream *Stream) { s.stream = stream }
 
 // setReadingTable counts a connection as catching up while at least one of its subscriptions reads from the table.
+// It is called on every step, so that it must cost nothing when nothing changes.
 func (s *Subscription) setReadingTable(now bool) {
 	if s.stream == nil || s.readingTable == now {
 		return

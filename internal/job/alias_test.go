@@ -213,14 +213,14 @@ func TestParseWhen(t *testing.T) {
 		"2026-05-04T03:02:01.5+0530": "2026-05-03T21:32:01.5Z", "2026-05-04T03:02:01-05": "2026-05-04T08:02:01Z", "2026-05-04T03:02Z": "2026-05-04T03:02:00Z", "2026-05-04T03:02+0200": "2026-05-04T01:02:00Z",
 		"20260504T030201Z": "2026-05-04T03:02:01Z", "20260504T030201.123456789+0530": "2026-05-03T21:32:01.123456Z", "20260504T0302-0030": "2026-05-04T03:32:00Z", "20260504T030201+02:00": "2026-05-04T01:02:01Z",
 	} {
-		w, ok := ParseWhen(text)
+		w, ok := parseWhen(text)
 		require.True(t, ok, text)
 		require.False(t, w.Relative)
 		require.True(t, w.Set)
 		require.Equal(t, want, w.At.UTC().Format(time.RFC3339Nano), text)
 	}
 	for text, want := range map[string]time.Duration{"+PT5S": 5 * time.Second, "PT5M": 5 * time.Minute, "5m": 5 * time.Minute, "+1.5s": 1500 * time.Millisecond, "PT0S": 0, "P1D": 24 * time.Hour} {
-		w, ok := ParseWhen(text)
+		w, ok := parseWhen(text)
 		require.True(t, ok, text)
 		require.Equal(t, When{Set: true, Relative: true, In: want}, w)
 	}
@@ -232,7 +232,7 @@ func TestParseWhen(t *testing.T) {
 		"2026-05-04T03:02:01+24:00", "2026-05-04T03:02:01+02:60", "2026-05-04T03:02:01 Z", " 2026-05-04T03:02:01Z", "26-05-04T03:02:01Z", "2026-05-04T03:02:01Z\x00",
 		"++PT5S", "+-PT5S", "-PT5S", "+", "P", "+P36501D", "PT", "5", "-5s", "+2026-05-04T03:02:01Z",
 	} {
-		_, ok := ParseWhen(text)
+		_, ok := parseWhen(text)
 		require.False(t, ok, text)
 	}
 }

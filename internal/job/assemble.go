@@ -14,7 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// policies checks what answers 422: the spec version and the retry policy.
+// policies checks what answers 422: the spec version and the retry policy. They come last because they answer another status: a
+// body that has a field of the wrong kind as well is a 400, and says nothing of the policy (docs/reference/http.md, Check
+// order).
 func (d *decoder) policies(j *Job) {
 	if g := d.pick(specversionAttr); g.value != nil {
 		if text, _ := d.text(g); !ValidVersion(text) {
@@ -22,8 +24,11 @@ func (d *decoder) policies(j *Job) {
 			return
 		}
 	}
+	// Both are picked before the policy is parsed, because the queue's policy is only needed if there is something to parse or
+	// to inherit.
 	g, shortcut := d.pick(retryAttr, retryPolicyAttr), d.pick(maxAttemptsAttr)
 	base, inherited := d.baseRetry(j.Queue)
+	// Most jobs send neither, so nothing is parsed and nothing stored: NULL in the column retry stands for the default policy.
 	if g.value == nil && shortcut.value == nil && !inherited {
 		j.MaxAttempts = base.MaxAttempts
 		return
@@ -44,11 +49,13 @@ func (d *decoder) policies(j *Job) {
 		}
 	}
 	j.MaxAttempts = p.MaxAttempts
+	// max_attempts has a column of its own, so a policy that differs in it alone is not stored either.
 	if !p.IsDefault() {
 		j.Retry = p.Encode()
 	}
 }
 
+// The policy of the queue is copied into the job. A later change of the queue does not change jobs that wait already.
 func (d *decoder) baseRetry(queue string) (p retry.Policy, inherited bool) {
 	if d.lim.QueueRetry != nil {
 		if p, ok := d.lim.QueueRetry(queue); ok {
@@ -58,6 +65,7 @@ func (d *decoder) baseRetry(queue string) (p retry.Policy, inherited bool) {
 	return retry.Default(), false
 }
 
+// Outside of a policy, max_attempts counts only if the policy has none (docs/reference/retries.md, Policy).
 func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
 	if g.value == nil {
 		return otherwise, nil
@@ -70,7 +78,9 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 	return n, nil
 }
 
-// assemble copies everything that is kept into one new buffer.
+// assemble copies everything that is kept into one new buffer. The job must not point into the request, whose bytes may be used
+// again while the job waits for its flush. One buffer for all parts is one allocation a job; clipped slices keep an append to
+// one part from writing into the next.
 func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job, *ojs.Error) {
 	buf := make([]byte, 0, size)
 	cut := func() []byte { // what has been appended since the last cut; nil if nothing
@@ -85,15 +95,19 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 	j.Args = cut()
 	buf = appendMeta(buf, metaSources)
 	j.Meta = cut()
+	// The size can only be known after merging the sources and dropping white space, so this is the last stage of all.
 	if len(j.Meta) > d.lim.Meta() {
 		return nil, ojs.ErrTooLarge("meta", d.lim.Meta(), len(j.Meta))
 	}
+	// The tenant of the caller goes into meta after the check of its size: what the server adds itself is never refused.
 	if err := d.tenant(j); err != nil {
 		return nil, err
 	}
 	buf = d.appendExtra(buf, j)
 	j.Extra = cut()
+	// After the tenant, because that may replace meta.
 	j.TraceID = TraceID(j.Meta)
+	// A job names the version of its schema by an attribute that is not known otherwise; most jobs have none.
 	if len(d.unknown.list) > 0 {
 		j.SchemaVersion = d.schemaVersion()
 	}
@@ -101,6 +115,8 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 }
 
 // appendExtra appends the object of Job.Extra; nothing if it would be empty. timeout comes first, for WithoutTimeout.
+// It echoes what was sent under the canonical name, not what the server made of it. Times that are relative are left out: the
+// store adds what they resolve to by the clock of the database.
 func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	if !d.has(timeAttrs|durationAttrs|labelAttrs) && len(d.unknown.list) == 0 {
 		return b
@@ -122,6 +138,8 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	if g := d.pick(expiresAtAttr); g.value != nil && !j.ExpiresAt.Relative {
 		b = appendAttr(b, expiresAtAttr, d.json(g))
 	}
+	// The policies are shown as they were sent, not as they were merged, so that a client finds its own words again. What
+	// applies is in columns.
 	b = d.appendVerbatim(b, retryAttr, retryPolicyAttr)
 	b = d.appendVerbatim(b, uniqueAttr)
 	b = d.appendVerbatim(b, uniqueKeyAttr)
@@ -137,6 +155,7 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	return dropEmpty(append(b, '}'), start)
 }
 
+// The first attribute of the list is the canonical name; the value is that of the name that won.
 func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 	if g := d.pick(attrs...); g.value != nil {
 		return appendAttr(b, attrs[0], g.value)
@@ -144,6 +163,7 @@ func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 	return b
 }
 
+// The values were checked by durations, so an error cannot occur here.
 func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
 	for _, a := range attrs {
 		if g := d.pick(a); g.value != nil {
@@ -162,6 +182,7 @@ func appendInt(b []byte, a attr, n int64) []byte {
 	return strconv.AppendInt(appendName(b, a), n, 10)
 }
 
+// b must end with the brace or a member of the object that is being written.
 func appendName(b []byte, a attr) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')
@@ -171,11 +192,13 @@ func appendName(b []byte, a attr) []byte {
 
 // WithoutTimeout gives Job.Extra as FETCH shows it: the JS worker reads `timeout`, which is in seconds, as milliseconds
 // (docs/reference/jobs.md, Attributes). Whoever writes extra puts that member first, so that it costs nothing to find.
+// Only the answer to a fetch leaves it out. timeout_ms stays, and says the same.
 func WithoutTimeout(extra []byte) []byte {
 	if !bytes.HasPrefix(extra, []byte(`{"timeout":`)) {
 		return extra
 	}
 	_, rest, more := bytes.Cut(extra, []byte(","))
+	// The object had no other member, which is as good as no object.
 	if !more {
 		return nil
 	}

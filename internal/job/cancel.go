@@ -8,13 +8,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// CancelRequest is the optional body of POST /admin/jobs/{id}/cancel.
+// CancelRequest is the optional body of POST /admin/jobs/{id}/cancel. By counts only if neither a key nor the header
+// X-OJS-Actor names the caller (docs/reference/events.md, Payloads).
 type CancelRequest struct {
 	By     string // who cancels, as the client says; "": not sent
 	Reason string
 }
 
-// DecodeCancel reads the body. None is like {}.
+// DecodeCancel reads the body. None is like {}. A wrong type of a member is refused: a reason that is not recorded would be
+// missed later.
 func DecodeCancel(raw []byte) (CancelRequest, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return CancelRequest{}, nil

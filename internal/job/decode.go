@@ -25,7 +25,8 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	return decodeValid(v, lim)
 }
 
-// DecodeItem is DecodeJob for an element that SplitBatch gave.
+// DecodeItem is DecodeJob for an element that SplitBatch gave. The limit holds for each element; the whole body has a limit of
+// its own, which the transport checks.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
 		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(item))
@@ -38,19 +39,24 @@ func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 }
 
 // decoder holds one job while its attributes are sorted and checked. Pooled: it is 2 KiB that every request needs.
+// Each field is set by every use or emptied by release: one that is forgotten would carry values from one client's job into
+// another's.
 type decoder struct {
 	lim      Limits
 	top, opt place // known attributes
 	unknown  unknowns
 	typed    map[attr]*typed   // values that a transport has read; nil: everything was sent as JSON
 	metas    [4]jsontext.Value // backs the list of metaSources
-	deep     bool              // nesting has to be looked at
+	// deep is false if the body has too few brackets for any value to be nested too deeply; then no attribute is measured. A
+	// transport that does not send JSON sets it.
+	deep     bool // nesting has to be looked at
 	problems payload.Problems
 	policy   *ojs.Error // the first 422
 }
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
+// v has been checked as JSON; everything below relies on that and reads without looking for errors.
 func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
@@ -65,6 +71,7 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 func (d *decoder) release() {
 	list := d.unknown.list
 	clear(list)
+	// A list that one job made long would otherwise stay in the pool for ever.
 	if cap(list) > 4*indexFrom {
 		list = nil
 	}
@@ -77,12 +84,14 @@ func (d *decoder) release() {
 }
 
 // place holds the attributes found at the top level or in options. The bits spare a look at thirty absent ones.
+// have is the truth: clear resets only the values whose bit is set.
 type place struct {
 	values [attrCount]jsontext.Value // nil: absent or null
 	have   attrSet
 }
 
-// put keeps the last of equal names; null takes the attribute back.
+// put keeps the last of equal names; null takes the attribute back. That is the rule for repeated names everywhere
+// (docs/reference/jobs.md, JSON).
 func (p *place) put(a attr, v jsontext.Value) {
 	if rawjson.IsNull(v) {
 		p.values[a], p.have = nil, p.have&^a.bit()
@@ -98,7 +107,8 @@ func (p *place) clear() {
 	p.have = 0
 }
 
-// sort puts every member in its place.
+// sort puts every member in its place. The members of options come after all others, wherever options stands in the object:
+// they win over the top level, except for names that are unknown (docs/reference/jobs.md, Accepted names).
 func (d *decoder) sort(v jsontext.Value) {
 	for literal, value := range rawjson.Members(v) {
 		name := rawjson.Name(literal)
@@ -113,7 +123,8 @@ func (d *decoder) sort(v jsontext.Value) {
 	d.sortOptions()
 }
 
-// sortOptions puts the members of options in their place.
+// sortOptions puts the members of options in their place. A null or absent options is not there at all. What is no object is a
+// problem like any other, and the top-level members count.
 func (d *decoder) sortOptions() {
 	options := d.top.values[optionsAttr]
 	if options == nil {
@@ -123,6 +134,7 @@ func (d *decoder) sortOptions() {
 		d.problems.Add(ojs.KindInvalidPayload, "options", "$.options", "an object", options)
 		return
 	}
+	// From here on a name that the top level has is not replaced.
 	d.unknown.lift()
 	for literal, value := range rawjson.Members(options) {
 		name := rawjson.Name(literal)
@@ -136,7 +148,8 @@ func (d *decoder) sortOptions() {
 }
 
 // job checks the attributes in their documented order (docs/reference/jobs.md, Attributes) and builds the result. size is about
-// what the kept parts have in all.
+// what the kept parts have in all. A problem of one attribute does not end the checks; the first problem found is that of the
+// answer's message, so the order of these calls can be seen by clients.
 func (d *decoder) job(size int) (*Job, *ojs.Error) {
 	j := &Job{Queue: "default"}
 	d.identity(j)
@@ -154,9 +167,11 @@ func (d *decoder) job(size int) (*Job, *ojs.Error) {
 		d.rateLimit(j)
 	}
 	d.unknownDepth()
+	// From here on the attributes are known to be of the right kind, and what follows does not check them again.
 	if err := d.problems.Err(); err != nil {
 		return nil, err
 	}
+	// Only now, because a policy that cannot be used is reported by itself and not among the problems of fields.
 	d.policies(j)
 	if d.policy != nil {
 		return nil, d.policy
@@ -179,6 +194,7 @@ func (g given) path() string {
 }
 
 // pick finds the first of the attributes that is present, in options first, then at the top level. Losers are forgotten.
+// The weaker names are not checked either: a wrong value that nobody uses is no error (docs/reference/jobs.md, Accepted names).
 func (d *decoder) pick(attrs ...attr) given {
 	for _, a := range attrs {
 		if d.opt.have&a.bit() != 0 {
@@ -193,6 +209,21 @@ func (d *decoder) pick(attrs ...attr) given {
 	return given{attr: attrs[0]}
 }
 
+// pickObject is pick for an attribute that must be an object; false: there is none, or it was refused.
+func (d *decoder) pickObject(a attr) (g given, there bool) {
+	g = d.pick(a)
+	switch {
+	case g.value == nil:
+	case g.value[0] != '{':
+		d.refuse(ojs.KindInvalidPayload, g, "an object")
+	case d.tooDeep(g.value):
+		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+	default:
+		there = true
+	}
+	return g, there
+}
+
 // has reports whether any of the attributes is present.
 func (d *decoder) has(set attrSet) bool { return (d.top.have|d.opt.have)&set != 0 }
 
@@ -201,6 +232,7 @@ func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
 	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, d.json(g))
 }
 
+// A nil value, of an attribute that was not sent, is not too deep.
 func (d *decoder) tooDeep(v jsontext.Value) bool {
 	return d.deep && rawjson.Depth(v) > d.lim.Depth()
 }

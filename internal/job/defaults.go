@@ -11,7 +11,8 @@ import (
 )
 
 // Defaults are what a workflow gives to each of its jobs: options that hold where the job has none of that name, and members of
-// meta that it gets if it lacks them. They are sorted once, because a workflow may have 10 000 jobs.
+// meta that it gets if it lacks them. They are sorted once, because a workflow may have 10 000 jobs. A Defaults is not changed
+// after it was made: With and Under give new ones, so nested workflows can share the outer ones.
 type Defaults struct {
 	options []payload.Member
 	meta    []payload.Member
@@ -20,10 +21,12 @@ type Defaults struct {
 // MaxDefaults is how many options a workflow may give to its jobs: each of the jobs compares them with its own.
 const MaxDefaults = 256
 
-// inheritedMeta are the members of a workflow's meta that its jobs get.
+// inheritedMeta are the members of a workflow's meta that its jobs get. Other members of a workflow's meta are its own business
+// and would only make its jobs larger.
 var inheritedMeta = map[string]bool{"tenant_id": true, "trace_id": true, "traceparent": true, "tracestate": true}
 
-// NewDefaults reads the options and the meta of a workflow, valid objects or nil.
+// NewDefaults reads the options and the meta of a workflow, valid objects or nil. The objects must have been checked as JSON.
+// The result points into them.
 func NewDefaults(options, meta jsontext.Value) Defaults {
 	var d Defaults
 	d.options = distinctMembers(options, func(string) bool { return true })
@@ -31,7 +34,8 @@ func NewDefaults(options, meta jsontext.Value) Defaults {
 	return d
 }
 
-// distinctMembers gives the members that are not null, compact; of equal names the last.
+// distinctMembers gives the members that are not null, compact; of equal names the last. Values are made compact here, once,
+// instead of in each job that gets them.
 func distinctMembers(object jsontext.Value, wanted func(string) bool) []payload.Member {
 	if object == nil {
 		return nil
@@ -55,7 +59,7 @@ func distinctMembers(object jsontext.Value, wanted func(string) bool) []payload.
 // Len is the number of options.
 func (d Defaults) Len() int { return len(d.options) }
 
-// Has reports whether there is a default for an option.
+// Has reports whether there is a default for an option. Package workflow asks it before it adds an option of its own.
 func (d Defaults) Has(option string) bool {
 	for _, m := range d.options {
 		if string(m.Name) == option {
@@ -65,14 +69,15 @@ func (d Defaults) Has(option string) bool {
 	return false
 }
 
-// With adds one option.
+// With adds one option. Clip makes append copy the list: the receiver may be shared.
 func (d Defaults) With(option string, value jsontext.Value) Defaults {
 	literal := payload.Quote(option)
 	d.options = append(slices.Clip(d.options), payload.Member{Name: []byte(option), Literal: literal, Value: value})
 	return d
 }
 
-// Under gives the defaults of a nested workflow: its own, then those of the outer one.
+// Under gives the defaults of a nested workflow: its own, then those of the outer one. The inner workflow wins, option by
+// option.
 func (d Defaults) Under(outer Defaults) Defaults {
 	var own sentNames
 	for _, m := range d.options {
@@ -108,7 +113,9 @@ func missingMeta(inherited []payload.Member, has func(name string) bool) (missin
 	return missing
 }
 
-// sentNames are the attributes that an object has, each with its other names.
+// sentNames are the attributes that an object has, each with its other names. It answers the question whether a default may be
+// added: never if the job says something about the same setting, under whatever name, because options win over the top level
+// and a default in options would beat the job's own value.
 type sentNames struct {
 	attrs   attrSet
 	unknown map[string]bool
@@ -149,13 +156,15 @@ func (s *sentNames) has(name []byte) bool {
 }
 
 // Apply gives the enqueue object of a job as it is with these defaults, compact. item must be a valid object; its members for
-// which drop answers true are left out.
+// which drop answers true are left out. The result is decoded like a job that a client sends, so a default that is not valid is
+// refused there, with the place of the job that got it.
 func (d Defaults) Apply(item jsontext.Value, drop func(name string) bool) []byte {
 	var sent sentNames
 	options, meta := payload.Present(payload.Find(item, "options")), payload.Present(payload.Find(item, "meta"))
 	b := append(make([]byte, 0, len(item)+64), '{')
 	for literal, value := range rawjson.Members(item) {
 		name := rawjson.Name(literal)
+		// Both are written at the end, with what they inherit.
 		if text := string(name); text == "options" || text == "meta" || drop(text) {
 			continue
 		}
@@ -174,6 +183,7 @@ func (d Defaults) Apply(item jsontext.Value, drop func(name string) bool) []byte
 }
 
 // appliedOptions gives the options of a job; what is no object stays, so that it is refused where the client sent it.
+// sent must have the top-level names of the job already.
 func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) jsontext.Value {
 	if len(d.options) == 0 || options != nil && options[0] != '{' {
 		return options
@@ -191,6 +201,7 @@ func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) 
 		if sent.has(m.Name) {
 			continue
 		}
+		// A policy is inherited whole or not at all, but for the number of attempts.
 		if a := attrsByName[string(m.Name)]; a == retryAttr || a == retryPolicyAttr {
 			m.Value = withAttempts(m.Value, sent, item, options)
 		}
@@ -200,6 +211,8 @@ func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) 
 }
 
 // withAttempts lets max_attempts of a job win over that of the policy it inherits; in one object it would lose.
+// In an object retry, max_attempts wins over the shortcut beside it. A job that sends only the shortcut would lose it to the
+// policy of its workflow.
 func withAttempts(policy jsontext.Value, sent *sentNames, item, options jsontext.Value) jsontext.Value {
 	if sent.attrs&maxAttemptsAttr.bit() == 0 || policy[0] != '{' {
 		return policy
@@ -216,7 +229,8 @@ func withAttempts(policy jsontext.Value, sent *sentNames, item, options jsontext
 	return retry.Merge(policy, append(payload.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
 }
 
-// appliedMeta gives the top-level meta of a job.
+// appliedMeta gives the top-level meta of a job. A member that any of the job's own objects has is not inherited, whichever of
+// them would win.
 func (d Defaults) appliedMeta(item, options, meta jsontext.Value) jsontext.Value {
 	if len(d.meta) == 0 || meta != nil && meta[0] != '{' {
 		return meta

@@ -14,14 +14,16 @@ import (
 )
 
 // Draft is a new job whose attributes a transport has read, before any rule was applied. A zero field was not sent. What is
-// stored as JSON is JSON already.
+// stored as JSON is JSON already. gRPC makes drafts. A field that was sent with its zero value counts as not sent: max_attempts
+// 0 means the default there, and one attempt in JSON.
 type Draft struct {
 	Type    string
 	Args    []byte   // valid JSON
 	Options *Options // nil: none were sent
 }
 
-// Options are the optional attributes of a Draft.
+// Options are the optional attributes of a Draft. Queue, Meta and the rest stand in options as in JSON; where both forms allow
+// the top level, drafts do not use it.
 type Options struct {
 	Queue        string
 	Priority     int64
@@ -31,10 +33,11 @@ type Options struct {
 	Retry        *retry.Draft
 	MaxAttempts  int64
 	Unique       *UniqueDraft
-	TTL          time.Duration // from the insert on; whole ms
-	Tags         []string
-	Pending      bool
-	Meta         []byte // valid JSON; nil: not sent
+	// It becomes expires_at, relative to the insert; what is below a millisecond is cut.
+	TTL     time.Duration // from the insert on; whole ms
+	Tags    []string
+	Pending bool
+	Meta    []byte // valid JSON; nil: not sent
 }
 
 // UniqueDraft is a unique policy before any rule was applied.
@@ -47,7 +50,8 @@ type UniqueDraft struct {
 	MetaKeys   []string
 }
 
-// Job checks the draft by the rules of DecodeJob, and with the same messages.
+// Job checks the draft by the rules of DecodeJob, and with the same messages. The draft and its slices may be used again
+// afterwards: the job owns its bytes.
 func (t *Draft) Job(lim Limits) (*Job, *ojs.Error) {
 	if n := t.size(lim); n > lim.Envelope() {
 		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), n)
@@ -60,8 +64,10 @@ func (t *Draft) Job(lim Limits) (*Job, *ojs.Error) {
 }
 
 // size is the length of the JSON that DecodeJob would have got, which the limit of an envelope is about. Far below the limit it
-// is not counted exactly.
+// is not counted exactly. The limit is the same on all transports, however many bytes a message of gRPC needs.
 func (t *Draft) size(lim Limits) int {
+	// Room for all that is not counted: names, numbers, a queue and punctuation. Lists, whose length is not bounded, are asked
+	// for by long.
 	const rest = 32 << 10
 	n := len(t.Type) + len(t.Args)
 	if t.Options != nil {
@@ -130,16 +136,19 @@ func (o *Options) each(yield func(attr, value)) {
 	}
 }
 
-// Encode gives the options as they are stored with a cron.
+// Encode gives the options as they are stored with a cron. A cron stores this and reads it again at every firing, so it must be
+// what a client could have sent.
 func (o *Options) Encode() []byte {
 	b := []byte{'{'}
 	o.each(func(a attr, v value) { b = append(appendName(b, a), v.text()...) })
 	return append(b, '}')
 }
 
-// Encode gives the draft as the enqueue object that a client would have sent.
+// Encode gives the draft as the enqueue object that a client would have sent. It serves where a job is stored before it is
+// made: in the definition of a workflow.
 func (t *Draft) Encode() []byte { return t.appendJSON(nil) }
 
+// Members stand in the order of each, with canonical names, so equal drafts have equal texts.
 func (t *Draft) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	if t.Type != "" {
@@ -152,7 +161,8 @@ func (t *Draft) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// encode gives the policy as it is stored with the job, which shows it as it was sent.
+// encode gives the policy as it is stored with the job, which shows it as it was sent. Zero fields are left out: the rules for
+// absent members then apply to them.
 func (u *UniqueDraft) encode() []byte {
 	b := []byte{'{'}
 	member := func(name string) {
@@ -193,7 +203,8 @@ func appendTexts(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// FromDrafts checks all jobs of an atomic batch, like DecodeItems.
+// FromDrafts checks all jobs of an atomic batch, like DecodeItems. It is DecodeItems for a transport that has read the jobs; an
+// empty list is refused like an empty array.
 func FromDrafts(drafts []Draft, lim Limits, maxItems int) ([]*Job, *ojs.Error) {
 	switch n := len(drafts); {
 	case n == 0:
@@ -204,7 +215,8 @@ func FromDrafts(drafts []Draft, lim Limits, maxItems int) ([]*Job, *ojs.Error) {
 	return eachItem(len(drafts), func(i int) (*Job, *ojs.Error) { return drafts[i].Job(lim) })
 }
 
-// Template is the job that a cron makes, as it is stored.
+// Template is the job that a cron makes, as it is stored. A template is checked when the cron is registered and again whenever
+// it fires: limits and the policies of queues may have changed since.
 type Template struct {
 	Type                string
 	Args, Meta, Options []byte // valid JSON; Options nil: none
@@ -227,7 +239,8 @@ func (t Template) Job(lim Limits) (*Job, *ojs.Error) {
 	return d.job(len(t.Args) + len(t.Meta) + len(t.Options) + 64)
 }
 
-// value is an attribute as it was sent: JSON, or of a type that a transport has read.
+// value is an attribute as it was sent: JSON, or of a type that a transport has read. Typed values spare a transport that has
+// read a number the way through its text and back.
 type value struct {
 	json jsontext.Value
 	typed
@@ -262,7 +275,8 @@ func boolValue(b bool) value {
 	return v
 }
 
-// text is the JSON of a value, for errors and for what is shown as it was sent.
+// text is the JSON of a value, for errors and for what is shown as it was sent. It makes the text only when it is needed: for
+// an error, or to be shown.
 func (v value) text() jsontext.Value {
 	if v.kind == notTyped {
 		return v.json
@@ -278,6 +292,7 @@ func (t *typed) json() jsontext.Value {
 		return strconv.AppendInt(nil, t.n, 10)
 	case isBool:
 		return strconv.AppendBool(nil, t.n == 1)
+	// A relative time gets its plus sign, so that it reads as what it means.
 	case isWhen:
 		if t.when.Relative {
 			return payload.Quote("+" + duration.Format(t.when.In))
@@ -287,10 +302,13 @@ func (t *typed) json() jsontext.Value {
 	return nil
 }
 
-// typedMark stands in a place for a value that is typed.
+// typedMark stands in a place for a value that is typed. It is not nil, so that pick finds the attribute, and empty, so that
+// typedOf knows it.
 var typedMark = jsontext.Value{}
 
 // set is put for a value that a transport has read. Such a value has one place, so its attribute is enough to find it.
+// A later put of the same attribute in the same place replaces the mark; one place for each attribute is what callers
+// guarantee.
 func (d *decoder) set(p *place, a attr, v value) {
 	if v.kind == notTyped {
 		p.put(a, v.json)
@@ -318,6 +336,7 @@ func (d *decoder) text(g given) (string, bool) {
 	return rawjson.Text(g.value)
 }
 
+// A typed value of another kind falls through to the JSON, which is empty, and so is no integer.
 func (d *decoder) integer(g given) (int64, rawjson.IntResult) {
 	if t := d.typedOf(g); t != nil && t.kind == isInt {
 		return t.n, rawjson.IsInt
@@ -332,6 +351,7 @@ func (d *decoder) boolean(g given) (value, ok bool) {
 	return rawjson.Bool(g.value)
 }
 
+// A time that was typed is cut to what the database stores, like one that was sent as text.
 func (d *decoder) time(g given) (When, bool) {
 	if t := d.typedOf(g); t != nil && t.kind == isWhen {
 		w := t.when
@@ -341,7 +361,7 @@ func (d *decoder) time(g given) (When, bool) {
 		return w, true
 	}
 	text, _ := rawjson.Text(g.value)
-	return ParseWhen(text)
+	return parseWhen(text)
 }
 
 // json is the value as it was sent, or as JSON would have had it.

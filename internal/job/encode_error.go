@@ -13,6 +13,7 @@ import (
 // Encode gives the job error object that is stored: an element of `errors`, and `error` (docs/reference/jobs.md, Job error). A zero at
 // leaves out occurred_at and timestamp, for a statement that adds the database's time; an empty workerID its member. SQL reads
 // code and type from the head of the text (ojs.error_code), so the order of the first four members is fixed.
+// Statements append the time to this text themselves (ojs.error_at), because it must be that of their own transaction.
 func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	b := make([]byte, 0, 256+len(e.Message)+len(e.Details))
 	b = strconv.AppendInt(append(b, `{"attempt":`...), int64(attempt), 10)
@@ -48,6 +49,7 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	return append(b, '}')
 }
 
+// Seconds have whole milliseconds, because the limits have.
 func (e WorkerError) appendTimeout(b []byte) []byte {
 	if e.TimeoutKind != "" {
 		b = appendText(append(b, `,"timeout_kind":`...), e.TimeoutKind)
@@ -67,6 +69,7 @@ func (e WorkerError) EventError() []byte { return e.EventErrorWithin(maxEventErr
 
 // EventErrorWithin is EventError with at most limit bytes, for events that carry it twice. What is too long is cut in the
 // order of docs/reference/events.md, Size of data: stack trace to 4 096 bytes, message to 2 048, then both by halves, because escapes count too.
+// Details are never part of it (docs/reference/events.md, Size of data).
 func (e WorkerError) EventErrorWithin(limit int) []byte {
 	trace, message := strings.Join(e.Backtrace, "\n"), e.Message
 	b := e.event(message, trace)
@@ -78,6 +81,8 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 		message = Shorten(message, 2048)
 		b = e.event(message, trace)
 	}
+	// It ends: both texts become empty, and what remains is a code and a type of at most 255 bytes each, even if every byte
+	// needs six characters as an escape.
 	for len(b) > limit && len(trace)+len(message) > 0 {
 		trace, message = Shorten(trace, len(trace)/2), Shorten(message, len(message)/2)
 		b = e.event(message, trace)
@@ -85,6 +90,7 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 	return b
 }
 
+// The order of members is fixed too: SQL cuts code and message out of the text of long notifications (ojs.error_members).
 func (e WorkerError) event(message, trace string) []byte {
 	b := appendText(append(make([]byte, 0, 128+len(message)+len(trace)), `{"code":`...), e.Code)
 	b = appendText(append(b, `,"type":`...), e.Type)

@@ -15,13 +15,15 @@ import (
 
 // Fetch asks for jobs (docs/reference/http.md, Fetch).
 type Fetch struct {
-	Queues       []string // in order of preference, without repetitions
-	Count        int      // 1…1000
-	WorkerID     string
-	VisibilityMS int64         // 0: the job's or the server's value
-	Wait         time.Duration // up to 20 s; 0: answer at once
-	MaxBytes     int           // the answer ends with the job that exceeds it; 0: MaxBytes
-	Tenant       string        // whose jobs it takes; "": those of all
+	Queues   []string // in order of preference, without repetitions
+	Count    int      // 1…1000
+	WorkerID string
+	// Above 0 it beats the job's own length (docs/reference/retries.md, Reservations).
+	VisibilityMS int64 // 0: the job's or the server's value
+	// The transport may end the wait earlier, when its client hangs up or the node stops.
+	Wait     time.Duration // up to 20 s; 0: answer at once
+	MaxBytes int           // the answer ends with the job that exceeds it; 0: MaxBytes
+	Tenant   string        // whose jobs it takes; "": those of all
 
 	Pool     string           // whose queues it takes; "": that of the worker. Queues may be empty if it is set
 	Strategy string           // how it chooses between queues; "": that of the pool, or strict
@@ -29,6 +31,7 @@ type Fetch struct {
 }
 
 const (
+	// A larger count is not refused but cut: it says how much the worker can take, not how much it must get.
 	maxFetch  = 1000
 	maxQueues = 100 // a claim looks into every queue of its list, and the node remembers a cursor for each
 	maxWaitMS = 20_000
@@ -36,7 +39,7 @@ const (
 
 var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights"}
 
-// DecodeFetch reads the body of a FETCH.
+// DecodeFetch reads the body of a FETCH. wait_ms above 20 s is cut and not refused, so that clients need not know the limit.
 func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -47,6 +50,7 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 }
 
 // DecodeNextFetch reads the fetch that comes with a batch of acks, whose answer it must not delay: it does not wait.
+// It is decoded before the acks are applied: a fetch that is wrong refuses the whole call, so nothing has changed then.
 func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 	if v[0] != '{' {
 		var ps payload.Problems
@@ -57,6 +61,7 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 	return r, inMember("fetch", problems.Err())
 }
 
+// With a pool the list of queues may be left out: those of the pool are taken.
 func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, payload.Problems) {
 	b := body{}
 	b.Fields, _ = payload.Read(v, fetchNames)
@@ -66,6 +71,7 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, paylo
 			b.Refuse("pool", "the name of a pool")
 		}
 	}
+	// A list that is sent beside a pool is checked all the same.
 	if r.Pool == "" || b.Get("queues") != nil || b.Get("queue") != nil {
 		r.Queues = b.queues()
 	}
@@ -81,7 +87,8 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, paylo
 	return r, b.Problems
 }
 
-// NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent.
+// NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent. The transport sets
+// MaxBytes and Tenant afterwards. Such a fetch does not wait.
 func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error) {
 	var ps payload.Problems
 	f := Fetch{Queues: CheckQueues(queues, &ps), Count: 1, WorkerID: payload.CheckWorkerID(workerID, &ps)}
@@ -91,7 +98,9 @@ func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error)
 	return f, ps.Err()
 }
 
-// CheckQueues checks a list of queue names, and leaves out repetitions.
+// CheckQueues checks a list of queue names, and leaves out repetitions. Repetitions are left out, because a claim looks into
+// each queue of its list. The first one counts: the order is the order of preference. gRPC and the definitions of pools use it;
+// queues does the same for JSON, without a list in between.
 func CheckQueues(queues []string, ps *payload.Problems) []string {
 	if len(queues) == 0 {
 		errNoQueues(ps, nil)
@@ -120,6 +129,7 @@ func errManyQueues(ps *payload.Problems, n int) {
 	ps.Hint("Fetch from fewer queues at a time.")
 }
 
+// The first wrong name ends the list: one problem is enough to correct it.
 func (b *body) queues() []string {
 	list := b.Get("queues")
 	if list == nil {
@@ -159,6 +169,7 @@ func (b *body) queue() []string {
 	return []string{name}
 }
 
+// A number with a fraction is refused; one out of the range is moved to its nearer end.
 func (b *body) count() int {
 	field := "count"
 	if b.Get(field) == nil {

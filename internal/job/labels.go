@@ -10,7 +10,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// labels checks what is stored and echoed: schema, tags, and the nesting of retry.
+// labels checks what is stored and echoed: schema, tags, and the nesting of retry. The retry policy is read later, by policies.
+// Its nesting is looked at here, because it is a 400 like that of all attributes.
 func (d *decoder) labels(j *Job) {
 	if g := d.pick(schemaAttr); g.value != nil {
 		text, ok := d.text(g)
@@ -27,7 +28,8 @@ func (d *decoder) labels(j *Job) {
 	}
 }
 
-// unknownDepth checks the nesting of attributes that nobody knows.
+// unknownDepth checks the nesting of attributes that nobody knows. Paths name the place where the member was sent, although it
+// will be shown at the top level.
 func (d *decoder) unknownDepth() {
 	if !d.deep {
 		return
@@ -44,7 +46,7 @@ func (d *decoder) unknownDepth() {
 }
 
 // schemaVersion is the attribute version, by which a job names a version of the schema of its type. Anything else that clients
-// send under this name is theirs.
+// send under this name is theirs. It is no known attribute: a job without a schema may use the name version for anything.
 func (d *decoder) schemaVersion() string {
 	i, sent := d.unknown.find([]byte("version"))
 	if !sent {
@@ -60,7 +62,8 @@ func (d *decoder) schemaVersion() string {
 	return ""
 }
 
-// AbsoluteURI reports whether s is one, without spaces and control characters.
+// AbsoluteURI reports whether s is one, without spaces and control characters. Package schema uses it for the URI under which a
+// schema is registered, so both are held to one rule.
 func AbsoluteURI(s string) bool {
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return false
@@ -69,6 +72,7 @@ func AbsoluteURI(s string) bool {
 	return err == nil && u.IsAbs() && (u.Opaque != "" || u.Host != "" || u.Path != "")
 }
 
+// Only the limit of the envelope bounds their number and length.
 func validTags(v jsontext.Value) bool {
 	if v[0] != '[' {
 		return false
@@ -82,6 +86,7 @@ func validTags(v jsontext.Value) bool {
 }
 
 // appendTags appends the tags without repetitions, in order of first appearance, as the client wrote them.
+// Repetitions are compared as the tags read, so "a" and "\u0061" are one tag.
 func appendTags(dst []byte, v jsontext.Value) []byte {
 	seen := make(map[string]bool)
 	dst = append(dst, '[')

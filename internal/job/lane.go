@@ -10,7 +10,9 @@ import (
 const maxTenantBytes = 128
 
 // Lane is the part of a queue in which a job waits: that of its tenant, and within it that of its fairness key. Jobs without
-// either share the lane "". The name of a tenant has no slash, so no two pairs have the same lane.
+// either share the lane "". The name of a tenant has no slash, so no two pairs have the same lane. The lane is a column of the
+// job and part of the fetch index, so a fetch for a tenant looks at that tenant's jobs only. SQL takes it apart by the slash
+// (split_part(lane, '/', 1)).
 func Lane(tenant, fairKey string) string {
 	if fairKey == "" {
 		return tenant
@@ -24,13 +26,14 @@ func TenantOf(lane string) string {
 	return tenant
 }
 
-// FairKeyOf is the fairness key of the jobs in a lane; "": none.
+// FairKeyOf is the fairness key of the jobs in a lane; "": none. A fairness key may have slashes: everything behind the first
+// one is the key.
 func FairKeyOf(lane string) string {
 	_, key, _ := strings.Cut(lane, "/")
 	return key
 }
 
-// ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$.
+// ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$. A slash would make two tenants share a lane.
 func ValidTenant(s string) bool {
 	return s != "" && len(s) <= maxTenantBytes && payload.AllIn(s, payload.IsNameByte)
 }

@@ -14,13 +14,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// LimitPolicy is what may start of a partition: the jobs with one key, or all jobs of a queue.
+// LimitPolicy is what may start of a partition: the jobs with one key, or all jobs of a queue. The three limits hold together:
+// a job starts when all of those that are set permit it (docs/reference/limits.md, Policies).
 type LimitPolicy struct {
 	Concurrency *int64  // most active jobs; nil: no limit, 0: none may start
 	Rate        *Window // most starts within any period; nil: no limit
 	Throttle    *Window // starts are at least Period/Limit apart; nil: no limit
-	OnLimit     string  // LimitReschedule or LimitDrop: what a fetch does with a job that may not start; "": it waits
-	Scope       string  // LimitGlobal: one partition for all tenants; "": one for each
+	// wait, the default, is stored as "", so that most jobs store nothing.
+	OnLimit string // LimitReschedule or LimitDrop: what a fetch does with a job that may not start; "": it waits
+	Scope   string // LimitGlobal: one partition for all tenants; "": one for each
 }
 
 // Window is a number of starts in a period.
@@ -45,7 +47,8 @@ const (
 	maxLimitKey = 255
 )
 
-// Equal reports whether two policies permit the same and show the same.
+// Equal reports whether two policies permit the same and show the same. Periods must be written the same way too: PT60S and
+// PT1M show differently, so they are not equal.
 func (p *LimitPolicy) Equal(o *LimitPolicy) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -59,13 +62,15 @@ func equalPointers[T comparable](a, b *T) bool {
 }
 
 // Encode gives the policy as it is shown, in its normal form: concurrency, rate, throttle, on_limit and scope.
+// The reader of a policy accepts what it gives.
 func (p *LimitPolicy) Encode() []byte { return p.encode(false) }
 
 // Stored gives the policy as it is stored with its partition: Encode without on_limit, which is that of a job, and with the lengths of
-// the periods in microseconds.
+// the periods in microseconds. SQL reads the microseconds (us); the text of the period is kept to be shown.
 func (p *LimitPolicy) Stored() []byte { return p.encode(true) }
 
 func (p *LimitPolicy) encode(stored bool) []byte {
+	// The order of the members is fixed, so that equal policies have equal texts.
 	b := []byte{'{'}
 	member := func(name string) {
 		if len(b) > 1 {
@@ -108,13 +113,15 @@ func (w *Window) append(b []byte, stored bool) []byte {
 // LimitKeyForm is what a key must be.
 const LimitKeyForm = "1 to 255 letters, digits, '.', '_', ':' or '-', the first a letter or a digit"
 
-// ValidLimitKey reports whether clients may name a partition so.
+// ValidLimitKey reports whether clients may name a partition so. It does not look for QueueLimitPrefix; a new job with such a
+// key is refused with a sentence of its own (limitReader.key).
 func ValidLimitKey(key string) bool {
 	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && payload.AllIn(key, isLimitKeyByte)
 }
 
 // PartitionKey is the key of the partition that a tenant's job has named: tenants share none, unless the policy says so. No name of a tenant
-// and no key that clients may send has a slash.
+// and no key that clients may send has a slash. Two tenants that use the same key get a partition each, so neither can use up
+// the other's limit.
 func PartitionKey(tenant, key string, policy *LimitPolicy) string {
 	if tenant == "" || policy != nil && policy.Scope == LimitGlobal {
 		return key
@@ -138,23 +145,20 @@ func isLimitKeyByte(c byte) bool {
 	return c == ':' || payload.IsNameByte(c)
 }
 
-// rateLimit reads rate_limit. A policy without key is that of the whole queue.
+// rateLimit reads rate_limit. A policy without key is that of the whole queue. Without a key only the short forms of a rate are
+// allowed (docs/reference/limits.md, Policies).
 func (d *decoder) rateLimit(j *Job) {
-	g := d.pick(rateLimitAttr)
-	switch {
-	case g.value == nil:
-		return
-	case g.value[0] != '{':
-		d.refuse(ojs.KindInvalidPayload, g, "an object")
-		return
-	case d.tooDeep(g.value):
-		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+	g, there := d.pickObject(rateLimitAttr)
+	if !there {
 		return
 	}
 	r := limitReader{problems: &d.problems, field: "rate_limit.", path: g.path() + "."}
 	j.Limit = r.read(g.value, limitNames)
 	j.LimitKey, j.OnLimit = r.key(), j.Limit.OnLimit
+	// The problems name the members that would need a key, so that a client sees which one it has to give a name.
 	if r.fields.Get("key") == nil {
+		// Each of these would limit a partition without a name. The long form of a rate needs a key too; the short forms do
+		// not.
 		r.needsKey("concurrency")
 		r.needsKey("throttle")
 		if r.fields.Get("rate") != nil && r.fields.Get("rate")[0] == '{' {
@@ -167,6 +171,7 @@ func (d *decoder) rateLimit(j *Job) {
 }
 
 // ParseQueueLimit reads the policy of a whole queue, as its configuration has it; nil if it is refused.
+// Problems that were there before are none of this policy: it is refused only for its own.
 func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Problems) *LimitPolicy {
 	if v[0] != '{' {
 		problems.Add(ojs.KindInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
@@ -190,7 +195,7 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Pro
 	return p
 }
 
-// DecodeQueueLimit reads the body of a call that sets the policy of a whole queue.
+// DecodeQueueLimit reads the body of a call that sets the policy of a whole queue. The body is the policy itself.
 func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
 	v, err := rawjson.Check(body)
 	if err != nil {
@@ -204,7 +209,8 @@ func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
 	return p, nil
 }
 
-// ParseStoredLimit reads what Stored gives; nil and what is broken have no limits.
+// ParseStoredLimit reads what Stored gives; nil and what is broken have no limits. It serves to show a partition; what may
+// start is decided in SQL from the same text.
 func ParseStoredLimit(stored []byte) (p LimitPolicy) {
 	type window struct {
 		Limit  int64
@@ -228,7 +234,7 @@ func ParseStoredLimit(stored []byte) (p LimitPolicy) {
 	return LimitPolicy{Concurrency: s.Concurrency, Rate: read(s.Rate), Throttle: read(s.Throttle), Scope: s.Scope}
 }
 
-// Override is the policy with the parts of another in the place of its own.
+// Override is the policy with the parts of another in the place of its own. OnLimit and Scope stay those of the policy.
 func (p LimitPolicy) Override(o LimitPolicy) LimitPolicy {
 	if o.Concurrency != nil {
 		p.Concurrency = o.Concurrency
@@ -242,6 +248,7 @@ func (p LimitPolicy) Override(o LimitPolicy) LimitPolicy {
 	return p
 }
 
+// A concurrency of 0 is a limit, and permits nothing.
 func (p *LimitPolicy) unlimited() bool {
 	return p.Concurrency == nil && p.Rate == nil && p.Throttle == nil
 }
@@ -252,7 +259,8 @@ type LimitOverride struct {
 	ExpiresAt time.Time // zero: until it is deleted
 }
 
-// DecodeLimitOverride reads the body of an override.
+// DecodeLimitOverride reads the body of an override. An override of nothing is refused: it would look as if it did something.
+// The time of expiry must be absolute.
 func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
 	v, err := rawjson.Check(body)
 	if err != nil {
@@ -263,7 +271,7 @@ func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
 	o := &LimitOverride{LimitPolicy: *r.read(v, limitOverrideNames)}
 	if at := r.fields.Get("expires_at"); at != nil {
 		text, _ := rawjson.Text(at)
-		when, ok := ParseWhen(text)
+		when, ok := parseWhen(text)
 		if !ok || when.Relative {
 			r.refuse("expires_at", "an RFC 3339 time", at)
 		}
@@ -301,6 +309,7 @@ func (r *limitReader) needsKey(name string) {
 	}
 }
 
+// It always returns a policy, with what could be read; callers look at the problems.
 func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
 	var unknown []payload.Member
 	r.fields, unknown = payload.Read(v, names)
@@ -315,12 +324,14 @@ func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
 	if w := r.fields.Get("throttle"); w != nil {
 		p.Throttle = r.window("throttle", w)
 	}
+	// An override has neither of these two words: what happens to a job and for whom the limit holds are no amounts.
 	if len(names) == len(limitNames) {
 		r.words(p)
 	}
 	return p
 }
 
+// Any other word is refused, because the default would surprise whoever has misspelt it.
 func (r *limitReader) words(p *LimitPolicy) {
 	if v := r.fields.Get("on_limit"); v != nil {
 		switch text, _ := rawjson.Text(v); text {
@@ -357,11 +368,13 @@ func (r *limitReader) key() string {
 	return key
 }
 
-// rate reads the forms of a rate: an object, or a number beside a period.
+// rate reads the forms of a rate: an object, or a number beside a period. A second form beside the first is refused, not
+// ignored.
 func (r *limitReader) rate() *Window {
 	rate, limit, second := r.fields.Get("rate"), r.fields.Get("limit"), r.fields.Get("max_per_second")
 	period := r.fields.Get("period")
 	switch {
+	// The object is the long form and has its own period.
 	case rate != nil && rate[0] == '{':
 		r.absent("a rate was given", "limit", "period", "max_per_second")
 		return r.window("rate", rate)
@@ -371,6 +384,7 @@ func (r *limitReader) rate() *Window {
 	case limit != nil || period != nil:
 		r.absent("a limit was given", "max_per_second")
 		return r.numbers("limit", limit, "period", period)
+	// It is the shortest form: the period is a second.
 	case second != nil:
 		if n, ok := r.integer("max_per_second", second, 1); ok {
 			return &Window{Limit: n, Period: time.Second, PeriodText: "PT1S"}
@@ -387,6 +401,7 @@ func (r *limitReader) absent(because string, names ...string) {
 	}
 }
 
+// A member that is not known is refused: it may be a period under another name.
 func (r *limitReader) window(name string, v jsontext.Value) *Window {
 	if v[0] != '{' {
 		r.refuse(name, `an object such as {"limit":30,"period":"PT1M"}`, v)
@@ -399,6 +414,7 @@ func (r *limitReader) window(name string, v jsontext.Value) *Window {
 	return r.numbers(name+".limit", fields.Get("limit"), name+".period", fields.Get("period"))
 }
 
+// Both problems are reported if limit and period are wrong.
 func (r *limitReader) numbers(limitName string, limit jsontext.Value, periodName string, period jsontext.Value) *Window {
 	n, ok := r.integer(limitName, limit, 1)
 	if limit == nil {
@@ -415,6 +431,7 @@ func (r *limitReader) numbers(limitName string, limit jsontext.Value, periodName
 	return &Window{Limit: n, Period: d, PeriodText: text}
 }
 
+// Zero is allowed for concurrency only, where it stops the partition.
 func (r *limitReader) integer(name string, v jsontext.Value, low int64) (n int64, ok bool) {
 	if v == nil {
 		return 0, false
@@ -427,7 +444,8 @@ func (r *limitReader) integer(name string, v jsontext.Value, low int64) (n int64
 	return n, true
 }
 
-// parsePeriod reads a duration, or the name of a unit, which stands for one of it.
+// parsePeriod reads a duration, or the name of a unit, which stands for one of it. A length of less than a millisecond is
+// rounded, and refused if nothing is left.
 func parsePeriod(text string) (time.Duration, bool) {
 	switch text {
 	case "second":

@@ -7,6 +7,7 @@ import (
 )
 
 // Limits bounds what is accepted. A zero value stands for the default (docs/reference/jobs.md, Limits).
+// One value serves a whole request. It is passed by value, so a decoder cannot change it for others.
 type Limits struct {
 	MaxEnvelopeBytes int // one job object as received: 1 048 576
 	MaxMetaBytes     int // meta after merging, compact: 65 536

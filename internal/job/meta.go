@@ -9,6 +9,7 @@ import (
 )
 
 // metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of docs/reference/jobs.md, Accepted names.
+// The list is backed by the decoder and is valid until release.
 func (d *decoder) metaSources() []jsontext.Value {
 	list := d.metas[:0]
 	for _, g := range [...]given{
@@ -30,11 +31,12 @@ func (d *decoder) metaSources() []jsontext.Value {
 }
 
 // appendMeta appends the merged meta, compact; nothing if it is empty. A lone source is kept as it is, repetitions of a
-// name included.
+// name included. Order is that of the strongest source, then what the weaker ones add (docs/reference/jobs.md, JSON).
 func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	switch len(sources) {
 	case 0:
 		return dst
+	// That is the usual case, and one pass over the bytes.
 	case 1:
 		return dropEmpty(rawjson.AppendCompact(dst, sources[0]), len(dst))
 	}
@@ -43,6 +45,7 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 		for literal, value := range rawjson.Members(source) {
 			merged.put(rawjson.Name(literal), literal, value)
 		}
+		// What an earlier source has set is fixed for the later ones.
 		merged.lift()
 	}
 	start := len(dst)
@@ -53,6 +56,7 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	return dropEmpty(append(dst, '}'), start)
 }
 
+// An empty object is stored as NULL and shown as {}.
 func dropEmpty(b []byte, start int) []byte {
 	if string(b[start:]) == "{}" {
 		return b[:start]

@@ -13,11 +13,15 @@ import (
 )
 
 // Override is what a manual retry changes of a job (docs/reference/retries.md, Manual retry). It points into the request body.
+// Its Merged functions are called with the stored job under the lock of its row, so what they compute is from the state that
+// they change.
 type Override struct {
 	Queue    string // "": keep
 	Priority *int16
 	Args     []byte // nil: keep
 
+	// Both are kept as sent, because they can be merged only with what is stored. retry has been checked against the default
+	// policy already.
 	meta, retry jsontext.Value // as sent, nil: keep
 	lim         Limits
 }
@@ -28,7 +32,8 @@ var (
 	overrideAttrs = []attr{queueAttr, argsAttr, priorityAttr, metaAttr, retryAttr}
 )
 
-// DecodeRetry reads the optional body of a manual retry; nil without an override.
+// DecodeRetry reads the optional body of a manual retry; nil without an override. An empty body, null and {} are a retry
+// without changes.
 func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
@@ -51,6 +56,8 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 }
 
 // decodeOverride checks the fields as at enqueue. An unknown one is refused: ignoring it would retry another job than meant.
+// The fields are checked as if they were the attributes of a new job; the Job that results is only a container for them.
+// The fields answer 400 and come first, the policy answers 422, as at enqueue.
 func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	fs, unknown := payload.Read(v, overrideNames)
 	d := decoders.Get().(*decoder)
@@ -78,6 +85,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 		return nil, err.With("validation_errors", []payload.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
 	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
+	// The decoder has set the default queue, so what was sent is asked of the fields.
 	if fs.Get("queue") != nil {
 		o.Queue = j.Queue
 	}
@@ -90,7 +98,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	return o, nil
 }
 
-// inOverride names the fields as they stand in the body.
+// inOverride names the fields as they stand in the body. The decoder knows nothing of the object around the fields.
 func inOverride(ps payload.Problems) payload.Problems {
 	for i, p := range ps {
 		ps[i].Field = "override." + p.Field
@@ -99,7 +107,9 @@ func inOverride(ps payload.Problems) payload.Problems {
 	return ps
 }
 
-// MergedMeta is the job's meta with the override's members put over it; nil if there are none.
+// MergedMeta is the job's meta with the override's members put over it; nil if there are none. The tenant must stay, because
+// the job's lane was made from it and a caller's rights depend on it. Members are replaced whole, one by one; what the override
+// does not name stays. The limit of meta holds for the result.
 func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	if o.meta == nil {
 		return nil, nil
@@ -130,12 +140,14 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	return b, nil
 }
 
-// MergedRetry is the job's policy with the override's fields; nil if there are none.
+// MergedRetry is the job's policy with the override's fields; nil if there are none. The check can fail here although the
+// override was valid by itself: its interval may contradict that of the stored policy.
 func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*retry.Policy, error) {
 	if o.retry == nil {
 		return nil, nil
 	}
 	base, _ := retry.Decode(stored) // an invalid policy is replaced by the default, as in a failure
+	// The column counts, not the copy in the policy.
 	base.MaxAttempts = maxAttempts
 	p, wire := retry.Parse(o.retry, base)
 	if wire != nil {
@@ -145,6 +157,7 @@ func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*retry.Policy, 
 }
 
 // MergedExtra is what the job echoes, with the override's retry fields in the echoed policy; nil if nothing changes.
+// MergedRetry must have accepted the override before: this one checks nothing.
 func (o Override) MergedExtra(extra []byte) []byte {
 	if o.retry == nil {
 		return extra
@@ -165,7 +178,8 @@ func (o Override) MergedExtra(extra []byte) []byte {
 	return append(b, '}')
 }
 
-// WithoutExpiry is Job.Extra without the echo of expires_at: {} if nothing is left, nil for nil.
+// WithoutExpiry is Job.Extra without the echo of expires_at: {} if nothing is left, nil for nil. A manual retry passes both
+// forms to JobRetry, which takes this one for a job that does not expire any more.
 func WithoutExpiry(extra []byte) []byte {
 	if extra == nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 
 // placement checks queue, priority and pending.
 func (d *decoder) placement(j *Job) {
+	// The usual name is compared as bytes first, because most jobs are in it.
 	if g := d.pick(queueAttr); g.value != nil && string(g.value) != `"default"` {
 		text, isText := d.text(g)
 		kind, expected := queueProblem(text, isText)
@@ -45,8 +46,11 @@ func (d *decoder) priority(g given) (int16, bool) {
 	return priority(g.value)
 }
 
+// The column is a smallint; only this check keeps it in the range that clients are told (docs/reference/jobs.md, Priority).
 func validPriority(n int64) bool { return n >= -100 && n <= 100 }
 
+// The three words are compared in any letter case. A number that does not fit into an int16 is out of range, so its conversion
+// is never used.
 func priority(v jsontext.Value) (int16, bool) {
 	if text, ok := rawjson.Text(v); ok {
 		switch strings.ToUpper(text) {
@@ -64,7 +68,7 @@ func priority(v jsontext.Value) (int16, bool) {
 	return int16(n), kind == rawjson.IsInt && validPriority(n)
 }
 
-// times checks schedule and expiry.
+// times checks schedule and expiry. A pending job waits for activate and not for a time. A time that is past means now.
 func (d *decoder) times(j *Job) {
 	schedule := d.pick(scheduledAtAttr, delayUntilAttr)
 	j.ScheduledAt = d.when(schedule)
@@ -74,6 +78,7 @@ func (d *decoder) times(j *Job) {
 	}
 }
 
+// Whether the time is past is not asked: a job that is due at once is available at once.
 func (d *decoder) when(g given) When {
 	if g.value == nil {
 		return When{}
@@ -85,7 +90,8 @@ func (d *decoder) when(g given) When {
 	return w
 }
 
-// durations checks everything that lasts.
+// durations checks everything that lasts. 0 means the server's default for all but result_ttl (docs/reference/retries.md,
+// Timeouts).
 func (d *decoder) durations(j *Job) {
 	timeout := d.pick(timeoutMSAttr, timeoutAttr)
 	j.TimeoutMS = d.lasting(timeout, unitOf(timeout.attr == timeoutAttr))
@@ -95,6 +101,8 @@ func (d *decoder) durations(j *Job) {
 	j.HeartbeatTimeoutMS = d.lasting(d.pick(heartbeatTimeoutAttr), 1000)
 	total := d.pick(totalTimeoutAttr)
 	j.TotalTimeoutMS = d.lasting(total, 1000)
+	// Otherwise the job could never run for as long as its own timeout permits. Only what the job itself says is compared: the
+	// server's default timeout may be longer than its total.
 	if j.TotalTimeoutMS > 0 && j.TotalTimeoutMS < j.TimeoutMS {
 		d.refuse(ojs.KindInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
 	}
@@ -114,7 +122,8 @@ func unitOf(seconds bool) int64 {
 	return 1
 }
 
-// lasting reads an integer of unit ms each; 0 if absent.
+// lasting reads an integer of unit ms each; 0 if absent. The range is checked before the multiplication, which therefore cannot
+// overflow.
 func (d *decoder) lasting(g given, unit int64) int64 {
 	if g.value == nil {
 		return 0
@@ -135,11 +144,13 @@ func unitName(unit int64) string {
 }
 
 // visibility: visibility_timeout_ms is an integer of ms; visibility_timeout one of seconds, or a duration.
+// Its range is narrower than that of other durations (docs/reference/retries.md, Reservations).
 func (d *decoder) visibility() int64 {
 	g := d.pick(visibilityMSAttr, visibilityAttr)
 	if g.value == nil {
 		return 0
 	}
+	// Only this name takes a duration; a text under the other falls through to the refusal.
 	if text, ok := d.text(g); ok && g.attr == visibilityAttr {
 		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= payload.MaxVisibilityMS {
 			return length.Milliseconds()

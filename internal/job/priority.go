@@ -9,7 +9,8 @@ import (
 var priorityNames = []string{"priority"}
 
 // DecodePriority reads the body that changes the priority of a job. Any other member is refused: nothing else of a job can be changed, and
-// ignoring it would say otherwise.
+// ignoring it would say otherwise. In which states the call is allowed is for the statement to find out
+// (docs/reference/jobs.md, Priority).
 func DecodePriority(raw []byte) (int16, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {

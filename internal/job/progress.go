@@ -13,10 +13,13 @@ import (
 )
 
 // ProgressReport is what a worker reports about the job it runs (docs/reference/jobs.md, Progress). It counts as a heartbeat.
+// What was not sent stays as it is stored.
 type ProgressReport struct {
-	JobID      [16]byte
-	WorkerID   string   // "": not sent, so ownership is not checked
-	Attempt    int32    // AnyAttempt: not sent
+	JobID    [16]byte
+	WorkerID string // "": not sent, so ownership is not checked
+	Attempt  int32  // AnyAttempt: not sent
+	// A number below the stored one is ignored by the statement, while message and data are stored (docs/reference/jobs.md,
+	// Progress).
 	Progress   *float64 // 0 to 1; nil: not sent
 	Message    *string  // without U+0000; nil: not sent
 	Data       []byte   // compact object; nil: not sent
@@ -25,6 +28,7 @@ type ProgressReport struct {
 
 // Limits of a report, compact.
 const (
+	// MaxProgressData and MaxCheckpoint bound what is kept in the row of the job.
 	MaxProgressData = 65_536
 	MaxCheckpoint   = 1_048_576
 )
@@ -41,6 +45,7 @@ func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress("", raw, "percentage", lim)
 }
 
+// A report that says nothing (neither number nor data) is refused: a heartbeat is the call for that.
 func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -50,12 +55,14 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 	b.Fields, _ = payload.Read(v, progressNames)
 	r := ProgressReport{WorkerID: b.WorkerID(), Attempt: b.attempt(), Message: b.message()}
 	jobID = b.idText(jobID)
+	// The two routes differ in the scale and in the name of the number; what is stored is a share.
 	scale := 1.0
 	if number == "percentage" {
 		scale = 100
 	}
 	r.Progress = b.share(number, scale)
 	data := b.object("data", lim)
+	// It is stored as the state of a checkpoint, without index and metadata.
 	checkpoint := b.object("checkpoint", lim)
 	if b.Get(number) == nil && b.Get("data") == nil {
 		b.Refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
@@ -78,7 +85,8 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 	return r, err
 }
 
-// share reads a number and clamps it: beyond float64 is beyond the range, too.
+// share reads a number and clamps it: beyond float64 is beyond the range, too. A number outside of the range counts as its
+// nearer end and is not refused.
 func (b *body) share(field string, scale float64) *float64 {
 	v := b.Get(field)
 	if v == nil {
@@ -111,7 +119,8 @@ func (b *body) object(field string, lim Limits) jsontext.Value {
 	return v
 }
 
-// message reads the optional text for people, cut silently like that of an error.
+// message reads the optional text for people, cut silently like that of an error. U+0000 goes, because a text column cannot
+// hold it.
 func (b *body) message() *string {
 	v := b.Get("message")
 	if v == nil {

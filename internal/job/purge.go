@@ -6,14 +6,16 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// PurgeRequest is the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge).
+// PurgeRequest is the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge). Active jobs cannot be purged:
+// a worker has them, and its ack would find nothing.
 type PurgeRequest struct {
-	States    []ojs.JobState
+	States []ojs.JobState
+	// It is compared with the end of a job, or with its creation if it has not ended (docs/reference/admin.md, Purge).
 	OlderThan When
 	By        string // who cancels, as the client says
 }
 
-// DecodePurge reads the body.
+// DecodePurge reads the body. confirm is looked at last, so that a first try without it tells everything else that is wrong.
 func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -30,8 +32,10 @@ func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 	if states := b.Get("states"); states != nil && states[0] == '[' {
 		list, ok = payload.Texts(states)
 	}
+	// Repetitions are no mistake and would only make the statement look twice.
 	for _, text := range payload.Distinct(list) {
 		state := ojs.JobState(text)
+		// A purge of active jobs is refused as a whole, not narrowed.
 		ok = ok && state.Valid() && state != ojs.StateActive
 		r.States = append(r.States, state)
 	}

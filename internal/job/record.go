@@ -9,6 +9,15 @@ import (
 
 // Record is a job as it is stored. Its fields are the columns of ojs.jobs, in their order, so that a row of a statement
 // converts to it without a copy and the compiler notices a column that was added to one and not to the other.
+// A Record is a copy of one moment. It may be shown or compared, but a change must guard state, worker and attempt in its
+// statement. Records are shared by callers of one flush and by subscribers of commits, so none of them may change one.
+//
+// ReadySeq is set while the job is active, or available without a limit or another job of its cron holding it back; else NULL.
+//
+// DueAt: each statement that changes the job computes it from the times below. NULL: nothing is due, and the job is not in the
+// index of the sweep.
+//
+// Columns with JSON have the type json, which keeps the text as it came.
 type Record struct {
 	ID              [16]byte
 	Type            string
@@ -72,12 +81,14 @@ type Record struct {
 
 // MaxBytes bounds, together with one more job, what one statement reads of jobs and what one answer shows of them: with
 // 1 000 jobs of 1 MiB in an answer a node runs out of memory, and jobs that it has claimed are lost until their leases end.
+// A client cannot raise it; it asks for the rest with the next page or the next fetch.
 const MaxBytes = 8 << 20
 
 // smallSize is what a job without Size counts: less than that has no effect on memory, and is not stored.
 const smallSize = 8192
 
-// Weight is what the job counts towards MaxBytes.
+// Weight is what the job counts towards MaxBytes. For small jobs it counts more than they have, so a page may end a little
+// early.
 func (r *Record) Weight() int {
 	if r.Size.Valid {
 		return int(r.Size.Int32)
@@ -85,7 +96,8 @@ func (r *Record) Weight() int {
 	return smallSize
 }
 
-// ClientBytes is the size of what the client has sent, as far as answers show it.
+// ClientBytes is the size of what the client has sent, as far as answers show it. It bounds queues by bytes too
+// (docs/reference/backpressure.md, Bytes).
 func (j *Job) ClientBytes() int { return len(j.Args) + len(j.Meta) + len(j.Extra) }
 
 // SizeColumn is the column of a job whose client sent and whose worker returned so many bytes.
@@ -104,7 +116,8 @@ func (j *Job) StoredSize() int32 {
 	return 0
 }
 
-// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n.
+// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
+// larger ones (see Cut), so that n jobs have MaxBytes together at most.
 func SizeOfEach(n int) int32 {
 	if n <= 1 {
 		return math.MaxInt32
@@ -116,13 +129,13 @@ func SizeOfEach(n int) int32 {
 func (r *Record) Cut() bool { return r.Args == nil }
 
 // ProgressUnsent reports whether the latest report of progress had no event of its own, so that the end of the run wrote it. See
-// the statement JobProgress.
+// the statement JobProgress. The microseconds of the time say it: a report with an event has whole milliseconds.
 func (r *Record) ProgressUnsent() bool {
 	return r.ProgressAt.Valid && !r.ProgressAt.Time.Equal(r.ProgressAt.Time.Truncate(time.Millisecond))
 }
 
 // CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement
-// has read one job beyond either limit.
+// has read one job beyond either limit. At least one is returned whatever its size, or a list could never get past it.
 func CutPage[Row any](rows []Row, limit int, record func(*Row) *Record) (jobs []*Record, more bool) {
 	bytes := 0
 	for i := range rows {

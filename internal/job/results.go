@@ -9,7 +9,8 @@ import (
 // MaxResults is how many results can be asked for at once.
 const MaxResults = 100
 
-// DecodeResults reads the body of POST /jobs/results: ids of jobs, without repetitions.
+// DecodeResults reads the body of POST /jobs/results: ids of jobs, without repetitions. A text that is no id is answered with
+// null, like an unknown one.
 func DecodeResults(raw []byte) (IDList, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {

@@ -3,6 +3,8 @@ package job
 import "time"
 
 // Codes of failures that the server finds out by itself (docs/reference/retries.md, Server-made errors).
+// They are stored with jobs, and clients compare them. SQL writes some of these failures by itself (ojs.deadline_error), with
+// the same codes.
 const (
 	VisibilityTimeout = "visibility_timeout"
 	WorkerDeath       = "worker_death"
@@ -37,6 +39,8 @@ var serverErrors = map[string]serverError{
 }
 
 // ServerError is a failure that the server found out by itself. limit and elapsed are shown if limit is not 0.
+// An unknown code is a mistake of this program, so it panics. Packages worker and queue make them, for lost reservations,
+// deadlines and jobs that are dropped; the text is fixed, so that clients can group by it.
 func ServerError(code string, limit, elapsed time.Duration) WorkerError {
 	s, ok := serverErrors[code]
 	if !ok {

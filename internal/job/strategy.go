@@ -11,7 +11,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// How a fetch chooses between its queues (docs/reference/fairness.md, Strategies).
+// How a fetch chooses between its queues (docs/reference/fairness.md, Strategies). The names are stored with pools and shown in
+// statistics, with a hyphen, however they were sent.
 const (
 	StrategyStrict      = "strict"
 	StrategyRoundRobin  = "round-robin"
@@ -27,7 +28,7 @@ const MaxWeight = 1000
 // WeightForm is what a weight must be.
 const WeightForm = "an integer from 1 to 1000"
 
-// ReadStrategy reads the name of a strategy, with - or _.
+// ReadStrategy reads the name of a strategy, with - or _. The value that it returns after a refusal is never used.
 func ReadStrategy(v jsontext.Value, ps *payload.Problems) string {
 	text, _ := rawjson.Text(v)
 	name := strings.ReplaceAll(text, "_", "-")
@@ -38,13 +39,14 @@ func ReadStrategy(v jsontext.Value, ps *payload.Problems) string {
 	return name
 }
 
-// Weight reads the weight of a queue.
+// Weight reads the weight of a queue. Zero is not allowed: a queue that is never to be served is left out of the fetch.
 func Weight(v jsontext.Value) (n int64, ok bool) {
 	n, kind := rawjson.Int(v)
 	return n, kind == rawjson.IsInt && n >= 1 && n <= MaxWeight
 }
 
-// ReadWeights reads an object of weights by queue.
+// ReadWeights reads an object of weights by queue. One wrong weight refuses the object. Whether the fetch names these queues is
+// not checked.
 func ReadWeights(v jsontext.Value, ps *payload.Problems) map[string]int64 {
 	if v[0] != '{' {
 		ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)

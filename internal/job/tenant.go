@@ -17,6 +17,7 @@ const TenantHeader = "X-OJS-Tenant"
 const tenantMember = "tenant_id"
 
 // tenant finds the tenant of a job, and puts that of the caller into its meta (docs/reference/tenants.md, Enqueue).
+// A caller with a tenant may not set a limit that reaches beyond it: neither that of the whole queue nor one with scope global.
 func (d *decoder) tenant(j *Job) *ojs.Error {
 	meta, tenant, err := d.lim.WithTenant(j.Meta)
 	if err != nil {
@@ -26,6 +27,7 @@ func (d *decoder) tenant(j *Job) *ojs.Error {
 	if j.Limit == nil {
 		return nil
 	}
+	// An operator, who calls without a tenant, may set both.
 	if d.lim.Tenant != "" && (j.LimitKey == "" || j.Limit.Scope == LimitGlobal) {
 		return errSharedLimit(j.LimitKey)
 	}
@@ -36,7 +38,9 @@ func (d *decoder) tenant(j *Job) *ojs.Error {
 }
 
 // WithTenant gives meta with the tenant of the caller, and the tenant to which belongs what has this meta. meta must be a compact
-// object or nil, and is returned as it is if nothing has to be added.
+// object or nil, and is returned as it is if nothing has to be added. A caller without a tenant may name any, in meta; with one
+// it may name only its own. All members of the name must agree, or a reader that takes the first of equal names would see
+// another tenant than one that takes the last.
 func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Error) {
 	if l.NoTenants {
 		return meta, "", nil
@@ -44,7 +48,7 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 	said := tenantsOf(meta)
 	if l.Tenant == "" {
 		if l.TenantRequired {
-			return nil, "", ErrNoTenant()
+			return nil, "", errNoTenant()
 		}
 		return meta, oneTenant(said), nil
 	}
@@ -59,7 +63,8 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 	return meta, l.Tenant, nil
 }
 
-// TenantOfMeta is the tenant to which belongs what is stored with this meta; "": none.
+// TenantOfMeta is the tenant to which belongs what is stored with this meta; "": none. It is the rule of callers without a
+// tenant, applied to what is stored.
 func (l Limits) TenantOfMeta(meta []byte) string {
 	if l.NoTenants {
 		return ""
@@ -93,7 +98,8 @@ func oneTenant(said []jsontext.Value) (tenant string) {
 	return tenant
 }
 
-// withTenant gives a new object with the member, instead of null.
+// withTenant gives a new object with the member, instead of null. A null under the name is replaced, because it says nothing
+// and two members of one name would.
 func withTenant(meta []byte, tenant string) []byte {
 	b := append(make([]byte, 0, len(meta)+len(tenant)+len(`{"tenant_id":""}`)), '{')
 	if len(meta) > 0 {
@@ -106,13 +112,14 @@ func withTenant(meta []byte, tenant string) []byte {
 	return append(payload.AppendMember(b, payload.Quote(tenantMember), payload.Quote(tenant)), '}')
 }
 
-// ErrNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
-func ErrNoTenant() *ojs.Error {
+// errNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
+func errNoTenant() *ojs.Error {
 	err := ojs.ErrInvalidRequest(TenantHeader, "the name of a tenant", nil, "The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
 	err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
 	return err
 }
 
+// It names both tenants: the caller has sent both.
 func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
 	err := ojs.NewError(ojs.KindPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
 		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})

@@ -44,6 +44,7 @@ func readTrace(meta []byte) (m traceMembers) {
 }
 
 // TraceContextOf reads the trace context of a job, the plain names before the others. meta must be valid JSON or nil.
+// Tracestate is taken only from beside the traceparent that counts: the states of two traces must not be mixed.
 func TraceContextOf(meta []byte) TraceContext {
 	m := readTrace(meta)
 	t := TraceContext{Present: m.parent != nil || m.state != nil || m.otelParent != nil || m.otelState != nil}
@@ -58,6 +59,7 @@ func TraceContextOf(meta []byte) TraceContext {
 }
 
 // TraceID finds the trace id that a job with this meta carries (docs/reference/events.md, Trace id). meta must be valid JSON or nil.
+// It is computed once, at enqueue, and stored; later events take it from the column.
 func TraceID(meta []byte) string {
 	m := readTrace(meta)
 	// A text column holds it, and events repeat it: a text that does not fit there is no trace id.
@@ -72,6 +74,7 @@ func TraceID(meta []byte) string {
 	return ""
 }
 
+// A value that is no text is no traceparent.
 func validTraceparent(v jsontext.Value) string {
 	if text, _ := rawjson.Text(v); ValidTraceparent(text) {
 		return text
@@ -80,7 +83,7 @@ func validTraceparent(v jsontext.Value) string {
 }
 
 // ValidTraceparent follows W3C Trace Context: version 00 exactly, a later one by what it has in common with it. The trace
-// id is at 3:35, the span id at 36:52, the flags at 53:55.
+// id is at 3:35, the span id at 36:52, the flags at 53:55. Ids of zeros only are invalid by that standard.
 func ValidTraceparent(s string) bool {
 	if len(s) < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return false
@@ -95,6 +98,7 @@ func ValidTraceparent(s string) bool {
 func isHex(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }
 
 // WithTraceContext adds a trace context to meta that has none; tracestate may be empty. The result is new.
+// Callers ask Present first: half a context of the client is left as it is, valid or not.
 func WithTraceContext(meta []byte, traceparent, tracestate string) []byte {
 	b := make([]byte, 0, len(meta)+len(traceparent)+len(tracestate)+len(`{,"traceparent":"","tracestate":""}`))
 	if len(meta) <= len(`{}`) {
@@ -109,10 +113,12 @@ func WithTraceContext(meta []byte, traceparent, tracestate string) []byte {
 	return append(b, '}')
 }
 
-// CorrelationID is meta.correlation_id, for the log; "" if there is none.
+// CorrelationID is meta.correlation_id, for the log; "" if there is none. It is cut for the log only; meta keeps what was sent.
 func CorrelationID(meta []byte) string { return Shorten(memberText(meta, "correlation_id"), 255) }
 
 // memberText is the text of a member; "" if there is none. Most objects have no such member, so its name is looked for first.
+// The test of bytes may pass in vain, for a value that contains the name, and never fails wrongly for names that clients write
+// without escapes.
 func memberText(object []byte, name string) (text string) {
 	if bytes.Contains(object, []byte(name)) {
 		text, _ = rawjson.Text(payload.Find(object, name))
@@ -121,10 +127,12 @@ func memberText(object []byte, name string) (text string) {
 }
 
 // traceOrigin keeps the traceparent that a job of a workflow was meant to have, if it follows the run of another job.
+// It is set once: if a job follows several runs in turn, the first traceparent stays.
 const traceOrigin = "ojs.workflow.trace_origin"
 
 // WithWorkflowMeta gives the meta of a job what it lacks of its workflow's, and the trace context of the run that it follows; follows may be
-// empty. It returns meta itself if nothing changes.
+// empty. It returns meta itself if nothing changes. Package workflow calls it for each job that it makes after the first ones,
+// so that the trace goes on from the run that the job follows.
 func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 	if len(workflow) == 0 && follows == "" {
 		return meta
@@ -135,6 +143,7 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 			merged.put(rawjson.Name(literal), literal, value)
 		}
 	}
+	// Without a new member the old text is returned, so that its bytes stay as the client sent them.
 	kept := len(merged.list)
 	var inherited []payload.Member
 	if len(workflow) > 0 {

@@ -12,34 +12,31 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Unique is a normalised unique policy.
+// Unique is a normalised unique policy. It says what counts as the same job. Whether there is one is found out under a lock of
+// the key, in the transaction of the insert (package unique).
 type Unique struct {
-	Keys       []string       // subset of type, queue, args, meta; type counts even if it is missing here
-	ArgsKeys   []string       // nil: all of args
-	MetaKeys   []string       // non-empty if Keys has meta
-	Text       string         // key given as one text: the fingerprint is the type and this
-	Key        string         // computed by the client: 64 hex digits, used instead of a fingerprint
-	Period     time.Duration  // 0: no limit in time
+	// The order does not matter for the key (docs/reference/unique.md, Key).
+	Keys     []string // subset of type, queue, args, meta; type counts even if it is missing here
+	ArgsKeys []string // nil: all of args
+	MetaKeys []string // non-empty if Keys has meta
+	Text     string   // key given as one text: the fingerprint is the type and this
+	Key      string   // computed by the client: 64 hex digits, used instead of a fingerprint
+	// It counts from created_at of the older job, which never moves (docs/reference/unique.md, Duplicates).
+	Period time.Duration // 0: no limit in time
+	// The policy of the new job decides, not that of the older one.
 	States     []ojs.JobState // in which an older job blocks this one
 	OnConflict string         // reject, replace, replace_except_schedule or ignore
 }
 
-// uniqueness checks unique and unique_key.
+// uniqueness checks unique and unique_key. unique_key without a policy is checked and echoed, but makes nothing unique.
 func (d *decoder) uniqueness(j *Job) {
 	key := d.pick(uniqueKeyAttr)
 	text, ok := rawjson.Text(key.value)
 	if key.value != nil && (!ok || len(text) != 64 || !payload.AllIn(text, isHex)) {
 		d.refuse(ojs.KindInvalidPayload, key, "64 lower-case hex digits")
 	}
-	g := d.pick(uniqueAttr)
-	switch {
-	case g.value == nil:
-		return
-	case g.value[0] != '{':
-		d.refuse(ojs.KindInvalidPayload, g, "an object")
-		return
-	case d.tooDeep(g.value):
-		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+	g, there := d.pickObject(uniqueAttr)
+	if !there {
 		return
 	}
 	r := uniqueReader{problems: &d.problems, path: g.path(), Unique: &Unique{Key: text}}
@@ -65,6 +62,7 @@ func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
 func (r *uniqueReader) read(v jsontext.Value) {
 	var unknown []payload.Member
 	r.fields, unknown = payload.Read(v, uniqueNames)
+	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
 	for _, m := range unknown {
 		r.refuse(string(m.Name), "absent: a unique policy has no such property", m.Value)
 	}
@@ -74,7 +72,8 @@ func (r *uniqueReader) read(v jsontext.Value) {
 	r.conflict()
 }
 
-// keys reads keys, and what the SDKs send as key.
+// keys reads keys, and what the SDKs send as key. An array key is the older form of keys and args_keys in one: names of
+// dimensions stand for themselves, others for members of args. With keys, a key beside it is not read at all.
 func (r *uniqueReader) keys() {
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
 	r.ArgsKeys = r.names("args_keys", payload.IsName, "an array of non-empty strings, each once")
@@ -92,6 +91,7 @@ func (r *uniqueReader) keys() {
 	}
 }
 
+// type and args are implied by the names of arguments: without them the policy would compare nothing of the job.
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	if text, ok := rawjson.Text(key); ok {
 		if !payload.IsName(text) {
@@ -108,6 +108,7 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 			args = append(args, name)
 		}
 	}
+	// Only names of dimensions were given: the list is what keys would be.
 	if args == nil {
 		return
 	}
@@ -119,7 +120,8 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	r.ArgsKeys = args
 }
 
-// names reads an array of strings without repetitions; nil if it is absent, empty or refused.
+// names reads an array of strings without repetitions; nil if it is absent, empty or refused. An empty list counts as absent,
+// except for meta_keys, which keys looks at once more.
 func (r *uniqueReader) names(field string, valid func(string) bool, expected string) []string {
 	v := r.fields.Get(field)
 	if v == nil {
@@ -151,6 +153,7 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 	return list, true
 }
 
+// The first of the three names wins; 0 in period_ms means no limit, as if it were absent.
 func (r *uniqueReader) period() {
 	if v := r.fields.Get("period"); v != nil {
 		text, _ := rawjson.Text(v)
@@ -180,6 +183,7 @@ func (r *uniqueReader) period() {
 	}
 }
 
+// By default every state in which the job may still run: a finished one does not block a new one.
 func (r *uniqueReader) states() {
 	v := r.fields.Get("states")
 	if v == nil {
@@ -196,6 +200,7 @@ func (r *uniqueReader) states() {
 	}
 }
 
+// What each word does: docs/reference/unique.md, Conflicts.
 func (r *uniqueReader) conflict() {
 	r.OnConflict = "reject"
 	v := r.fields.Get("on_conflict")
@@ -219,6 +224,7 @@ func has(list []string, s string) bool {
 }
 
 // ParseUnique reads a policy that was accepted with a job, by the rules of enqueue, to show it; nil if it is none.
+// If the rules have become stricter since, there is nothing to show; the stored key of the job goes on to hold.
 func ParseUnique(policy, args jsontext.Value) *Unique {
 	if policy == nil || policy[0] != '{' {
 		return nil

@@ -11,8 +11,10 @@ import (
 )
 
 // resolve refuses argument names that address nothing: digits are an index into args, any other name
-// is a member of one of its objects. One pass over args, however many names there are.
+// is a member of one of its objects. One pass over args, however many names there are. A misspelt name would otherwise make all
+// jobs of the type equal to each other, and all but the first would be refused or dropped.
 func (r *uniqueReader) resolve(args jsontext.Value) {
+	// Args that are no array are refused elsewhere.
 	if !has(r.Keys, "args") || len(r.ArgsKeys) == 0 || args == nil || args[0] != '[' {
 		return
 	}
@@ -41,6 +43,7 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 	}
 }
 
+// An object of args may have a member whose name is digits; it cannot be addressed.
 func isIndex(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // indexBelow takes leading zeros, unlike the text that strconv.Itoa gives.

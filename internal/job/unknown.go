@@ -8,15 +8,18 @@ import (
 )
 
 // unknowns are the attributes nobody knows, in order of appearance, top level before options. Of equal names at one
-// level the last value counts; a name of the top level beats the same one in options.
+// level the last value counts; a name of the top level beats the same one in options. The zero value is ready. It is used
+// wherever members of several objects are merged, because it keeps their order.
 type unknowns struct {
 	list  []payload.Member
 	fixed int            // members below it came from the top level
 	index map[string]int // made when the list is long: looking through it for each of 100 000 names would be quadratic
 }
 
+// Most jobs have fewer unknown members and make no map.
 const indexFrom = 16
 
+// A name that is fixed is not replaced: what comes later is weaker. name, literal and value point into the body.
 func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 	if i, ok := u.find(name); ok {
 		if i >= u.fixed {
@@ -51,7 +54,8 @@ func (u *unknowns) find(name []byte) (int, bool) {
 	return 0, false
 }
 
-// MergeObjects puts the members of change over those of base; null takes one away.
+// MergeObjects puts the members of change over those of base; null takes one away. Members of base keep their place; new ones
+// follow. A null in base goes too.
 func MergeObjects(base, change jsontext.Value) []byte {
 	var merged unknowns
 	for _, object := range []jsontext.Value{base, change} {

@@ -9,7 +9,8 @@ import (
 	"github.com/ojsd/ojsd/internal/duration"
 )
 
-// When is a point in time as a client gave it.
+// When is a point in time as a client gave it. The zero value was not sent. A relative one is resolved by the statement that
+// stores the job, so that a queue in memory or the clock of a node does not move it.
 type When struct {
 	Set      bool
 	At       time.Time // absolute, cut to microseconds; its text is echoed by Extra
@@ -18,6 +19,8 @@ type When struct {
 }
 
 // ResolveAges turns ages into the times that lie so long before now. It asks the clock only if there is an age.
+// clock is that of the database. Of several ages all are counted from one moment. After an error some points may be resolved
+// and others not; the caller gives up.
 func ResolveAges(ctx context.Context, clock func(context.Context) (time.Time, error), points ...*When) error {
 	var now time.Time
 	for _, w := range points {
@@ -45,7 +48,8 @@ func Latest(times ...time.Time) (last time.Time) {
 	return last
 }
 
-// Earliest is the earliest of the times that are not zero; zero if all are zero.
+// Earliest is the earliest of the times that are not zero; zero if all are zero. Zero stands for an absent bound in both
+// functions, so they combine bounds of which some are not set.
 func Earliest(times ...time.Time) (first time.Time) {
 	for _, t := range times {
 		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
@@ -55,8 +59,9 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// ParseWhen reads a time, or a duration with or without a leading + (docs/reference/jobs.md, Times and durations).
-func ParseWhen(s string) (When, bool) {
+// parseWhen reads a time, or a duration with or without a leading + (docs/reference/jobs.md, Times and durations).
+// A date is tried first: no time is a valid duration.
+func parseWhen(s string) (When, bool) {
 	if at, ok := ParseTime(s); ok {
 		return When{Set: true, At: at}, true
 	}
@@ -69,6 +74,7 @@ func ParseWhen(s string) (When, bool) {
 
 // ParseTime reads an RFC 3339 time, also in the forms of docs/reference/jobs.md, Times and durations. Go's readers check the
 // calendar, but they let pass one-digit hours, decimal commas and offsets of 24 h, so the shape is checked here.
+// The result has whole microseconds, as the database stores them. The text that is shown stays that of the client.
 func ParseTime(s string) (time.Time, bool) {
 	text, ok := canonicalTime(s)
 	if !ok {
@@ -130,7 +136,7 @@ func canonicalZone(s string) (string, bool) {
 }
 
 // storable cuts a time to what the database has. The zero time, which stands for no time elsewhere and which Go clients send by
-// accident, becomes the next one.
+// accident, becomes the next one. Without the cut a time that a client reads back would differ from the one that it sent.
 func storable(t time.Time) time.Time {
 	t = t.Truncate(time.Microsecond)
 	if t.IsZero() {
@@ -153,6 +159,7 @@ func shaped(s, pattern string) bool {
 }
 
 // future reports whether w lies ahead. It only serves to refuse a contradiction; what a job waits for is decided by a statement.
+// It knows the time of the database from package clock.
 func (w When) future() bool {
 	if w.Relative {
 		return w.In > 0
@@ -162,6 +169,6 @@ func (w When) future() bool {
 
 // ParseAge reads a time, or an age: Relative then means that long before now.
 func ParseAge(text string) (When, bool) {
-	w, ok := ParseWhen(text)
+	w, ok := parseWhen(text)
 	return w, ok && !strings.HasPrefix(text, "+")
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // WorkerError is why an attempt failed, normalised (docs/reference/jobs.md, Job error): what a worker reported, or what the
-// server found out by itself, see ServerError.
+// server found out by itself, see ServerError. Everything in it is bounded, because a job keeps all its failures in one row and
+// shows them in one answer.
 type WorkerError struct {
 	Code         string // never empty
 	Type         string // never empty
@@ -26,6 +27,7 @@ type WorkerError struct {
 	Details      []byte // compact object; nil: none
 	Backtrace    []string
 
+	// No job of the same limit key starts before it (docs/reference/limits.md, When a job may start).
 	RateLimitUntil time.Time // zero: none
 
 	PolicyError string // why the job's retry policy was not applied; "": it was
@@ -37,6 +39,7 @@ type WorkerError struct {
 }
 
 const (
+	// The values are those of the reference (docs/reference/jobs.md, Job error).
 	maxCodeBytes      = 255 // of code and type
 	maxMessageBytes   = 16_384
 	maxDetailsBytes   = 65_536
@@ -46,7 +49,8 @@ const (
 
 var workerErrorNames = []string{"code", "type", "message", "retryable", "details", "backtrace", "stack_trace", "rate_limit_until"}
 
-// decodeWorkerError never fails: what does not fit is cut or replaced.
+// decodeWorkerError never fails: what does not fit is cut or replaced. A wrong kind of value counts as absent. A message that
+// is no text is kept as its JSON text, because it may be the only hint that there is.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	f, _ := payload.Read(v, workerErrorNames)
 	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
@@ -60,11 +64,13 @@ func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	e.setDetails(f.Get("details"), lim)
 	e.complete(label(f.Get("type")))
 	until, _ := rawjson.Text(f.Get("rate_limit_until"))
+	// What is no time is passed over, like all that an error says wrongly.
 	e.RateLimitUntil, _ = ParseTime(until)
 	return e
 }
 
-// complete fills what may not be empty. kind is the type that was sent.
+// complete fills what may not be empty. kind is the type that was sent. The order of the alternatives is that of
+// docs/reference/jobs.md, Job error.
 func (e *WorkerError) complete(kind string) {
 	e.Code = cmp.Or(e.Code, "handler_error")
 	e.Type = cmp.Or(kind, e.ErrorClass, e.Code)
@@ -79,6 +85,8 @@ func label(v jsontext.Value) string {
 
 func cutLabel(text string) string { return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes) }
 
+// Details that are too large are replaced whole: half of a JSON text is none. The class of the error is read before details
+// that are too large are dropped.
 func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 	if v == nil {
 		return
@@ -99,7 +107,7 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 	}
 }
 
-// frames reads a backtrace: an array of strings, or one text with a frame per line.
+// frames reads a backtrace: an array of strings, or one text with a frame per line. Elements that are no strings are left out.
 func frames(v jsontext.Value) []string {
 	var list []string
 	if text, ok := rawjson.Text(v); ok {
@@ -114,6 +122,7 @@ func frames(v jsontext.Value) []string {
 	return keptFrames(list)
 }
 
+// Windows line ends count as one.
 func splitFrames(text string) []string {
 	return keptFrames(strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"))
 }
@@ -125,7 +134,7 @@ func keptFrames(list []string) []string {
 	return bounded(list)
 }
 
-// bounded keeps the first frames, up to 10 000 characters in all.
+// bounded keeps the first frames, up to 10 000 characters in all. list may be changed: it was made for this error.
 func bounded(list []string) []string {
 	left := maxBacktraceChars
 	for i, frame := range list {
@@ -150,7 +159,7 @@ func textOf(v jsontext.Value) string {
 	return string(rawjson.Compact(v))
 }
 
-// Shorten cuts s to at most n bytes, between characters.
+// Shorten cuts s to at most n bytes, between characters. s must be valid UTF-8, which JSON and gRPC guarantee here.
 func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -161,7 +170,8 @@ func Shorten(s string, n int) string {
 	return s[:n]
 }
 
-// Failure gives what retry.Decide has to know of the error; the caller adds the job.
+// Failure gives what retry.Decide has to know of the error; the caller adds the job. Message and details are not part of it: no
+// rule may depend on texts for people.
 func (e WorkerError) Failure() retry.Failure {
 	return retry.Failure{
 		Code: e.Code, Type: e.Type, ErrorClass: e.ErrorClass, Retryable: e.Retryable, RetryableSet: e.RetryableSet, ServerMade: e.ServerMade,

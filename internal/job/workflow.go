@@ -17,7 +17,7 @@ func WorkflowStep(extra []byte) string {
 // WorkflowOf is the id of the workflow to which a job belongs, found in its Extra; "" if it belongs to none.
 func WorkflowOf(extra []byte) string { return memberText(extra, "workflow_id") }
 
-// ErrorTexts are code and message of an error object.
+// ErrorTexts are code and message of an error object. Package tracing uses it for the span of a workflow that has failed.
 func ErrorTexts(object []byte) (code, message string) {
 	for literal, value := range rawjson.Members(object) {
 		switch string(rawjson.Name(literal)) {

@@ -9,11 +9,13 @@ import (
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
 	// lookInterval is how often a Follower looks for partitions that are due, while jobs move or one is known to become due. Timers of
-	// this node are met exactly.
+	// this node are met exactly. It bounds how long jobs wait for room that a node left behind when it stopped.
 	lookInterval = time.Second
 
 	// lookCost is the least time between two looks, as a multiple of what the latest one took if that was more than lookCheap: with an
@@ -21,11 +23,15 @@ const (
 	lookCost  = 20
 	lookCheap = 10 * time.Millisecond
 
+	// A full list is followed by another look at once.
 	dueRows = 1000
 )
 
 // Follower lets jobs be fetched when time has made room for them, and after changes that are left over, because the node that made
-// them stopped, or because an application made them in SQL. Every node runs one. On a server on which nothing moves it reads nothing.
+// them stopped, or because an application made them in SQL. Every node runs one. On a server on which nothing moves it
+// reads nothing. All nodes look. Two that admit one partition at once take turns, and the second one finds nothing to do.
+//
+// moved is cleared before a look reads the database, not after: a change during the look is looked for again.
 type Follower struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -39,7 +45,8 @@ func NewFollower(archetype *baseservice.Archetype, store *Store) *Follower {
 	return baseservice.Init(archetype, &Follower{store: store})
 }
 
-// Notify reports that jobs moved, on this node or on another one.
+// Notify reports that jobs moved, on this node or on another one. It runs after every commit, so it writes only if the
+// value changes.
 func (f *Follower) Notify() {
 	if !f.moved.Load() {
 		f.moved.Store(true)
@@ -48,20 +55,14 @@ func (f *Follower) Notify() {
 
 // Start runs the loop until stopped. It looks at once: no node may have run for long.
 func (f *Follower) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := f.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	f.store.Wake()
-	go func() {
-		started()
-		defer stopped()
-		f.loop(ctx)
-	}()
+	service.Run(ctx, &f.BaseStartStop, f.loop)
 	return nil
 }
 
+// The timer due is set to the time that the database has told, so a rate limit is met to the millisecond on nodes that know
+// of it; the tick is for what a notification did not tell.
 func (f *Follower) loop(ctx context.Context) {
+	f.store.Wake()
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	due := time.NewTimer(lookInterval)
@@ -80,6 +81,7 @@ func (f *Follower) loop(ctx context.Context) {
 				continue
 			}
 		}
+		// A signal that came meanwhile is not lost: the look that follows covers it.
 		if pause := time.Until(rest); pause > 0 {
 			select {
 			case <-ctx.Done():
@@ -99,7 +101,7 @@ func (f *Follower) loop(ctx context.Context) {
 }
 
 // look admits jobs of the partitions that are due. It returns how long until the next one is, below 0 if none is known, and what it
-// took to find out.
+// took to find out. After an error it is repeated after lookInterval.
 func (f *Follower) look(ctx context.Context) (next, cost time.Duration) {
 	f.moved.Store(false)
 	next, cost, err := f.store.admitDue(ctx)
@@ -113,11 +115,13 @@ func (f *Follower) look(ctx context.Context) (next, cost time.Duration) {
 }
 
 // AdmitDue admits jobs of the partitions that are due, and returns how long until the next one is; below 0: none is known.
+// Tests call it; nodes run the loop.
 func (s *Store) AdmitDue(ctx context.Context) (next time.Duration, err error) {
 	next, _, err = s.admitDue(ctx)
 	return next, err
 }
 
+// cost is that of the list alone, not that of the admissions: those are work, not looking.
 func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err error) {
 	began := time.Now()
 	keys, err := s.listDue(ctx)
@@ -126,6 +130,7 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 		return 0, 0, err
 	}
 	full := len(keys) == dueRows
+	// A partition has a row for each reason to look at it.
 	slices.Sort(keys)
 	if keys = slices.Compact(keys); len(keys) > 0 {
 		if err := s.Admit(ctx, keys); err != nil {
@@ -139,6 +144,7 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 	defer cancel()
 	row, err := s.db.Q.LimitNextDue(ctx)
 	if err == nil {
+		// Package queue need not look for blocked jobs in fetches while none waits.
 		s.jobs.SetLimitsWaiting(row.Waiting)
 	}
 	return time.Duration(row.WaitUs) * time.Microsecond, cost, err

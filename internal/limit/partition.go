@@ -14,7 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Partition is what clients see of the jobs with one key, or of a limited queue.
+// Partition is what clients see of the jobs with one key, or of a limited queue. The counts are taken without the lock of
+// the row, so they may be ahead of or behind what an admission counts at the same time. Started counts starts within the
+// period of the rate. Times are of the database; zero means that there is none.
 type Partition struct {
 	Key           string
 	Policy        job.LimitPolicy  // with the override
@@ -28,7 +30,8 @@ type Partition struct {
 	NextAt        time.Time        // when the throttle permits a start
 }
 
-// Available is how many jobs more may start; false: nothing limits them.
+// Available is how many jobs more may start; false: nothing limits them. Of several limits the one with the least room
+// counts. It is a figure for people: only limit_admit decides.
 func (p *Partition) Available() (n int64, limited bool) {
 	least := func(left int64) {
 		if left = max(0, left); !limited || left < n {
@@ -51,14 +54,15 @@ type Page struct {
 	Total      int64 // up to queue.CountLimit
 }
 
-// List is what a page is asked for.
+// List is what a page is asked for. Of After and Offset at most one counts.
 type List struct {
 	Tenant        string // whose partitions, without those of queues; "": all
 	After         string // cursor: keys behind it
 	Offset, Limit int
 }
 
-// Get returns a partition: 404 if no job and no client has named it, or if it is that of a queue without limit.
+// Get returns a partition: 404 if no job and no client has named it, or if it is that of a queue without limit. For a queue
+// it may write, see setQueue.
 func (s *Store) Get(ctx context.Context, key string) (*Partition, error) {
 	if err := s.setQueue(ctx, key); err != nil {
 		return nil, err
@@ -76,7 +80,9 @@ func (s *Store) Get(ctx context.Context, key string) (*Partition, error) {
 	return &p, nil
 }
 
-// setQueue stores the policy of a queue's partition as the queue has it now: otherwise a claim does it.
+// setQueue stores the policy of a queue's partition as the queue has it now: otherwise a claim does it. The row of a
+// queue's partition is made by the first claim after a change. Without this an answer would show the old policy, or 404,
+// for a queue that nobody fetches from.
 func (s *Store) setQueue(ctx context.Context, key string) error {
 	name, isQueue := strings.CutPrefix(key, job.QueueLimitPrefix)
 	if !isQueue {
@@ -97,7 +103,8 @@ func (s *Store) setQueue(ctx context.Context, key string) error {
 // behindAll is behind every key.
 const behindAll = "~"
 
-// List returns a page, by key.
+// List returns a page, by key. The policies of limited queues are stored first, for the reason that setQueue tells; a
+// tenant does not see those. Page and total come from one snapshot.
 func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
 	keys, policies := []string{}, [][]byte{}
 	from, before := "", behindAll
@@ -143,6 +150,7 @@ func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
 	return page, nil
 }
 
+// The statement leaves out an override or a block that has expired.
 func newPartition(r dbsqlc.LimitGetRow) Partition {
 	p := Partition{
 		Key: r.Key, Policy: job.ParseStoredLimit(r.Policy), BlockedUntil: r.BlockedUntil.Time,
@@ -155,7 +163,9 @@ func newPartition(r dbsqlc.LimitGetRow) Partition {
 	return p
 }
 
-// SetOverride replaces parts of the policy of a partition, which is created if no job has named it. What was replaced before holds again.
+// SetOverride replaces parts of the policy of a partition, which is created if no job has named it. What was replaced
+// before holds again. It is idempotent. It is committed before jobs are admitted by it; if that fails, the Follower admits
+// them.
 func (s *Store) SetOverride(ctx context.Context, key string, o *job.LimitOverride) (*Partition, error) {
 	if err := s.setQueue(ctx, key); err != nil {
 		return nil, err
@@ -163,7 +173,7 @@ func (s *Store) SetOverride(ctx context.Context, key string, o *job.LimitOverrid
 	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key, Override: o.Stored(), Until: pg.Timestamp(o.ExpiresAt)})
 }
 
-// DeleteOverride lets the policy hold again.
+// DeleteOverride lets the policy hold again. It is no error if there is no override.
 func (s *Store) DeleteOverride(ctx context.Context, key string) (*Partition, error) {
 	if _, err := s.Get(ctx, key); err != nil {
 		return nil, err
@@ -171,6 +181,8 @@ func (s *Store) DeleteOverride(ctx context.Context, key string) (*Partition, err
 	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key})
 }
 
+// More room must let jobs start at once, hence the admission; less room takes the places of admitted jobs back that no
+// worker has claimed. The signal sets the timer anew for an override that ends.
 func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Partition, error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -182,7 +194,8 @@ func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Pa
 	return s.Get(ctx, p.Key)
 }
 
-// OfJob is the partition of which the answer to an enqueue tells, with rate or throttle; nil: there is none.
+// OfJob is the partition of which the answer to an enqueue tells, with rate or throttle; nil: there is none. It is asked
+// after the enqueue was committed, so the counts include the job.
 func (s *Store) OfJob(ctx context.Context, j *job.Job) (*Partition, error) {
 	key := j.LimitKey
 	if key == "" {

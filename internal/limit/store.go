@@ -17,7 +17,8 @@ type Deps struct {
 	Logger  *slog.Logger
 }
 
-// Store admits jobs and reads and changes partitions. Use New.
+// Store admits jobs and reads and changes partitions. Use New. It keeps no counts: all are in the database. due and left
+// have room for one signal each.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -35,9 +36,11 @@ func New(deps Deps) *Store {
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger,
 		due: make(chan struct{}, 1), left: make(chan struct{}, 1),
 	}
+	// An error that may come from one key splits the flush; a deadlock repeats it.
 	s.admitting = batch.New(batch.Config[string, struct{}]{
 		Flush: s.flush, Max: maxKeys, Split: pg.IsDivisible, Retry: pg.IsTransient,
 	})
+	// The hooks are set before the node serves, and read without a lock.
 	deps.Jobs.OnLimitedJobs(s.follow)
 	deps.Jobs.OnLimitedStarts(s.started)
 	return s
@@ -47,6 +50,7 @@ func New(deps Deps) *Store {
 func (s *Store) started() { signal(s.due) }
 
 // Wake lets the Follower look for changes that are left over, for example after an application has cancelled a job in SQL.
+// It never blocks, and works before the Follower has started.
 func (s *Store) Wake() { signal(s.left) }
 
 func signal(c chan struct{}) {

@@ -10,15 +10,18 @@ import (
 )
 
 // maxReason bounds the bytes of a reason.
+// It is shown to everybody who looks at the switch.
 const maxReason = 1024
 
 // Request is the body of POST /admin/system/maintenance (docs/reference/admin.md, Maintenance).
+// Without Enabled the other members are checked and have no effect.
 type Request struct {
 	Enabled bool
 	Start   Start // only with Enabled; By is what the body claims
 }
 
 // Decode reads a request.
+// All problems are listed. A reason with U+0000 could not be stored.
 func Decode(raw []byte) (Request, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -41,6 +44,7 @@ func Decode(raw []byte) (Request, *ojs.Error) {
 	return r, b.Problems.Err()
 }
 
+// It is 0 if the member was not sent; 0 itself is refused, because it would end maintenance at once.
 func length(b *payload.Body, name string) time.Duration {
 	v := b.Get(name)
 	if v == nil {

@@ -20,16 +20,18 @@ func TestFollower(t *testing.T) {
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := domaintest.New(t)
-		startstoptest.Stress(t.Context(), t, maintenance.NewFollower(b.Archetype, b.Maintenance, func() {}))
+		startstoptest.Stress(t.Context(), t, maintenance.NewFollower(b.Archetype, b.Maintenance))
 	})
 
-	// Without notifications a node learns of a change within a second, by the reads that its fetches ask for.
+	// A node that misses a notification learns of a change within a second, by the reads that its fetches ask for.
 	t.Run("LooksWhileItIsAsked", func(t *testing.T) {
 		t.Parallel()
 		b := domaintest.New(t)
 		away := b.Node()
 		ended := make(chan struct{}, 1)
-		follower := maintenance.NewFollower(away.Archetype, away.Maintenance, func() { ended <- struct{}{} })
+		away.Maintenance.OnListening(func() bool { return true })
+		away.Maintenance.OnEnded(func() { ended <- struct{}{} })
+		follower := maintenance.NewFollower(away.Archetype, away.Maintenance)
 		require.NoError(t, follower.Start(t.Context()))
 		defer follower.Stop()
 		become := func(on bool) {

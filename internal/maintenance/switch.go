@@ -6,20 +6,20 @@ package maintenance
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// lookInterval is how old what a node knows may be while fetches come, in case a notification was lost.
-const lookInterval = time.Second
-
 // State is the switch.
+// The zero value is off.
 type State struct {
 	On           bool
 	Reason       string
@@ -29,74 +29,106 @@ type State struct {
 	EstimatedEnd time.Time // zero: nobody has said
 }
 
-// Switch is the switch as a node knows it. Use New.
+// on: a switch with an end is off from then on, by the clock of the database.
+func (s *State) on() bool {
+	return s != nil && s.On && (s.EndsAt.IsZero() || clock.Now().Before(s.EndsAt))
+}
+
+// Switch is the switch as a node knows it. Use New, and run its NewFollower.
 type Switch struct {
 	db     *pg.DB
 	logger *slog.Logger
-	known  atomic.Pointer[known]
-	look   chan struct{} // asks the Follower to read
-}
-
-// known is a state with the time at which it was read.
-type known struct {
-	state State
-	at    time.Duration // clock.Running
+	state  *follow.Value[State]
+	end    *time.Timer // has the follower read when the switch is to turn itself off
+	ended  func()
 }
 
 // New returns a switch that is off until it was read.
+// app reads it before the first request.
 func New(db *pg.DB, logger *slog.Logger) *Switch {
-	s := &Switch{db: db, logger: logger, look: make(chan struct{}, 1)}
-	s.known.Store(&known{})
+	s := &Switch{db: db, logger: logger, ended: func() {}}
+	s.state = follow.New(db, readState)
+	s.state.OnRead(s.onRead)
+	s.end = time.AfterFunc(math.MaxInt64, s.state.Changed)
 	return s
 }
 
+// NewFollower returns the service that reads the switch when it may have changed, and notices when it is off again.
+func NewFollower(archetype *baseservice.Archetype, s *Switch) *follow.Follower[State] {
+	return follow.NewFollower(archetype, s.state, "maintenance switch")
+}
+
+// OnEnded sets what is called after the switch was on: what has waited is to go on. It must not block.
+func (s *Switch) OnEnded(f func()) { s.ended = f }
+
+// OnListening sets how the switch learns whether notifications arrive.
+func (s *Switch) OnListening(f func() bool) { s.state.OnListening(f) }
+
+// Changed is called when the switch may have changed on any node. It does not block.
+func (s *Switch) Changed() { s.state.Changed() }
+
 // On reports whether the switch is on. It reads memory only.
+// It is asked by every fetch, sweep and tick, so it must not wait. A node that cannot reach the database goes on with what it
+// knew last.
 func (s *Switch) On() bool {
-	k := s.known.Load()
-	if clock.Running()-k.at >= lookInterval {
-		s.Look()
-	}
-	return k.on()
-}
-
-// on: a switch with an end is off from then on, by the clock of the database.
-func (k *known) on() bool {
-	return k.state.On && (k.state.EndsAt.IsZero() || clock.Now().Before(k.state.EndsAt))
-}
-
-// Look asks the Follower to read the switch, which may have changed. It does not block.
-func (s *Switch) Look() {
-	select {
-	case s.look <- struct{}{}:
-	default:
-	}
+	s.state.Poll()
+	return s.state.Latest().on()
 }
 
 // Forget is for a reset of the database, which turns the switch off.
+// The state is forgotten at once, without waiting for the read.
 func (s *Switch) Forget() {
-	s.remember(State{})
-	s.Look()
+	was := s.state.Latest()
+	s.state.Forget()
+	if was != nil && was.On {
+		s.ended()
+	}
 }
 
 // Get reads the switch.
+// It also remembers what it has read, and sets the clock of the node by the row.
 func (s *Switch) Get(ctx context.Context) (State, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	asked := time.Now()
-	row, err := s.db.Q.MaintenanceGet(ctx)
+	state, err := s.state.Read(ctx)
 	if err != nil {
 		return State{}, pg.ClientError(err)
+	}
+	return *state, nil
+}
+
+// readState reads the switch anew each time: it is one row, and whether it has ended is for the database to say.
+func readState(ctx context.Context, q *dbsqlc.Queries, _ *State) (*State, error) {
+	asked := time.Now()
+	row, err := q.MaintenanceGet(ctx)
+	if err != nil {
+		return nil, err
 	}
 	clock.Set(row.Now.Time, asked)
 	state := State{}
 	if row.StartedAt.Valid && (!row.EndsAt.Valid || row.EndsAt.Time.After(row.Now.Time)) {
 		state = newState(row)
 	}
-	s.remember(state)
-	return state, nil
+	return &state, nil
+}
+
+func (s *Switch) onRead(before, now *State) {
+	s.end.Stop()
+	if now.On && !now.EndsAt.IsZero() {
+		s.end.Reset(now.EndsAt.Sub(clock.Now()))
+	}
+	if before != nil && before.On && !now.On {
+		s.ended()
+	}
+}
+
+// refresh lets this node know of a change that it has made; other nodes are notified by the change itself.
+func (s *Switch) refresh(ctx context.Context) {
+	if _, err := s.state.Read(ctx); err != nil {
+		s.state.Changed() // the follower tries again
+	}
 }
 
 // Start is a request to turn the switch on.
+// Durations count from now by the clock of the database.
 type Start struct {
 	Reason   string
 	Lasts    time.Duration // then it turns itself off; 0: it does not
@@ -105,6 +137,8 @@ type Start struct {
 }
 
 // Start turns the switch on, or changes its end and its reason.
+// It is idempotent but for the times. The statement notifies the other nodes. Who began it, and when, stays if it is on
+// already.
 func (s *Switch) Start(ctx context.Context, p Start) (State, error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -117,8 +151,7 @@ func (s *Switch) Start(ctx context.Context, p Start) (State, error) {
 	state := newState(dbsqlc.MaintenanceGetRow{
 		StartedAt: row.StartedAt, EndsAt: row.EndsAt, EstimatedEnd: row.EstimatedEnd, Reason: row.Reason, StartedBy: row.StartedBy, Now: row.Now,
 	})
-	s.remember(state)
-	s.Look() // the Follower waits for its end
+	s.refresh(ctx)
 	s.logger.InfoContext(ctx, "maintenance is on: no job is fetched until it ends", slog.String("category", "system"),
 		slog.Group("attributes", "reason", p.Reason, "by", p.By, "ends_at", state.EndsAt))
 	return state, nil
@@ -132,15 +165,12 @@ func (s *Switch) End(ctx context.Context, by string) error {
 	if err != nil {
 		return pg.WriteError(err)
 	}
-	s.remember(State{})
-	s.Look() // the Follower goes on with what has waited
+	s.refresh(ctx)
 	if len(ended) > 0 {
 		s.logger.InfoContext(ctx, "maintenance is off", slog.String("category", "system"), slog.Group("attributes", "by", by))
 	}
 	return nil
 }
-
-func (s *Switch) remember(state State) { s.known.Store(&known{state, clock.Running()}) }
 
 func newState(row dbsqlc.MaintenanceGetRow) State {
 	return State{

@@ -12,7 +12,8 @@ import (
 )
 
 // Log writes a line for each event that this node commits. It shows nothing of what clients put into jobs (args, meta, results),
-// because that may be secret or personal.
+// because that may be secret or personal. It runs on the goroutine that committed, before the callers are answered, so its time
+// is part of every call.
 type Log struct {
 	logger *slog.Logger
 }
@@ -21,11 +22,13 @@ type Log struct {
 func NewLog(logger *slog.Logger) *Log { return &Log{logger} }
 
 // Changes writes the lines. It ignores the context of the flush, because a flush may serve many callers.
+// The lines of one commit are written at once (logging.Hold). Each line has its own trace, that of its job.
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	ctx := context.Background()
 	defer logging.Hold(s.logger)()
 	for i := range changes {
 		c := &changes[i]
+		// The level is asked before anything is put together.
 		line, logged := lineOf(c)
 		if !logged || !s.logger.Enabled(ctx, line.level) {
 			continue
@@ -45,7 +48,8 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	}
 }
 
-// ojsAttr is the group ojs: what the change is about.
+// ojsAttr is the group ojs: what the change is about. Which members are there, and under what names, is told to users:
+// docs/reference/observability.md, Logs.
 func ojsAttr(c *eventlog.Change) slog.Attr {
 	fields := make([]slog.Attr, 0, 8)
 	if c.JobID != [16]byte{} {
@@ -80,7 +84,8 @@ func ojsAttr(c *eventlog.Change) slog.Attr {
 	return slog.Attr{Key: "ojs", Value: slog.GroupValue(fields...)}
 }
 
-// traceAttr is the trace of a job, and the span that enqueued it if the job's meta has it.
+// traceAttr is the trace of a job, and the span that enqueued it if the job's meta has it. The span is shown only if it is of
+// the same trace: meta.trace_id may name another one.
 func traceAttr(j *job.Record) (slog.Attr, bool) {
 	if j == nil || !j.TraceID.Valid {
 		return slog.Attr{}, false
@@ -92,9 +97,10 @@ func traceAttr(j *job.Record) (slog.Attr, bool) {
 	return slog.Attr{Key: "trace", Value: slog.GroupValue(ids...)}, true
 }
 
-// maxLoggedMessage bounds a worker's message in the log, in bytes.
+// maxLoggedMessage bounds a worker's message in the log, in bytes. The job has the whole message, of up to 16 384 bytes.
 const maxLoggedMessage = 2048
 
+// Type and message come from the worker and are shown; details are not, because they may contain what the job was about.
 func workerErrorAttr(e *job.WorkerError) slog.Attr {
 	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", job.Shorten(e.Message, maxLoggedMessage))}
 	if len(e.Backtrace) > 0 {
@@ -118,6 +124,7 @@ func attributes(c *eventlog.Change) (attrs []slog.Attr) {
 	if c.Reason != "" {
 		attrs = append(attrs, slog.String("reason", c.Reason))
 	}
+	// Only events of crons have a type of job and no job.
 	if c.JobType != "" && c.JobID == [16]byte{} {
 		attrs = append(attrs, slog.String("cron", c.Subject))
 	}

@@ -8,10 +8,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// logKey selects a line: by type and reason of a change or, if there is no such row, by its type.
+// logKey selects a line: by type and reason of a change or, if there is no such row, by its type. An empty reason is a row of
+// its own: that of changes which a client caused. Gap rows for new pending jobs have it too.
 type logKey struct{ eventType, reason string }
 
-// logLine is how a change is logged. The zero value is not logged.
+// logLine is how a change is logged. The zero value is not logged. category is one of lifecycle, error, worker and queue. The
+// levels and messages are listed in docs/reference/observability.md, Logs.
 type logLine struct {
 	level    slog.Level
 	message  string
@@ -63,8 +65,10 @@ var logLines = map[logKey]logLine{
 	{ojs.EventCronSkipped, anyReason}:   {slog.LevelInfo, "cron skipped", "lifecycle"},
 }
 
-// lineOf is the line of a change; ok is false if it is not logged.
+// lineOf is the line of a change; ok is false if it is not logged. A type without a row is not logged, such as
+// workflow.started.
 func lineOf(c *eventlog.Change) (line logLine, ok bool) {
+	// A move between queues writes two gap rows (docs/reference/events.md, Transitions); one line is enough.
 	if c.Type == eventlog.StateChanged && c.Reason == "moved" && c.To == "" {
 		return logLine{}, false // the job's last row in its old queue; the first one in the new queue is logged
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Spans records the span of each attempt when the attempt has ended.
+// Spans records the span of each attempt when the attempt has ended. An attempt has no span while it runs: its node may stop,
+// and another one may see its end.
 type Spans struct{ tracer *tracing.Tracer }
 
 // NewSpans returns the recorder; its Changes subscribes to the commits of a node.
@@ -25,10 +26,12 @@ func (s *Spans) Changes(_ context.Context, changes []eventlog.Change) {
 	}
 }
 
-// attemptStart is the start of the attempt that the change ends; ended is false if it ends none.
+// attemptStart is the start of the attempt that the change ends; ended is false if it ends none. Times are those of the
+// database for both ends, so the length is right whatever the clocks of nodes and workers say.
 func attemptStart(c *eventlog.Change) (start time.Time, ended bool) {
 	switch {
 	case c.Job == nil:
+	// A cancelled job ends an attempt only if it was active.
 	case c.Type == ojs.EventJobCompleted, c.Type == ojs.EventJobCancelled && c.From == string(ojs.StateActive):
 		return c.Job.StartedAt.Time, c.Job.StartedAt.Valid
 	case c.Type == ojs.EventJobFailed:
@@ -39,6 +42,7 @@ func attemptStart(c *eventlog.Change) (start time.Time, ended bool) {
 	return start, false
 }
 
+// The state is that of the job now, after what followed from the attempt.
 func attemptOf(c *eventlog.Change, start time.Time) tracing.Attempt {
 	a := tracing.Attempt{
 		ID: c.JobID, Type: c.JobType, Queue: c.Queue, State: c.Job.State, Priority: c.Job.Priority, Attempt: c.Attempt,

@@ -15,6 +15,7 @@ import (
 )
 
 const (
+	// The limits of docs/reference/jobs.md, Limits.
 	maxWorkerIDBytes = 255
 
 	// MaxVisibilityMS is the longest visibility timeout: 7 days.
@@ -23,12 +24,14 @@ const (
 
 // Fields holds the members of a flat object by name. The bodies of workers have a dozen names at most, so looking
 // through them beats a map.
+// It is a value without pointers to other fields, so it can be kept on the stack.
 type Fields struct {
 	names  []string
 	values [16]jsontext.Value // nil: absent or null
 }
 
 // Read sorts the members of object v into names, at most 16; others are returned, with equal names repeated.
+// A name beyond the 16th panics when a body has it. An unknown member is no error here; each caller decides.
 func Read(v jsontext.Value, names []string) (f Fields, others []Member) {
 	f.names = names
 members:
@@ -46,6 +49,7 @@ members:
 }
 
 // Get is the value of a field; nil: absent or null.
+// A name that Read was not given is a mistake of the program, hence the panic.
 func (f *Fields) Get(name string) jsontext.Value {
 	for i, known := range f.names {
 		if name == known {
@@ -56,6 +60,7 @@ func (f *Fields) Get(name string) jsontext.Value {
 }
 
 // Set gives a field a value that a transport has read.
+// Package workflow uses it, so that what gRPC has read passes the same rules as JSON. A name that is not among the fields is ignored.
 func (f *Fields) Set(name string, v jsontext.Value) {
 	for i, known := range f.names {
 		if name == known {
@@ -85,6 +90,8 @@ type Member struct {
 }
 
 // Body reads the flat object of a worker's call and collects what is wrong with it.
+// Its methods return the zero value for a field that they refuse, so that callers go on and find the next problem. Problems.Err
+// comes last.
 type Body struct {
 	Fields
 	Problems Problems
@@ -96,6 +103,7 @@ func (b *Body) Refuse(field, expected string) {
 }
 
 // JobID reads the required job_id.
+// Whether it has the form of an id is not checked: an unknown one is 404.
 func (b *Body) JobID() string {
 	text, _ := rawjson.Text(b.Get("job_id"))
 	if text == "" {
@@ -155,6 +163,7 @@ func CheckVisibilityMS(ms int64, ps *Problems) int64 {
 const visibilityExpected = "an integer >= 0 of milliseconds, at most 7 days"
 
 // Integer reads an optional integer from low to high.
+// 0 is returned for a field that is refused and for one that is missing; given tells it from a 0 that was sent.
 func (b *Body) Integer(field string, low, high int64, expected string) (n int64, given bool) {
 	v := b.Get(field)
 	if v == nil {
@@ -184,6 +193,7 @@ func (b *Body) Boolean(field string) bool {
 }
 
 // Attempt reads the optional number of an attempt.
+// The range is not limited: an attempt that no job has is a stale one, not a malformed body.
 func (b *Body) Attempt() (n int64, sent bool) {
 	return b.Integer("attempt", math.MinInt64, math.MaxInt64, "an integer")
 }

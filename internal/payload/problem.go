@@ -22,9 +22,12 @@ type Problem struct {
 }
 
 // Problems collects what is wrong, so that a client sees all of it at once. The first one decides code and details.
+// The order is that of the checks and not of the body, so that the code of the answer does not depend on how a client sorts its
+// members.
 type Problems []Problem
 
 // MaxProblems bounds the answer to a body that consists of nothing but mistakes.
+// A body of 10 000 bad jobs would be answered with megabytes.
 const MaxProblems = 50
 
 // Add notes that field, found at path with value v, is not what was expected.
@@ -40,11 +43,13 @@ func (ps *Problems) Add(kind ojs.ErrorKind, field, path, expected string, v json
 }
 
 // Hint replaces the hint of the latest problem, for a mistake that the hint of its kind does not fit.
+// There must be one.
 func (ps Problems) Hint(hint string) {
 	ps[len(ps)-1].Hint = hint
 }
 
 // Err is the 400 for all problems, or nil.
+// It is docs/reference/errors.md, Body.
 func (ps Problems) Err() *ojs.Error {
 	if len(ps) == 0 {
 		return nil

@@ -26,6 +26,7 @@ func Present(v jsontext.Value) jsontext.Value {
 }
 
 // Find finds a member that may be null; nil: it is absent. Of equal names the last counts.
+// It is linear; whoever needs several members reads the object once.
 func Find(object jsontext.Value, name string) (found jsontext.Value) {
 	for literal, value := range rawjson.Members(object) {
 		if string(rawjson.Name(literal)) == name {
@@ -36,6 +37,7 @@ func Find(object jsontext.Value, name string) (found jsontext.Value) {
 }
 
 // AppendMember appends a member to an object that has been opened.
+// The literal is copied as it is, so a name keeps the escapes of the client.
 func AppendMember(dst []byte, literal, value jsontext.Value) []byte {
 	if dst[len(dst)-1] != '{' {
 		dst = append(dst, ',')
@@ -74,6 +76,7 @@ func Distinct(names []string) []string {
 }
 
 // IsName reports whether s can be stored as a name.
+// PostgreSQL cannot store U+0000 in a text.
 func IsName(s string) bool { return s != "" && !strings.Contains(s, "\x00") }
 
 // AllIn reports whether all bytes of s are of the class.

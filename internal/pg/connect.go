@@ -12,7 +12,8 @@ import (
 
 // ConnectConfig says how to connect.
 type ConnectConfig struct {
-	URL      string
+	URL string
+	// Half of them serve slow reads at most (DB.Reading).
 	MaxConns int32
 
 	// Pooler says that URL leads to a transaction-mode pooler. Its sessions belong to nobody, so nothing is set in them, and
@@ -21,6 +22,7 @@ type ConnectConfig struct {
 }
 
 // Connect returns a pool. It connects when it is used.
+// An error means that the configuration is wrong; a database that cannot be reached shows at the first use.
 func Connect(ctx context.Context, config ConnectConfig) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(config.URL)
 	if err != nil {
@@ -28,6 +30,7 @@ func Connect(ctx context.Context, config ConnectConfig) (*pgxpool.Pool, error) {
 	}
 	pc.MaxConns = config.MaxConns
 	pc.MinIdleConns = min(2, config.MaxConns)
+	// Idle connections above MinIdleConns cost the server a process each.
 	pc.MaxConnIdleTime = 5 * time.Minute
 	Prepare(pc.ConnConfig, "ojsd")
 	if config.Pooler {

@@ -10,6 +10,7 @@ import (
 // Deferred sends statements without a result together with the next one that has a result, in one round trip. It is for transactions
 // of many small statements, whose cost is mostly waiting and waking. Flush must be called before the transaction is used in another
 // way, the commit included. Statements that tell how many rows they changed cannot be deferred.
+// Not for use by several goroutines. Packages with long transactions, workflow above all, make one per transaction.
 type Deferred struct {
 	tx    pgx.Tx
 	queue *pgx.Batch
@@ -19,6 +20,7 @@ type Deferred struct {
 func NewDeferred(tx pgx.Tx) *Deferred { return &Deferred{tx: tx, queue: &pgx.Batch{}} }
 
 // Exec keeps the statement. Its error comes with the next statement or with Flush.
+// The command tag is empty, whatever the statement does.
 func (d *Deferred) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	d.queue.Queue(sql, args...)
 	return pgconn.CommandTag{}, nil

@@ -17,6 +17,7 @@ const readOnly = "25006"
 
 // IsRowError reports whether a single row may have caused the error of a statement over many rows: a data exception, a
 // constraint violation, a program limit or a locked row. The other rows may then succeed in a statement of their own.
+// 55P03 is a lock timeout: one row was locked.
 func IsRowError(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) != 5 {
@@ -58,6 +59,7 @@ func IsNoPartition(err error) bool {
 
 // IsUnavailable reports whether the database cannot be reached, or is starting, stopping or out of resources. A client should
 // try again later. Other errors are defects of this program.
+// It says nothing about whether a statement was carried out; see IsOutcomeUnknown.
 func IsUnavailable(err error) bool {
 	if connecting(err) {
 		return true
@@ -123,6 +125,7 @@ func PartlyError(err error) error {
 
 // ClientError joins a timeout or an unavailable database with the *ojs.Error that clients see. It returns other errors as they
 // are.
+// The order of the cases counts: an unknown outcome must never be shown as unavailable, which says that nothing was done.
 func ClientError(err error) error {
 	var wire *ojs.Error
 	switch {

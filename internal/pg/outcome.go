@@ -20,8 +20,11 @@ import (
 
 // Unknown is the error of a write that was sent and whose outcome did not arrive. DB.EndSession makes sure that the write
 // cannot commit any more; what the database holds then is the outcome.
+// Several callers of a flush share one.
 type Unknown struct {
-	err  error
+	err error
+	// Behind a pooler it is one that the pooler has invented. A backend of the server may have got the same pid since:
+	// SystemEndSession compares its age.
 	pid  uint32 // of the backend
 	sent time.Time
 }
@@ -36,6 +39,7 @@ func (u *Unknown) Unwrap() error { return u.err }
 func (u *Unknown) Age() time.Duration { return time.Since(u.sent) }
 
 // Write runs do, which changes something, on one connection. If the outcome did not arrive the error is an *Unknown.
+// do runs once; whoever repeats it does so outside. The wait for a connection is bounded by ctx.
 func (d *DB) Write(ctx context.Context, do func(conn *pgxpool.Conn) error) error {
 	conn, err := d.Pool.Acquire(ctx)
 	if err != nil {
@@ -50,6 +54,7 @@ func (d *DB) Write(ctx context.Context, do func(conn *pgxpool.Conn) error) error
 }
 
 // InTx runs do in a transaction. Before the commit is sent, every error means that nothing has changed.
+// An error of the commit itself may be an *Unknown.
 func (d *DB) InTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return d.Write(ctx, func(conn *pgxpool.Conn) error { return InTx(ctx, conn, do) })
 }

@@ -17,7 +17,9 @@ import (
 // DB is the database of a node. Use New.
 type DB struct {
 	Pool *pgxpool.Pool
-	Q    *dbsqlc.Queries
+	// It takes a connection of the pool for each statement. A caller in a transaction must use dbsqlc.New(tx): all connections
+	// could be in transactions that wait for a second one.
+	Q *dbsqlc.Queries
 
 	// StatementTimeout bounds every statement, including the wait for a connection.
 	StatementTimeout time.Duration
@@ -98,6 +100,7 @@ func (d *DB) EnsurePartitions(ctx context.Context) error {
 }
 
 // WithPartitions runs do. If a partition was missing it creates partitions and runs do once more.
+// do must have changed nothing if it returns that error, so it is one statement or one transaction.
 func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 	err := do()
 	if !IsNoPartition(err) {
@@ -116,6 +119,7 @@ func (d *DB) InPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) erro
 }
 
 // Retry runs a transaction, and up to three times again while the error IsTransient.
+// run must reset what it sets: a try that fails leaves nothing in the database but its variables in memory.
 func Retry(run func() error) error {
 	err := run()
 	for tries := 0; IsTransient(err) && tries < 3; tries++ {

@@ -38,6 +38,7 @@ type batchSender interface {
 //
 // Each step runs first on a recorder, which keeps the statement and its arguments, and then on a player, which returns the
 // result: generated methods read their result themselves, so they cannot be asked to send only.
+// In a transaction that the caller has begun it commits nothing.
 func Pipeline(ctx context.Context, db batchSender, steps ...Step) error {
 	var r recorder
 	for _, step := range steps {

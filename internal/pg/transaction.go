@@ -35,6 +35,7 @@ type beginner interface {
 //
 // It marks the errors before the commit, for IsOutcomeUnknown. pgx.BeginFunc cannot be used for that: if a commit breaks the
 // connection, it returns the error of its roll-back, that the connection is closed.
+// A panic of do rolls back, too.
 func InTx(ctx context.Context, db Conn, do func(tx pgx.Tx) error) error {
 	tx, err := begin(ctx, db)
 	if err != nil {
@@ -56,6 +57,7 @@ func begin(ctx context.Context, db Conn) (pgx.Tx, error) {
 }
 
 // InSnapshot runs do in a transaction whose statements read one snapshot and change nothing.
+// Its connection is taken for all of do, so do must send nothing outside of tx.
 func InSnapshot(ctx context.Context, db beginner, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: snapshotQuery}, do)
 }

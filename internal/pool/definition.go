@@ -1,6 +1,13 @@
 // Package pool owns worker pools and the strategies by which a fetch chooses between its queues: which queues its workers may fetch, how
 // many jobs they may run together, and statistics of what was started. It claims through package queue, one queue after the other; a
 // fetch that names no pool and no strategy, while no pool is isolated, is handed on as it is. It must never change a job itself.
+//
+// Three files: definition.go reads what clients send, store.go keeps what a node knows of pools and answers lists, fetch.go
+// and strategy.go decide what a fetch claims. A limit of concurrency is kept in the database, over all nodes; strategies
+// and starvation are counted per node, in memory, and begin anew with it.
+//
+// A claim knows nothing of pools, so a job is fetched through a pool only if its worker asks for that: isolation is kept by
+// leaving queues out of the fetches of others.
 package pool
 
 import (
@@ -17,7 +24,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Definition says what the workers of a pool may fetch (docs/reference/fairness.md, Pools).
+// Definition says what the workers of a pool may fetch (docs/reference/fairness.md, Pools). It is stored as JSON by these
+// names, so a name must not change. Strategy is never empty after Decode. A weight that is absent counts as 1.
 type Definition struct {
 	Queues      []string         `json:"queues"`
 	Concurrency int32            `json:"concurrency,omitempty"` // most active jobs; 0: no limit
@@ -27,7 +35,8 @@ type Definition struct {
 	Starvation  Starvation       `json:"starvation_prevention"`
 }
 
-// Starvation says when a queue gets the next slot although the strategy would choose another one.
+// Starvation says when a queue gets the next slot although the strategy would choose another one. The interval is kept as
+// text for answers; interval is what it means, set by Decode and by stored.
 type Starvation struct {
 	Enabled  bool    `json:"enabled"`
 	Interval string  `json:"rotation_interval"`  // as it was given
@@ -37,6 +46,8 @@ type Starvation struct {
 }
 
 const (
+	// A fetch that finds a pool full counts its holds one by one (ojs.pool_reserve), so the bound is a cost of each such
+	// fetch.
 	maxConcurrency   = 10_000
 	maxNameBytes     = 128
 	defaultInterval  = "PT30S"
@@ -52,7 +63,7 @@ func ValidName(s string) bool {
 
 var names = []string{"queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention"}
 
-// Decode reads the body of a PUT.
+// Decode reads the body of a PUT. Unknown members are ignored. All problems of the body are reported at once.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -77,6 +88,7 @@ func Decode(raw []byte) (*Definition, *ojs.Error) {
 	return d, b.Problems.Err()
 }
 
+// A weight may be given for a queue that the pool does not have; it counts for nothing.
 func (d *Definition) setWeight(queue string, weight int64) {
 	if d.Weights == nil {
 		d.Weights = map[string]int64{}
@@ -84,7 +96,8 @@ func (d *Definition) setWeight(queue string, weight int64) {
 	d.Weights[queue] = weight
 }
 
-// readQueues reads an array of names, or an object of {"weight":n} by name.
+// readQueues reads an array of names, or an object of {"weight":n} by name. Names are checked as those of a fetch, and
+// repetitions are left out.
 func readQueues(b *payload.Body, d *Definition) {
 	v := b.Get("queues")
 	switch {
@@ -120,9 +133,11 @@ func readQueues(b *payload.Body, d *Definition) {
 	}
 }
 
+// The values are stored even if it is not enabled, so that answers show the defaults.
 func readStarvation(b *payload.Body, d *Definition) {
 	s := &d.Starvation
 	s.Interval, s.Ratio = defaultInterval, defaultRatio
+	// It runs at the end, when Interval is the default or a text that was parsed.
 	defer func() { s.interval, _ = duration.Parse(s.Interval) }()
 	v := b.Get("starvation_prevention")
 	if v == nil {
@@ -156,7 +171,8 @@ func readStarvation(b *payload.Body, d *Definition) {
 	}
 }
 
-// stored reads what Encode has written.
+// stored reads what Encode has written. An error makes the pool unknown to this node (see Store.list), so a later release
+// must be able to read what an earlier one has stored.
 func stored(definition []byte) (*Definition, error) {
 	d := &Definition{}
 	if err := json.Unmarshal(definition, d); err != nil {
@@ -167,6 +183,7 @@ func stored(definition []byte) (*Definition, error) {
 	return d, err
 }
 
+// The result is compared with nothing, so its form may change as long as stored reads it.
 func (d *Definition) encode() []byte {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -184,7 +201,9 @@ func (d *Definition) WeightsOfQueues() map[string]int64 {
 	return all
 }
 
-// restrict gives the queues of a fetch that the pool has, in the order of the pool; all of the pool if the fetch names none.
+// restrict gives the queues of a fetch that the pool has, in the order of the pool; all of the pool if the fetch names
+// none. The result may be the list of the pool itself and must not be changed. Order and duplicates of the fetch have no
+// effect.
 func (d *Definition) restrict(queues []string) []string {
 	if len(queues) == 0 {
 		return d.Queues

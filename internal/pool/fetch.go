@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,9 @@ import (
 )
 
 // Fetch claims jobs for a worker by the rules of its pool, or by the strategy that the fetch names. Any other fetch is that of package
-// queue, without the queues of isolated pools. A parked fetch is decided again when pools have changed.
+// queue, without the queues of isolated pools. A parked fetch is decided again when pools have changed. It may run any
+// number of times at once. Jobs that it returns are claimed and committed; after an error none is claimed for the caller,
+// or those that were are handed back.
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	end := time.Now().Add(f.Wait)
 	for {
@@ -31,18 +32,22 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		if err != nil || len(jobs) > 0 || f.Wait <= 0 || !isClosed(changed) || ctx.Err() != nil {
 			return jobs, err
 		}
+		// The rest of the wait, not the whole: a client waits as long as it has said, however often pools change.
 		if f.Wait = time.Until(end); f.Wait <= 0 {
 			return nil, nil
 		}
 	}
 }
 
-// fetch is Fetch by what is known of the pools. It ends, without jobs, when they have changed.
+// fetch is Fetch by what is known of the pools. It ends, without jobs, when they have changed. The first test is what a
+// server without pools pays.
 func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan struct{}) ([]*job.Record, error) {
+	// A parked fetch ends without jobs when a pool changes, and Fetch decides anew.
 	by := queue.By{Until: changed}
 	if len(v.pools) == 0 && f.Pool == "" && f.Strategy == "" {
 		return s.jobs.FetchBy(ctx, f, by)
 	}
+	// The isolated queues are taken from fetches of other pools, too (docs/reference/fairness.md, Pools).
 	p, err := s.poolOf(ctx, v, f)
 	if err != nil {
 		return nil, err
@@ -50,11 +55,14 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 	c := choice{key: "queues " + join(f.Queues), strategy: f.Strategy, weights: f.Weights}
 	switch {
 	case p != nil:
-		f.Queues = p.restrict(f.Queues)
+		if f.Queues = p.restrict(f.Queues); !p.Isolated {
+			f.Queues = v.open(f.Queues)
+		}
 		c = choice{key: "pool " + p.Name, strategy: p.Strategy, weights: p.WeightsOfQueues(), starvation: p.Starvation}
-	case len(v.isolated) > 0:
-		f.Queues = slices.DeleteFunc(slices.Clone(f.Queues), func(q string) bool { return v.isolated[q] })
+	default:
+		f.Queues = v.open(f.Queues)
 	}
+	// Otherwise a fetch of one tenant that finds a queue empty would count it as served for all.
 	if f.Tenant != "" {
 		c.key += " tenant " + f.Tenant // what it finds in a queue says nothing about the jobs of others
 	}
@@ -63,6 +71,7 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 		by.Claim = func(context.Context) ([]*job.Record, error) { return nil, nil }
 	case p != nil && p.Concurrency > 0:
 		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.reserve(ctx, p.Name, f, c) }
+		// Room may appear without a new job: another one of the pool has ended.
 		by.Changed = s.freed.wait
 	case !c.plain():
 		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.claim(ctx, f, c) }
@@ -71,9 +80,10 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 }
 
 // poolOf is the pool of a fetch, by its own word or that of the worker; nil: none. A pool that the worker has named and that does not
-// exist is none.
+// exist is none. The word of the fetch wins. A worker without an id has no pool of its own.
 func (s *Store) poolOf(ctx context.Context, v *view, f job.Fetch) (*Pool, error) {
 	if f.Pool != "" {
+		// The view may be a second old; a fetch that names a pool right after its creation on another node may be refused.
 		if v.pools[f.Pool] == nil {
 			return nil, ojs.ErrNotFound("pool", f.Pool)
 		}
@@ -82,32 +92,46 @@ func (s *Store) poolOf(ctx context.Context, v *view, f job.Fetch) (*Pool, error)
 	if f.WorkerID == "" || len(v.pools) == 0 {
 		return nil, nil
 	}
+	// An error refuses the fetch: to ignore it could hand out jobs of an isolated queue.
 	name, err := s.workers.get(ctx, s, f.WorkerID)
 	return v.pools[name], err
 }
 
-// claimFor bounds the claims of one reservation: less than a minute, after which its room is given to others.
+// claimFor bounds the claims of one reservation: less than a minute, after which its room is given to others. The expiry of
+// a reservation is one minute (ojs.pool_reserve). A claim that lasted longer would hold more jobs than the pool permits.
 const claimFor = 30 * time.Second
 
-// reserve claims within the concurrency of a pool. The room is reserved before the claim, in a transaction of its own, so whatever
-// else bounds the claim knows nothing of pools.
+// reserve claims within the concurrency of a pool. The room is reserved before the claim, in a transaction of its own, so
+// whatever else bounds the claim knows nothing of pools. Three commits follow each other: the reservation, the claims, and
+// hold, which turns the reservation into the jobs. A crash after the first leaves room reserved for a minute. A crash after
+// the second leaves active jobs for which the reservation stands for up to a minute, and nothing after it, until their
+// leases end.
+//
+// The order makes the limit hold: room that is counted too high for a while costs throughput, room that is counted too low
+// would exceed the limit.
 func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice) ([]*job.Record, error) {
+	// Without this look each waiting fetch would write a reservation each time that it is woken.
 	if s.jobs.Idle(f) {
 		return nil, nil
 	}
+	// The counter is read before the room: what is freed between the two wakes this fetch (see await).
 	id, before := job.NewID(), s.freed.calls.Load()
 	room, err := s.room(ctx, pool, id, f.Count)
 	if err != nil {
 		return nil, err
 	}
 	if room == 0 {
+		// The fetch parks; by.Changed wakes it.
 		s.freed.await(before)
 		return nil, nil
 	}
+	// A fetch may thus get fewer jobs than it asked for, although more wait.
 	f.Count = room
+	// It bounds the claims, not the statement of hold after them.
 	claiming, cancel := context.WithTimeout(ctx, claimFor)
 	defer cancel()
 	jobs, err := s.claim(claiming, f, c)
+	// It runs after a failed claim as well, to give the reservation back.
 	if held := s.hold(ctx, pool, id, jobs); held != nil {
 		s.jobs.HandBack(ctx, jobs) // nobody would count them
 		return nil, errors.Join(held, err)
@@ -115,6 +139,7 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 	return jobs, err
 }
 
+// The statement locks the row of the pool for its own time only, so the claims of a pool do not wait for each other.
 func (s *Store) room(ctx context.Context, pool string, id [16]byte, want int) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -122,7 +147,8 @@ func (s *Store) room(ctx context.Context, pool string, id [16]byte, want int) (i
 	return int(room), pg.ClientError(err)
 }
 
-// hold replaces a reservation by the claimed jobs. It does so for a worker that has gone, too, because the jobs have been claimed.
+// hold replaces a reservation by the claimed jobs. It does so for a worker that has gone, too, because the jobs have been
+// claimed. The statement can be repeated: it deletes by id and inserts with ON CONFLICT.
 func (s *Store) hold(ctx context.Context, pool string, id [16]byte, jobs []*job.Record) error {
 	p := dbsqlc.PoolHoldParams{Pool: pool, Reservation: id, Ids: make([][16]byte, len(jobs)), StartedAt: make([]pgtype.Timestamptz, len(jobs))}
 	for i, j := range jobs {
@@ -133,18 +159,21 @@ func (s *Store) hold(ctx context.Context, pool string, id [16]byte, jobs []*job.
 	return pg.ClientError(pg.Retry(func() error { return s.db.Q.PoolHold(ctx, p) }))
 }
 
-// broadcast is a channel that is closed, and replaced, at each wake.
+// broadcast is a channel that is closed, and replaced, at each wake. Take the channel before the state that it announces is
+// read.
 type broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
 }
 
+// The channel is closed at the next wake.
 func (b *broadcast) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.c
 }
 
+// Everybody who has the old channel is woken, once.
 func (b *broadcast) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,7 +190,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// freed wakes parked fetches of pools without room when jobs have ended somewhere.
+// freed wakes parked fetches of pools without room when jobs have ended somewhere. The counter and the flag are atomics,
+// because wake runs after every commit of the node and must not wait for a lock.
 type freed struct {
 	broadcast
 
@@ -172,17 +202,20 @@ type freed struct {
 	last time.Time // guarded by gap
 }
 
-// wakeGap is the least time between two wakes: each lets every parked fetch of pools look for room.
+// wakeGap is the least time between two wakes: each lets every parked fetch of pools look for room. Without it a busy node
+// would look for room once per commit and waiting fetch.
 const wakeGap = 20 * time.Millisecond
 
-// await lets the next wake wake the caller, who has found no room since there were so many calls. What has ended meanwhile wakes it, too.
+// await lets the next wake wake the caller, who has found no room since there were so many calls. What has ended meanwhile
+// wakes it, too. Both sides write before they read: await sets waiting and then reads calls, wake counts and then reads
+// waiting. At least one of them sees the other, so no wake is lost.
 func (f *freed) await(calls int64) {
 	if f.waiting.Store(true); f.calls.Load() != calls {
 		f.wake()
 	}
 }
 
-// wake costs nothing while no fetch has found a pool full.
+// wake costs nothing while no fetch has found a pool full. A wake inside of the gap is put off to its end, and only one is.
 func (f *freed) wake() {
 	if f.calls.Add(1); !f.waiting.Load() {
 		return
@@ -195,20 +228,24 @@ func (f *freed) wake() {
 		}
 		return
 	}
+	// Before the broadcast: a fetch that finds no room after it sets the flag again.
 	f.waiting.Store(false)
 	f.last = time.Now()
 	f.broadcast.wake()
 }
 
-// Freed is called when jobs may have ended: after commits of this node, and when those of others are published.
+// Freed is called when jobs may have ended: after commits of this node, and when those of others are published. It is a
+// hint: a fetch that is woken finds out by itself whether there is room.
 func (s *Store) Freed() { s.freed.wake() }
 
-// workerPools are the pools that workers have named, for some seconds.
+// workerPools are the pools that workers have named, for some seconds. An entry may be stale by knownFor, which is what
+// docs/reference/fairness.md, Pools promises.
 type workerPools struct {
 	mu sync.Mutex
 	of map[string]workerPool
 }
 
+// until is by the monotonic clock of the node.
 type workerPool struct {
 	name  string // "": none
 	until time.Time
@@ -218,10 +255,12 @@ const (
 	// knownFor is how long the pool that a worker has named is remembered.
 	knownFor = 2 * time.Second
 
-	// maxWorkers bounds the workers, whose ids clients choose.
+	// maxWorkers bounds the workers, whose ids clients choose. At the bound the table is cleared; each worker then costs a
+	// statement once more.
 	maxWorkers = 10_000
 )
 
+// Two fetches of a worker may both ask the database; that costs a statement and no more. mu is not held during it.
 func (w *workerPools) get(ctx context.Context, s *Store, worker string) (string, error) {
 	w.mu.Lock()
 	known := w.of[worker]
@@ -248,6 +287,7 @@ func (w *workerPools) get(ctx context.Context, s *Store, worker string) (string,
 	return known.name, nil
 }
 
+// It is for a reset of the database.
 func (w *workerPools) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

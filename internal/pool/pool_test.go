@@ -160,6 +160,21 @@ func TestPools(t *testing.T) {
 		require.Equal(t, "aa", letters(other.fetch(job.Fetch{Pool: "p", Count: 10})))
 	})
 
+	t.Run("OtherPoolsGetNothingFromIsolatedQueues", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("shared", `{"queues":["a","b"]}`)
+		b.put("p", `{"queues":["a"],"isolated":true}`)
+		b.add("a", 2)
+		b.add("b", 2)
+		require.Equal(t, "bb", letters(b.fetch(job.Fetch{Pool: "shared", Count: 10})))
+		require.Empty(t, b.fetch(job.Fetch{Pool: "shared", Queues: []string{"a"}, Count: 10}))
+		require.Equal(t, "aa", letters(b.fetch(job.Fetch{Pool: "p", Count: 10})))
+		b.put("p", `{"queues":["a"]}`)
+		b.add("a", 1)
+		require.Equal(t, "a", letters(b.fetch(job.Fetch{Pool: "shared", Count: 10})), "the pool lists the queue as before")
+	})
+
 	t.Run("AWorkerNamesItsPoolInAHeartbeat", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -18,13 +18,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// MaxPools is how many pools there may be.
+// MaxPools is how many pools there may be. All of them are kept in memory by every node, and read as a whole when one
+// changes.
 const MaxPools = 1000
 
-// settled is how long after its commit a change holds on every node.
+// settled is how long after its commit a change holds on every node. docs/reference/fairness.md, Pools promises it. Smaller
+// would cost a read more often on nodes without LISTEN.
 const settled = time.Second
 
-// Pool is a pool as it is stored.
+// Pool is a pool as it is stored. It does not change once it is in a view; a change of the pool makes a new view.
 type Pool struct {
 	Name string
 	Definition
@@ -38,7 +40,9 @@ type Deps struct {
 	Logger *slog.Logger
 }
 
-// Store owns the pools, and fetches for their workers. Use New.
+// Store owns the pools, and fetches for their workers. Use New. view is replaced as a whole and may be stale as known says.
+// changes counts the notifications. reading is held during a read of the pools, so that a burst of fetches makes one
+// statement. turns are this node's alone.
 type Store struct {
 	db     *pg.DB
 	jobs   *queue.Store
@@ -67,31 +71,42 @@ func New(d Deps) *Store {
 	}
 }
 
-// view is what a node knows of pools.
+// view is what a node knows of pools. changes is read before the statement: a notification that arrives during it makes the
+// view stale at once, although it may have been included.
 type view struct {
 	pools    map[string]*Pool
-	isolated map[string]bool // queues that only the workers of their pools may fetch
+	isolated map[string]bool // queues of isolated pools: only workers of such a pool may fetch them
 	readAt   time.Duration   // since Store.began
 	changes  int64           // Store.changes before it was read
 }
 
-// OnListening sets how the store learns whether notifications arrive. Without them a fetch reads the pools again once a second.
+// open gives those of the queues that no pool has isolated. The queues are not changed, because they may be those of a pool.
+func (v *view) open(queues []string) []string {
+	if len(v.isolated) == 0 {
+		return queues
+	}
+	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return v.isolated[q] })
+}
+
+// OnListening sets how the store learns whether notifications arrive. Without them a fetch reads the pools again once a
+// second. It must be set before the node serves.
 func (s *Store) OnListening(f func() bool) { s.listening = f }
 
-// Changed is called when pools may have changed on any node. It does not block.
+// Changed is called when pools may have changed on any node. It does not block. The counter goes first: a fetch that is
+// woken by the channel must not find the old view fresh.
 func (s *Store) Changed() {
 	s.changes.Add(1)
 	s.changed.wake()
 }
 
-// Forget drops everything, after a reset of the database.
+// Forget drops everything, after a reset of the database. Parked fetches keep what they know until their next round.
 func (s *Store) Forget() {
 	s.view.Store(nil)
 	s.workers.forget()
 	s.turns.forget()
 }
 
-// known is the view; it is at most as old as settled.
+// known is the view; it is at most as old as settled. While notifications arrive it costs no statement.
 func (s *Store) known(ctx context.Context) (*view, error) {
 	if v := s.view.Load(); v != nil && v.changes == s.changes.Load() && (s.listening() || time.Since(s.began)-v.readAt < settled) {
 		return v, nil
@@ -99,6 +114,8 @@ func (s *Store) known(ctx context.Context) (*view, error) {
 	return s.read(ctx)
 }
 
+// readAt and asked are both taken on the monotonic clock of the node. asked is from before the wait for the lock: a view
+// that was read after it is as new as one that this caller would read.
 func (s *Store) read(ctx context.Context) (*view, error) {
 	asked := time.Since(s.began)
 	s.reading.Lock()
@@ -126,6 +143,7 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 	return next, nil
 }
 
+// A pool that cannot be read is left out and logged, so that one bad row does not stop all fetches.
 func (s *Store) list(ctx context.Context) ([]Pool, error) {
 	rows, err := s.db.Q.PoolList(ctx, MaxPools)
 	if err != nil {
@@ -143,10 +161,12 @@ func (s *Store) list(ctx context.Context) ([]Pool, error) {
 	return all, nil
 }
 
-// Put creates or replaces a pool.
+// Put creates or replaces a pool. It is idempotent. The change is committed before the answer is read, so after an error
+// the pool may have changed. Two creations at the same time may exceed MaxPools by one.
 func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, created bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// The statement notifies all nodes at its commit.
 	rows, err := s.db.Q.PoolPut(ctx, dbsqlc.PoolPutParams{
 		Name: name, Definition: d.encode(), Concurrency: pgtype.Int4{Int32: d.Concurrency, Valid: d.Concurrency > 0}, MaxPools: MaxPools,
 	})
@@ -157,6 +177,7 @@ func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, 
 		return nil, false, ojs.NewError(ojs.KindValidation, "There are 1000 pools already; delete one that is not needed.", map[string]any{"field": "pools", "max_pools": MaxPools})
 	}
 	s.Changed()
+	// A higher concurrency makes room.
 	s.freed.wake()
 	shown, err := s.shown(ctx, []Pool{{name, *d, rows[0].CreatedAt.Time, rows[0].UpdatedAt.Time}})
 	if err != nil {
@@ -165,7 +186,7 @@ func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, 
 	return &shown[0], rows[0].Created, nil
 }
 
-// Delete deletes a pool. Its jobs go on.
+// Delete deletes a pool. Its jobs go on. Its holds go with it, so its jobs are not counted any more.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -180,14 +201,15 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Shown is a pool with what its workers do.
+// Shown is a pool with what its workers do. Both figures are read without a common snapshot. Those by queues are as of the
+// published events.
 type Shown struct {
 	Pool
 	Workers    int64 // that live, and have named the pool in a registration or heartbeat
 	ActiveJobs int64 // of its workers if it has a concurrency, else of its queues
 }
 
-// List returns all pools by name.
+// List returns all pools by name. It reads the database and not the view, so it shows a change at once.
 func (s *Store) List(ctx context.Context) ([]Shown, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -198,7 +220,7 @@ func (s *Store) List(ctx context.Context) ([]Shown, error) {
 	return s.shown(ctx, all)
 }
 
-// Get returns one pool.
+// Get returns one pool. It reads all pools: there are few, and calls for one are rare.
 func (s *Store) Get(ctx context.Context, name string) (*Shown, error) {
 	all, err := s.List(ctx)
 	if err != nil {
@@ -211,6 +233,8 @@ func (s *Store) Get(ctx context.Context, name string) (*Shown, error) {
 	return &all[at], nil
 }
 
+// Pools with a concurrency are counted by their holds, others by the counts of their queues: no other record tells through
+// which pool a job was fetched.
 func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 	shown := make([]Shown, len(all))
 	if len(all) == 0 {
@@ -225,6 +249,7 @@ func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 			queues = append(queues, p.Queues...)
 		}
 	}
+	// At most the 10 000 workers that called last are counted.
 	workers, err := s.db.Q.PoolWorkers(ctx)
 	if err != nil {
 		return nil, pg.ClientError(err)
@@ -245,6 +270,7 @@ func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 		active[r.Pool] = r.Active
 	}
 	for _, r := range counts {
+		// The statement also returns available jobs, which leastLoaded needs.
 		if r.State == string(ojs.StateActive) {
 			inQueue[r.Queue] = r.Count
 		}
@@ -261,7 +287,8 @@ func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 	return shown, nil
 }
 
-// QueueStats is what was started from a queue in the last 60 s.
+// QueueStats is what was started from a queue in the last 60 s. The part of the minute before is estimated as its share, so
+// Dispatched is rounded.
 type QueueStats struct {
 	Name       string
 	Weight     int64 // in the first pool, by name, that gives it one; else 1
@@ -275,7 +302,7 @@ type QueueStats struct {
 // maxStats bounds the queues of Stats, by name.
 const maxStats = 1000
 
-// Stats returns what was started in the last 60 s, as of the published events.
+// Stats returns what was started in the last 60 s, as of the published events. docs/reference/fairness.md, Statistics.
 func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, err error) {
 	v, err := s.known(ctx)
 	if err != nil {
@@ -303,7 +330,7 @@ func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, er
 	return queues, total, nil
 }
 
-// weights are those that pools give to queues.
+// weights are those that pools give to queues. Names are sorted, so that answers do not depend on the order of a map.
 func (v *view) weights() map[string]int64 {
 	all := map[string]int64{}
 	names := make([]string, 0, len(v.pools))

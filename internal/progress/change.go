@@ -6,6 +6,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// The statement writes at most one event per job and second, and emits only those (docs/reference/jobs.md, Progress).
 func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
 	if !r.Emitted {
 		return changes

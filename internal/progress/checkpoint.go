@@ -15,13 +15,17 @@ import (
 // Checkpoint is what a job needs to continue where an earlier attempt stopped. It can be read until the job is
 // pruned; a manual retry starts without it.
 type Checkpoint struct {
-	JobID    [16]byte
-	Stored   []byte // JSON object with state, step_index and metadata; nil: there is none
+	JobID  [16]byte
+	Stored []byte // JSON object with state, step_index and metadata; nil: there is none
+	// It begins at 1 and grows with each save; 0: there is none. Clients use it to refuse a save that was overtaken.
 	Sequence int64
 	SavedAt  time.Time
 }
 
 // SaveCheckpoint replaces the checkpoint of a job that has not ended.
+//
+// When it returns, the checkpoint is committed. For an active job the save also extends the reservation. It is not an event. A
+// repeated save with the same sequence is a conflict, one without sequence is stored again under the next number.
 func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (saved Checkpoint, err error) {
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
@@ -32,6 +36,8 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
 			return nil
 		}
+		// No row: the statement has left the job out. This read is later, and may find a state that would have been accepted;
+		// then the save is tried again as if the job were locked.
 		stored, err := s.getReport(ctx, save.JobID)
 		if err != nil {
 			return err
@@ -42,6 +48,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 }
 
 // refusedSave chooses the error for a job that the statement did not change. A job that no condition excludes is locked.
+// The cases are the conditions of JobCheckpoint, in the order in which clients see them (docs/reference/jobs.md, Checkpoints).
 func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
@@ -61,7 +68,10 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	return queue.ErrLocked
 }
 
+// Two saves of one job never share a statement (its key), so sequences are compared one after the other. Nothing is emitted,
+// because a checkpoint has no event.
 func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave) ([]*dbsqlc.JobCheckpointRow, error) {
+	// The default timeout is sent because due_at is computed anew: the least of all ends of the run.
 	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds()}
 	for _, save := range saves {
 		p.Ids = append(p.Ids, save.JobID)
@@ -76,8 +86,10 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave)
 	if err != nil {
 		return nil, err
 	}
+	// Only an active job has a worker, and a reservation to extend.
 	for _, row := range rows {
 		if row.State == string(ojs.StateActive) {
+			// The extension has moved due_at. A run at the old time finds nothing due.
 			s.timer.Schedule(row.DueAt.Time.Sub(row.Now.Time))
 			s.workers.Beat(row.WorkerID.String)
 		}
@@ -86,6 +98,7 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave)
 }
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
+// It works for finished jobs too, as long as they are kept.
 func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error) {
 	row, err := s.getReport(ctx, id)
 	if err != nil {
@@ -95,6 +108,7 @@ func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error)
 }
 
 // DeleteCheckpoint deletes the checkpoint of a job, if there is one.
+// It is idempotent: a job without checkpoint is a success, an unknown one 404. Finished jobs lose theirs too.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	return s.jobs.RetryLocked(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
@@ -102,6 +116,7 @@ func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 			return err
 		}
 		row, err := s.getReport(ctx, id)
+		// A job that is there and has a checkpoint still must have been locked.
 		if err != nil || row.CheckpointSeq.Int64 == 0 {
 			return err
 		}
@@ -109,6 +124,7 @@ func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	})
 }
 
+// The statement returns an unlocked job also if it had no checkpoint, and a finished one only if it had.
 func (s *Store) clearCheckpoint(ctx context.Context, id [16]byte) (cleared bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 )
 
 // Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
+// The settings must be those of package queue, or reports and claims compute different ends of a run.
 type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
@@ -35,6 +36,7 @@ type Deps struct {
 }
 
 // Store keeps progress and checkpoints. Use New.
+// It keeps nothing in memory but calls that wait for a flush.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -43,6 +45,8 @@ type Store struct {
 	jobs    *queue.Store
 	config  Config
 
+	// Two batchers, because the statements are different. A report and a save of one job at the same time wait for each other's
+	// rows at most: the one that finds the row locked is tried again.
 	progress   *batch.Batcher[job.ProgressReport, *dbsqlc.JobProgressRow]
 	checkpoint *batch.Batcher[job.CheckpointSave, *dbsqlc.JobCheckpointRow]
 }
@@ -72,4 +76,5 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 }
 
 // weight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
+// A flush weighs up to 1 000 (batch.Config.Max), so its checkpoints have 4 MiB together.
 func weight(bytes int) int { return 1 + bytes/4096 }

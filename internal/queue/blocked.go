@@ -18,17 +18,23 @@ import (
 
 const (
 	// LongestBlock is the longest wait for room in a queue.
+	// It is the largest OJS-Block-Timeout (docs/reference/backpressure.md, At the bound).
 	LongestBlock = 60 * time.Second
 
 	// blockedPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
+	// A loaded relay publishes many times a second. Without the pace every waiter would lock the row of its queue each time.
 	blockedPace = 100 * time.Millisecond
 
 	// blockedPoll is after how long a waiter tries again although nothing has told it to.
+	// It covers notifications that were lost, and room that no event of this kind makes, such as a higher bound.
 	blockedPoll = time.Second
 )
 
 // blockedCalls are the enqueues that wait for room, by queue.
+// The zero value is ready. A call is in one list, that of the queue that refused it last.
 type blockedCalls struct {
+	// It equals the number of calls in byQueue. changed reads it without mu: a call that parks at that moment tries once more
+	// after it has parked.
 	count   atomic.Int64
 	mu      sync.Mutex
 	byQueue map[string][]*blockedCall
@@ -40,6 +46,7 @@ type blockedCall struct {
 	published chan struct{} // some node has published changes
 }
 
+// park must come before the try whose failure is waited upon: a job that leaves between the try and park would wake nobody.
 func (r *blockedCalls) park(queue string) *blockedCall {
 	w := &blockedCall{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
 	r.mu.Lock()
@@ -65,6 +72,8 @@ func (r *blockedCalls) leave(queue string, w *blockedCall) {
 }
 
 // changed wakes waiters for the jobs that a commit of this node has taken out of their queues. It costs one load while nobody waits.
+// One job makes room for one job, so one waiter is woken for each; a job that moves between waiting states, such as from
+// scheduled to available, makes none. It is a subscriber of the bus of commits, so it must not block.
 func (r *blockedCalls) changed(_ context.Context, changes []eventlog.Change) {
 	if r.count.Load() == 0 {
 		return
@@ -79,6 +88,8 @@ func (r *blockedCalls) changed(_ context.Context, changes []eventlog.Change) {
 }
 
 // wakeOne wakes the first waiter that has not been woken.
+// A waiter whose channel is full tries anyway, so its turn passes to the next one. If the woken one does not use the room,
+// because its jobs have another size for example, the others poll.
 func (r *blockedCalls) wakeOne(queue string) {
 	for _, w := range r.byQueue[queue] {
 		select {
@@ -107,6 +118,10 @@ func (r *blockedCalls) publishedAny() {
 }
 
 // RetryFull calls try until it returns something else than the error of a full queue whose policy is to block, for at most so long.
+//
+// try must be repeatable: each call of it is an insert of its own, of which nothing is stored after this error. wait is what the
+// client sent; it is cut to LongestBlock. Calls of a transaction never come here, because they would hold a connection and locks
+// while they wait.
 func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() error) error {
 	err := try()
 	queue, blocks := blockedQueue(err)
@@ -118,9 +133,11 @@ func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() er
 			s.config.OnFull(name, 1)
 		}
 	}()
+	// No wait: the error goes back as it is, like that of a queue that rejects.
 	if wait <= 0 {
 		return err
 	}
+	// w and queue change below, so leave is deferred in a closure that reads them at the end.
 	w := s.blocked.park(queue)
 	defer func() { s.blocked.leave(queue, w) }()
 	timeout := time.NewTimer(min(wait, LongestBlock))
@@ -140,6 +157,8 @@ func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() er
 }
 
 // awaitPlace waits until the call should try again. It returns false if it should give up.
+// A publication does not wake it at once but moves its poll to blockedPace after the start of the wait; later publications then
+// add nothing.
 func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan time.Time) bool {
 	poll := time.NewTimer(blockedPoll)
 	defer poll.Stop()
@@ -164,6 +183,8 @@ func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan t
 }
 
 // blockedQueue is the queue of an error after which a call may wait.
+// The strategy stands in the details for clients. It is used here too, because the error may come from a flush that this call
+// shared.
 func blockedQueue(err error) (queue string, blocks bool) {
 	wire, ok := errors.AsType[*ojs.Error](err)
 	if !ok || wire.Type != string(ojs.KindQueueFull) || wire.Details["strategy"] != queueconfig.Block {

@@ -491,6 +491,23 @@ func TestBoundInBytes(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.KindQueueFull)
 	})
 
+	t.Run("ShowsTheDepthToAJobThatIsTooLarge", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":5,"max_size_bytes":1000,"max_depth_per_tenant":1,"strategy":"drop_oldest"}`)
+		ofTenant := func(j *job.Job) { j.Lane = "acme" }
+		for _, change := range []func(j *job.Job){sized(100), ofTenant} {
+			_, err := b.try(change)
+			require.NoError(t, err)
+		}
+		_, err := b.try(sized(1001))
+		full(t, err, 2, 5)
+		_, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.With(func(j *job.Job) { ofTenant(j); sized(1001)(j) }), domaintest.With(sized(100))})
+		require.Error(t, errs[0])
+		require.NoError(t, errs[1])
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`), "no job is dropped for one that cannot enter")
+	})
+
 	// What was measured last stays an upper limit when a job comes back that was active then.
 	t.Run("OfJobsThatComeBack", func(t *testing.T) {
 		t.Parallel()

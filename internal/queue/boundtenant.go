@@ -11,6 +11,8 @@ import (
 )
 
 // tenantShare is the part of a bounded queue that a tenant has, while the row of the queue is locked. nil: the tenant has no bound.
+//
+// The zero bound never makes one: measureTenants returns early then, and all methods accept nil.
 type tenantShare struct {
 	tenant  string
 	depth   int64 // with the jobs that were accepted so far
@@ -26,6 +28,7 @@ func (t *tenantShare) fits(p *queueconfig.Backpressure) bool {
 	return t == nil || t.depth < p.MaxTenantDepth
 }
 
+// It is called for a job that was accepted, beside boundedQueue.take, which counts it for the queue.
 func (t *tenantShare) enter() {
 	if t != nil {
 		t.depth, t.entered = t.depth+1, t.entered+1
@@ -40,6 +43,7 @@ func (t *tenantShare) leave() {
 }
 
 // full is the share of its bound that the tenant uses.
+// More than 1 is possible: jobs that come back pass the bound.
 func (t *tenantShare) full(p *queueconfig.Backpressure) float64 {
 	if t == nil {
 		return 0
@@ -49,6 +53,7 @@ func (t *tenantShare) full(p *queueconfig.Backpressure) float64 {
 
 // measureTenants reads how many jobs wait of the tenants whose jobs want to enter and, if the policy is to drop, makes room for these. It
 // comes before the queue is measured, which then has what was dropped here.
+// It sends a statement per tenant of the call, which is one unless several tenants share a flush.
 func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jobs []*job.Job, todo []int) error {
 	if queue.policy.MaxTenantDepth <= 0 {
 		return nil
@@ -56,13 +61,18 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 	more := map[string]int64{}
 	for _, i := range todo {
 		if tenant := job.TenantOf(jobs[i].Lane); tenant != "" && jobs[i].Queue == queue.name && !jobs[i].Unbounded {
-			more[tenant]++
+			room := int64(1)
+			if queue.isTooLarge(jobs[i]) {
+				room = 0 // no drop would help the job
+			}
+			more[tenant] += room
 		}
 	}
 	queue.tenants = make(map[string]*tenantShare, len(more))
 	for tenant, n := range more {
 		own := &tenantShare{tenant: tenant}
 		queue.tenants[tenant] = own
+		// As exact as the counts of queues: the lock of the queue covers its tenants.
 		counts, err := b.q.TenantCountList(ctx, tenant, queue.name)
 		if err != nil {
 			return err
@@ -72,7 +82,7 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 				own.depth += c.Count
 			}
 		}
-		if queue.policy.Strategy == queueconfig.DropOldest {
+		if queue.policy.Strategy == queueconfig.DropOldest && n > 0 {
 			if err := b.makeTenantRoom(ctx, queue, own, n); err != nil {
 				return err
 			}
@@ -82,6 +92,7 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 }
 
 // makeTenantRoom drops the oldest available jobs of a tenant in the queue for n new ones, as far as there are any.
+// Unlike makeRoom it leaves the bytes of the queue alone: measure reads them afterwards.
 func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, own *tenantShare, n int64) error {
 	bound, after := queue.policy.MaxTenantDepth, int64(0)
 	for {

@@ -15,14 +15,17 @@ import (
 
 // BulkChange is a bulk operation over chosen jobs (docs/reference/http.md, Bulk change).
 type BulkChange struct {
-	Op     job.BulkOp
-	IDs    [][16]byte
+	Op job.BulkOp
+	// At most the items of a bulk call (10 000), each once: the API layer takes repetitions out and reports them as listed twice.
+	IDs [][16]byte
+	// The statement checks them again under the lock of each row.
 	States []ojs.JobState // in which jobs are taken; see Eligible
 	Cancel Cancel
 	Atomic bool // a single job that is skipped or unknown rolls back all
 }
 
 // BulkResult is the outcome for each id.
+// An id that is in none of the maps belongs to no job.
 type BulkResult struct {
 	Changed  map[[16]byte]bool
 	Eligible map[[16]byte]bool         // Changed, or what would have changed if an atomic operation was rolled back
@@ -33,6 +36,8 @@ type BulkResult struct {
 }
 
 // Eligible are the states in which an operation takes a job.
+// See docs/reference/http.md, Bulk change. The API passes them with every list of ids, so that a job
+// that a filter has found in another state is skipped.
 func Eligible(op job.BulkOp) []ojs.JobState {
 	switch op {
 	case job.BulkCancel:
@@ -45,9 +50,14 @@ func Eligible(op job.BulkOp) []ojs.JobState {
 }
 
 // errSkipped rolls back an atomic operation because a job is not eligible.
+// It never leaves Tx.Bulk.
 var errSkipped = errors.New("a job is not eligible")
 
 // Bulk changes the jobs in a savepoint of its own.
+//
+// The savepoint lets an atomic operation be undone while the transaction goes on: the idempotency key of the call commits with
+// the answer. It waits for rows that others have locked, up to the timeouts of the transaction, because it shares its statement
+// with no other caller.
 func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	var done bulkDone
 	err := pg.InTx(ctx, t.tx, func(tx pgx.Tx) (err error) {
@@ -65,6 +75,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		changed = nil
 	} else if len(changed) > 0 {
 		t.after = append(t.after, done.after)
+		// Any of them will do: if the answer to the commit is lost, the event of one job tells of all.
 		for id := range changed {
 			t.changed, t.did = &id, bulkDid(b.Op)
 		}
@@ -73,6 +84,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	if len(eligible) == len(b.IDs) {
 		return res, nil
 	}
+	// A statement of its own, after the change: the states are those that made it skip the jobs, or newer ones.
 	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.SizeOfEach(len(b.IDs)), b.IDs)
 	for _, r := range rows {
 		if !eligible[r.ID] {
@@ -92,7 +104,8 @@ func bulkDid(op job.BulkOp) func(c dbsqlc.EventListOwnByJobRow) bool {
 type bulkDone struct {
 	changed    map[[16]byte]bool
 	duplicates map[[16]byte][16]byte // see BulkResult
-	after      func()                // to call after the commit
+	// The transaction collects it and calls it once (InTx). It is dropped if the savepoint or the transaction rolls back.
+	after func() // to call after the commit
 }
 
 func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulkDone, error) {
@@ -120,7 +133,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 		return bulkDone{changed, others, func() { s.afterRetry(ctx, rows) }}, err
 	default:
 		rows, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{
-			Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonDeleted,
+			Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Source: "api", Reason: reasonDeleted,
 		})
 		for _, r := range rows {
 			changed[r.ID] = true
@@ -134,6 +147,9 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 
 func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
+	for i := range rows {
+		s.awaiting.ended(rows[i].ID)
+	}
 	s.notify(ctx, afterCommit{crons: namesOf(rows, cancelledCron)})
 	s.commits.Committed()
 	s.FollowLimits(ctx, namesOf(rows, cancelledLimit))

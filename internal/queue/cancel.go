@@ -34,12 +34,16 @@ var (
 )
 
 // Cancel moves a job from any live state to cancelled; PreviousState of the result is the state that it left.
+//
+// A job that has ended is 409, also if it is cancelled already. The worker of an active job is not interrupted: it learns of the
+// cancellation from its next heartbeat, and its ack is answered with the cancelled job (docs/reference/retries.md, Late acks).
 func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*job.Record, error) {
 	return s.cancel.do(ctx, cancellation{id, c.eventData()})
 }
 
 func cancelledRun(c cancellation) Run { return Run{JobID: c.id, cancels: true} }
 
+// It is the data of the event as JSON, made once per request: the statement only stores it.
 func (c Cancel) eventData() []byte {
 	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // fails only for invalid UTF-8, which decoding refuses
 	if c.Reason != "" {
@@ -48,6 +52,8 @@ func (c Cancel) eventData() []byte {
 	return append(data, '}')
 }
 
+// It returns the jobs in the order of the requests; nil for one that is locked, unknown or not live. The caller finds out which
+// (Run.Refused).
 func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Record, error) {
 	rows, err := s.cancelUnlocked(ctx, cs)
 	if err != nil {
@@ -57,6 +63,7 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
 }
 
+// What follows in workflows and limits is not done here but by operation.do, outside of the flush.
 func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	for i := range rows {
@@ -77,6 +84,7 @@ func cancelledWorkflow(r *dbsqlc.JobCancelRow) pgtype.UUID { return r.WorkflowID
 
 // cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
 // other caller, waits for locks instead.
+// Both statements are one transaction: what JobLockUnlocked has locked stays locked until JobCancel has moved it.
 func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -98,14 +106,21 @@ func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc
 	return rows, err
 }
 
+// cancelRows waits for rows that other transactions have locked, unless its caller has locked all of them.
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	return q.JobCancel(ctx, s.cancelParams(cs, states, "api"))
+}
+
+// cancelParams sorts the cancellations by job, because JobCancel finds the data of a row by a binary search in the ids. Unsorted, a job
+// would get the data of another one.
+func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source string) dbsqlc.JobCancelParams {
 	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(cs))}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(cs))}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
 	}
-	return q.JobCancel(ctx, p)
+	return p
 }

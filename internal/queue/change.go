@@ -14,6 +14,7 @@ import (
 // of this file only convert rows to changes.
 
 // Reasons of internal events.
+// They are in the data of the event too, for the relay and for the history of a job.
 const (
 	reasonRequeue = "requeue"
 	reasonDeleted = "deleted"
@@ -24,6 +25,8 @@ const (
 )
 
 // outcomeEvent is the event of a failure or requeue after which the job is in the state.
+// A job that goes back to available has an internal event, or the public job.enqueued if the operator wants the extension
+// (RequeueEvent). Scheduled is reached only by a requeue with a delay.
 func (s *Store) outcomeEvent(state ojs.JobState) string {
 	switch state {
 	case ojs.StateRetryable:
@@ -37,6 +40,7 @@ func (s *Store) outcomeEvent(state ojs.JobState) string {
 }
 
 // changeOf is a change of a job of which the statement returned all columns.
+// It points to the record, which subscribers read at once and must not keep.
 func changeOf(eventType string, j *job.Record, at pgtype.Timestamptz) eventlog.Change {
 	return eventlog.Change{
 		Type: eventType, JobID: j.ID, JobType: j.Type, Queue: j.Queue, Attempt: j.Attempt, WorkerID: j.WorkerID.String,
@@ -45,6 +49,7 @@ func changeOf(eventType string, j *job.Record, at pgtype.Timestamptz) eventlog.C
 }
 
 // since sets the duration of a change that began at start.
+// A job that was never started, or never available, has no duration.
 func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 	if start.Valid {
 		c.Took, c.Timed = c.At.Sub(start.Time), true
@@ -53,6 +58,9 @@ func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 }
 
 // insertChange leaves out a job whose id was taken: nothing was written for it.
+//
+// The order is that of the events in the transaction: what was replaced ends before the new job exists, and what was dropped is
+// listed behind it.
 func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	for _, old := range e.replaced {
 		changes = cancelChange(changes, (*dbsqlc.JobCancelRow)(old))
@@ -99,6 +107,7 @@ func completeChange(changes []eventlog.Change, r *job.Record) []eventlog.Change 
 	return append(progressChange(changes, c), c)
 }
 
+// Only a job that ran can have an unsent report.
 func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.Change {
 	c := changeOf(ojs.EventJobCancelled, (*job.Record)(r), r.FinishedAt)
 	c.From = r.PreviousState.String
@@ -108,6 +117,7 @@ func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.
 	return append(changes, c)
 }
 
+// A pending job has had no public event before, so its activation is job.enqueued.
 func activateChange(changes []eventlog.Change, r *dbsqlc.JobActivateRow) []eventlog.Change {
 	c := changeOf(ojs.EventJobEnqueued, (*job.Record)(r), r.EnqueuedAt)
 	c.From = string(ojs.StatePending)
@@ -154,6 +164,7 @@ func promoteChange(changes []eventlog.Change, r *dbsqlc.JobPromoteDueRow) []even
 	})
 }
 
+// JobRetry writes the same rows in the same order. A move must not look like an end to subscribers, hence the empty To and From.
 func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Change {
 	c := eventlog.Change{
 		Type: r.EventType, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateAvailable),

@@ -19,7 +19,12 @@ import (
 
 // Complete moves an active job to completed. A job that was cancelled during this run is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
+//
+// A job that is not active is 409. So is one whose worker or attempt are not those of the ack, if they were sent. Acks that name
+// neither are accepted for any run (docs/reference/retries.md, Late acks). When it returns, the commit is done and what follows
+// in workflows and limits has been tried.
 func (s *Store) Complete(ctx context.Context, ack job.Ack) (*job.Record, error) {
+	// The ack itself is a sign of life, even if it is refused.
 	s.workers.Beat(ack.WorkerID)
 	return s.complete.do(ctx, ack)
 }
@@ -35,6 +40,9 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
 
 // flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
+//
+// It may run on several nodes for the same job: the DELETE of one finds the row, the other one gets no row. A repeated ack
+// changes nothing.
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
 	rows, err := s.completeRows(ctx, acks)
 	if err != nil {
@@ -52,6 +60,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 
 // afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
 // woken when the relay has published the events.
+//
+// operation.settle calls it too, for an ack whose answer was lost: the flush has emitted nothing then.
 func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {
@@ -66,6 +76,8 @@ func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
 
 // completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
 // result, so each worker is sent once, and results only if there are any.
+//
+// The order of the ids is part of the contract of the statement: width_bucket finds the index of a row by a binary search.
 func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	acks = slices.SortedFunc(slices.Values(acks), func(a, b job.Ack) int { return bytes.Compare(a.JobID[:], b.JobID[:]) })
 	n := len(acks)
@@ -102,6 +114,9 @@ func ackSource(worker string) string {
 }
 
 // completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
+//
+// The two parts are two transactions. If the second fails after the first has committed, the callers of the second part have no
+// row. refuse finds their jobs active and unlocked, and answers ErrLocked, so they are tried again.
 func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -109,6 +124,8 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record,
 	if err != nil || len(rows) == len(acks) {
 		return rows, err
 	}
+	// A flush never has a job twice (its key), so ids are enough to tell which acks are left. Those of refused jobs are among
+	// them, and JobProgressFlush leaves these out again.
 	completed := make(map[[16]byte]bool, len(rows))
 	for i := range rows {
 		completed[rows[i].ID] = true
@@ -133,6 +150,8 @@ func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Rec
 }
 
 // completeSome completes, in one transaction, the jobs that pick chooses.
+//
+// It may run twice, if a partition of jobs_done is missing. pick locks its rows, so JobComplete waits for none of them.
 func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		rows = nil
@@ -150,6 +169,8 @@ func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool,
 }
 
 // completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
+// The first try locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set
+// by the statement itself and ends with its transaction.
 func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
 	p := s.completeParams(acks)
 	err = s.db.WithPartitions(ctx, func() error {
@@ -158,6 +179,7 @@ func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []
 			return err
 		})
 	})
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended.
 	if pg.IsTimeout(err) && ctx.Err() == nil {
 		return s.completeUnlocked(ctx, acks)
 	}
@@ -165,6 +187,8 @@ func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []
 }
 
 // completeUnlocked completes the jobs that no other transaction has locked.
+// Acks of locked jobs have no row afterwards. Their callers wait one by one (operation.retryLocked), so one locked job delays its
+// flush by lockTimeout once.
 func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
 	ids := make([][16]byte, len(acks))
 	for i, a := range acks {
@@ -178,6 +202,7 @@ func resultData(result []byte) []byte {
 	switch {
 	case result == nil:
 		return nil
+	// The event is sent to every subscriber and webhook; whoever wants the result reads it (docs/reference/jobs.md, Results).
 	case len(result) > eventlog.MaxPayload-eventlog.PayloadRoom:
 		return []byte(`{"result_truncated":true}`)
 	}
@@ -188,6 +213,7 @@ func resultData(result []byte) []byte {
 }
 
 // InOrder matches rows to requests by id; a request without a row gets nil.
+// Requests with the same id get the same pointer. It is exported for package progress.
 func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(*Row) ([16]byte, *Out)) []*Out {
 	res := make([]*Out, n)
 	if n == 1 && len(rows) == 1 {

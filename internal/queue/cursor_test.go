@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // knowing returns cursors of a queue whose lanes the node knows.
@@ -109,10 +110,71 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	})
 }
 
+// A claim in the transaction of an insert looks for jobs that nobody else can see yet.
+func TestOnlyTheClaimOfAnInsertExpectsItsJobs(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]Place{"Plain": {Queue: "q"}, "Lane": {Queue: "q", Lane: "acme/k"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := knowing("q")
+			c.newest = 7
+			j := &job.Job{Queue: at.Queue, Lane: at.Lane, Priority: at.Priority}
+			others := func() []*probe { probes, _ := c.begin(plainWant("q", 1)); return probes }
+
+			inserting := c.beginWith([]*job.Job{j}, plainWant("q", 1))
+			require.Len(t, inserting, 1)
+			require.EqualValues(t, 8, inserting[0].low)
+			require.Empty(t, others(), "the insert is not committed")
+			second := c.beginWith([]*job.Job{j}, plainWant("q", 1))
+			require.Len(t, second, 1, "another insert expects its own")
+
+			c.claimed(inserting, 1, 8, true)
+			require.Empty(t, others(), "the claim took the job")
+			at.Seq = 9
+			c.lower(at) // the second insert has committed, and its claim took an older job
+			c.claimed(second, 1, 5, true)
+			left := others()
+			require.Len(t, left, 1)
+			require.EqualValues(t, 9, left[0].low)
+		})
+	}
+
+	t.Run("LevelWithJobs", func(t *testing.T) {
+		t.Parallel()
+		c := knowing("q")
+		c.lower(Place{"q", "", 0, 3})
+		c.newest = 7
+		probes := c.beginWith([]*job.Job{{Queue: "q"}}, plainWant("q", 1))
+		require.EqualValues(t, 3, probes[0].low, "older jobs come first")
+		c.fail(probes)
+		later, _ := c.begin(plainWant("q", 1))
+		require.Len(t, later, 1)
+	})
+}
+
 // A worker that became quiet after its fetch began gets no job of the claim that it shares.
 func TestAssignSlots(t *testing.T) {
 	t.Parallel()
 	claimants := []claimant{{worker: "a", count: 2}, {worker: "quiet", count: 2}, {worker: "b", count: 1}}
 	require.Equal(t, []int{0, 2, 0}, assignSlots(claimants, func(worker string) bool { return worker == "quiet" }))
 	require.Equal(t, []int{0, 1, 2, 0, 1}, assignSlots(claimants, func(string) bool { return false }))
+}
+
+// A waiter that got no jobs from the enqueue that took it claims for itself. A job that commits during that claim may be outside of
+// its snapshot, and has to wake the waiter.
+func TestWaiterThatWasTakenIsWokenDuringItsOwnClaim(t *testing.T) {
+	t.Parallel()
+	c := knowing("q")
+	c.lower(Place{"q", "", 0, 1})
+	w := c.park(job.Fetch{Queues: []string{"q"}})
+	c.offer(w)
+	taken := c.take([]*job.Job{{Queue: "q"}}, func([]string) bool { return false })
+	require.Equal(t, []*waiter{w}, taken)
+	c.wake(scope{"q", ""}, 1)
+	require.Empty(t, w.wake, "it gets an answer in any case")
+	hand(taken, nil)
+	require.Nil(t, <-w.handed)
+	require.True(t, c.withdraw(w))
+	c.wake(scope{"q", ""}, 1)
+	require.Len(t, w.wake, 1)
 }

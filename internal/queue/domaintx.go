@@ -18,14 +18,18 @@ import (
 // commit: only then are events emitted and fetches, timer and relay notified.
 
 // Inserted are the jobs that a transaction has stored.
+// The zero value stands for no insert: Append and AfterCommit accept it, and the methods with an index must not be called.
 type Inserted struct {
 	store *Store
 	jobs  []*job.Job
-	rows  []enqueued
+	// In the order of jobs.
+	rows []enqueued
 }
 
 // CreateQueues creates the queues of jobs that a transaction is going to insert, before it begins: other producers of a new queue
 // would wait for its end.
+// The rows of the queues commit at once, so they stay even if the transaction rolls back. Such a queue is deleted after 30 days
+// (ojs.queues_prune). InsertTx finds them known and does not lock them again.
 func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -34,6 +38,9 @@ func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
 
 // InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken or whose unique policy does not permit it;
 // see Refused and Existing. It may wait for the locks of unique keys as long as the transaction permits.
+//
+// Crons and workflows call it. It decides about ids, keys and room in savepoints; after any other error the transaction cannot go
+// on. Nothing may be shown to anybody before the caller has committed.
 func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inserted, error) {
 	for _, j := range jobs {
 		if j.ID == [16]byte{} {
@@ -42,6 +49,7 @@ func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inser
 	}
 	unique.Assign(jobs...)
 	in := newInsertion(jobs, false)
+	// The caller has chosen how long its transaction waits.
 	in.lockTimeout = ""
 	rows, err := s.insert(ctx, tx, in)
 	return Inserted{s, jobs, rows}, err
@@ -54,6 +62,7 @@ func (in Inserted) Record(i int) *job.Record { return in.rows[i].job }
 func (in Inserted) Existing(i int) *job.Record { return in.rows[i].existing }
 
 // Refused is why the job at an index was not stored: ojs.ErrDuplicateID, ojs.ErrDuplicate or ojs.ErrQueueFull. nil if it was stored or ignored.
+// The order is that of enqueued.outcome: a row has one of them at most.
 func (in Inserted) Refused(i int) *ojs.Error {
 	switch r := in.rows[i]; {
 	case r.refused != nil:
@@ -82,6 +91,8 @@ func (in *Inserted) Append(more Inserted) {
 }
 
 // SetReady records that the caller has changed ready_seq and due_at of a job after its insert.
+// Cron does so for jobs of serial crons, which wait for each other. Without it AfterCommit would wake fetches for a place that
+// the job has lost.
 func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Timestamptz) {
 	i := slices.IndexFunc(in.rows, func(r enqueued) bool { return r.job != nil && r.job.ID == id })
 	if i >= 0 {
@@ -90,6 +101,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 }
 
 // AfterCommit emits the events and notifies fetches, timer and relay.
+// A node that stops before it leaves the jobs to the relay, to surveys and to the followers of workflows and limits.
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
 		in.store.afterEnqueue(ctx, in.rows, nil)
@@ -104,12 +116,17 @@ type Cancelled struct {
 }
 
 // CancelTx cancels the jobs that have not ended, in the caller's transaction. cancels has one element for each id.
+// It waits for rows that other transactions have locked, as long as the caller's transaction permits. Jobs that have ended are
+// left out.
 func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, cancels []Cancel) (Cancelled, error) {
 	return s.cancelTx(ctx, tx, source, ids, LiveStates, cancels)
 }
 
 // CancelUnlockedTx cancels, in the caller's transaction, those of the jobs that no other transaction has locked; without active,
 // those of them that no worker runs. It returns how many were not looked at, because they are locked or do not exist.
+//
+// Locks are taken by JobLockUnlocked and kept to the end of the transaction, so that JobCancel does not wait. A finished job
+// counts as skipped, too: its row is in jobs_done.
 func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, active bool, c Cancel) (done Cancelled, skipped int, err error) {
 	unlocked, err := dbsqlc.New(tx).JobLockUnlocked(ctx, ids)
 	if err != nil {
@@ -127,11 +144,11 @@ func (s *Store) cancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][1
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
-	for _, c := range cancels {
-		p.EventData = append(p.EventData, c.eventData())
+	cs := make([]cancellation, len(ids))
+	for i, c := range cancels {
+		cs[i] = cancellation{ids[i], c.eventData()}
 	}
-	rows, err := dbsqlc.New(tx).JobCancel(ctx, p)
+	rows, err := dbsqlc.New(tx).JobCancel(ctx, s.cancelParams(cs, states, source))
 	return Cancelled{s, rows}, err
 }
 
@@ -150,6 +167,8 @@ func (c *Cancelled) Append(more Cancelled) {
 }
 
 // AfterCommit emits the events. It returns the crons of which jobs were cancelled.
+// The caller releases these crons itself: package cron calls this in the middle of a firing, after which it releases all crons of
+// it at once.
 func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 	if len(c.rows) == 0 {
 		return nil

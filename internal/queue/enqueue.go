@@ -15,12 +15,19 @@ import (
 )
 
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
+//
+// When it returns a job, the job and its event are committed. After ojs.ErrOutcomeUnknown it may be stored; a client that chose
+// the id can repeat the call safely. A job that a policy has answered with an existing one is no error: Outcome.Deduplicated
+// tells. It changes j: ID, UniqueKey, Producer, Lane, inherited timeouts and Outcome.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, err error) {
+	// Before the id is assigned and before any lock: a refused job costs no place in a flush. A schema that changes until the
+	// insert is not looked at again.
 	if _, err := s.checkSchemas(ctx, j); err != nil {
 		return nil, err
 	}
 	assignID(j)
 	j.Producer = producerOf(ctx)
+	// It may add a trace context to meta, so it comes before the first try, and once.
 	span := s.tracer.Enqueue(ctx, j)
 	err = s.RetryFull(ctx, j.BlockFor, func() error {
 		stored, err = s.tryEnqueue(ctx, j)
@@ -35,10 +42,13 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, er
 			stored = whole
 		}
 	}
+	// Also after an error: a refused job may have dropped others, of which there were too few.
 	s.followEnqueued(ctx, j)
 	return stored, err
 }
 
+// It is one insert, and more of them while the unique key is locked. The error of a full queue leads to another call by
+// RetryFull.
 func (s *Store) tryEnqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 	enqueuer := s.enqueuer(j)
 	res, err := enqueuer.Do(ctx, j)
@@ -52,11 +62,16 @@ func (s *Store) tryEnqueue(ctx context.Context, j *job.Job) (*job.Record, error)
 	if err == nil {
 		return res.outcome(j)
 	}
+	// The answer of the database may be lost although the row is there.
 	all, errs := s.settleEnqueues(ctx, []*job.Job{j}, []error{err})
 	return all[0], errs[0]
 }
 
 // enqueuer is the batcher for jobs of one call.
+//
+// A job that waits in its batcher while the configuration of its queue changes is judged by the new one all the same: insert
+// reads it again. Only the claim for parked fetches (enqueueAndClaim) relies on the choice: its jobs have no bound, no limit and
+// no policy.
 func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 	b := s.enqueue
 	for _, j := range jobs {
@@ -73,6 +88,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 }
 
 // enqueueMany is DoMany for jobs of one call.
+// Jobs of locked unique keys are tried again together, while those that are done keep their outcome.
 func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueued, errs []error) {
 	enqueuer := s.enqueuer(jobs...)
 	res, errs = enqueuer.DoMany(ctx, jobs)
@@ -109,6 +125,7 @@ func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueue
 func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
+// Each job is stored, or refused, as if it came alone; some may be committed when others fail.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
 	if errs := s.schemas.CheckEach(ctx, s.db.Q, jobs); errs != nil {
 		valid, at := without(jobs, errs)
@@ -118,10 +135,12 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	return s.enqueueEach(ctx, jobs)
 }
 
+// Jobs whose args violate a schema have been left out by EnqueueEach.
 func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
 	if len(jobs) == 0 {
 		return nil, nil
 	}
+	// todo shrinks to the jobs that a queue with the policy to block has refused.
 	producer, todo := producerOf(ctx), make([]int, len(jobs))
 	for i, job := range jobs {
 		assignID(job)
@@ -130,6 +149,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	}
 	spans := s.beginEnqueues(ctx, jobs)
 	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	// All jobs of a call have the same BlockFor. Only those without room are tried again; its error is one of errs.
 	_ = s.RetryFull(ctx, jobs[0].BlockFor, func() error {
 		s.tryEnqueueEach(ctx, jobs, todo, stored, errs)
 		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
@@ -167,6 +187,9 @@ func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int,
 }
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
+//
+// Unlike the others it has a transaction of its own and shares no flush, so one refused job costs nobody else. Two jobs with one
+// client-chosen id are refused before anything is sent.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
 	if at, err := s.checkSchemas(ctx, jobs...); err != nil {
 		return nil, at, err
@@ -198,6 +221,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	return stored, -1, nil
 }
 
+// It emits the events itself, since no flush does. An error for one job is returned with its index, and nothing was stored.
 func (s *Store) tryEnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
 	res, err := s.insert(ctx, s.db.Pool, newInsertion(jobs, true))
 	if err != nil {
@@ -205,6 +229,7 @@ func (s *Store) tryEnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*j
 		return stored, -1, err
 	}
 	stored = make([]*job.Record, len(jobs))
+	// One refused job means that insert has rolled everything back.
 	for i := range res {
 		if stored[i], err = res[i].outcome(jobs[i]); err != nil {
 			return nil, i, err
@@ -215,6 +240,8 @@ func (s *Store) tryEnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*j
 }
 
 // assignID gives a job its id unless the client has chosen one, and its unique key if it has a policy.
+// Each call makes a new id, unless the client has chosen one: a transaction that is tried again inserts other ids. The key stays
+// as it is.
 func assignID(j *job.Job) {
 	if !j.ClientID {
 		j.ID = job.NewID()
@@ -224,6 +251,7 @@ func assignID(j *job.Job) {
 
 // flushEnqueue stores jobs whose ids were made here, and gives them to parked fetches in the same transaction.
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	// Before handoff, because a fetch of a tenant may only get jobs of its lanes. insert does it again, with the same result.
 	s.assignLanes(ctx, s.db.Pool, jobs)
 	if h := s.handoff(jobs); h != nil {
 		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
@@ -238,6 +266,7 @@ func (s *Store) flushEnqueueNamed(ctx context.Context, jobs []*job.Job) ([]enque
 	return s.flushInsertion(ctx, newInsertion(jobs, false))
 }
 
+// Nothing is emitted after an error, also if the insert may have committed: settleEnqueues does it when that is known.
 func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.db.Pool, in)
 	if err == nil {
@@ -247,6 +276,8 @@ func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, 
 }
 
 // afterEnqueue emits the events of stored jobs and wakes fetches for those that are available and not claimed.
+//
+// claimed are jobs that a handoff has claimed in the same transaction: waking a fetch for them would make it claim in vain.
 func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[16]byte]bool) {
 	a := afterCommit{places: make([]Place, 0, len(res))}
 	for i := range res {
@@ -264,6 +295,7 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 			a.add("", "", 0, pgtype.Int8{}, old.Cron)
 		}
 	}
+	// Events before fetches: the log line of an enqueue stands before that of its start.
 	eventlog.Emit(ctx, s.commits, res, insertChange)
 	s.notify(ctx, a)
 	s.commits.Committed()

@@ -9,6 +9,7 @@ import (
 
 // Explain is why a job is not running, as the JSON object of docs/reference/jobs.md, Explain. SQL makes it, because applications ask
 // in SQL, too.
+// It takes a place among the slow reads (pg.DB.Reading), because it looks at the queue, its limits and the jobs ahead.
 func (s *Store) Explain(ctx context.Context, id [16]byte) ([]byte, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {

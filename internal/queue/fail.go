@@ -18,18 +18,22 @@ import (
 type nack struct {
 	job.Nack
 	startedAt pgtype.Timestamptz // of the run that the server found; not valid: the current run
-	dueOnly   bool               // the job fails only if it is still overdue
-	reason    string             // of the internal event when the job becomes available again
-	source    string             // of the events; "": the worker
+	// A heartbeat between the read and the statement has moved due_at then, and the job goes on.
+	dueOnly bool // the job fails only if it is still overdue
+	// It is for logs and statistics; clients see the error.
+	reason string // of the internal event when the job becomes available again
+	source string // of the events; "": the worker
 }
 
 // bytes is about the size of the error as it is stored.
+// An entry of a backtrace counts 32 bytes, whatever its length: it decides only how many nacks share a statement.
 func (n nack) bytes() int {
 	return len(n.Error.Message) + len(n.Error.Details) + 32*len(n.Error.Backtrace)
 }
 
 // concerns reports whether a nack is about the run that the job is in. A job that was handed back and fetched again has the
 // same attempt, and perhaps the same worker, so started_at is compared too.
+// The worker is not compared here: JobFail does that, and refuse explains it.
 func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
 	return job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
 		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
@@ -37,6 +41,9 @@ func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
 
 // Fail moves an active job to retryable, discarded or, with Requeue, available or scheduled. A job that was cancelled during this
 // run is returned with ojs.StateCancelled and no error; nothing has changed then.
+//
+// A retry, its delay and a dead letter are decided by package job/retry (docs/reference/retries.md, Failure). When it returns,
+// the outcome is committed. Like an ack, a nack without worker and attempt is accepted for any run.
 func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)
 	return s.fail.do(ctx, nackOf(n))
@@ -52,6 +59,7 @@ func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Rec
 	return s.fail.doEach(ctx, reqs)
 }
 
+// reason is that of a requeue; a nack that fails the job has its error instead.
 func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
 func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt} }
@@ -59,6 +67,10 @@ func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, At
 // flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
 // decision depends on are fixed at enqueue, except attempt and started_at, and JobFail guards those two. A job that another
 // worker has fetched meanwhile is therefore not changed.
+//
+// Sweeps, the reaper and the search for lost claims call it directly, beside the batcher: two of them may decide about a run at
+// the same time. The second one finds another state, attempt or start, or a locked row, and its job is nil in the result. It does
+// not call follow: its caller does, outside of flushes.
 func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -66,6 +78,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	for i, n := range nacks {
 		ids[i] = n.JobID
 	}
+	// Without lock. A row that is locked until JobFail runs is skipped there, and its caller tries again.
 	read, err := s.db.Q.JobListForFail(ctx, ids)
 	if err != nil {
 		return nil, err
@@ -87,6 +100,8 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		return make([]*job.Record, len(nacks)), nil
 	}
 	var rows []dbsqlc.JobFailRow
+	// No partition has to be made here: a failure writes no row of jobs_done, and those of the events are made 3 000 000 numbers
+	// ahead.
 	err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
 		rows, err = dbsqlc.New(conn).JobFail(ctx, p)
 		return err
@@ -95,6 +110,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		return nil, err
 	}
 	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	// Before afterFail, which wakes fetches: the failure is logged before the next start.
 	s.emitFailed(ctx, failed, nacks, jobs)
 	s.afterFail(ctx, rows)
 	return failed, nil
@@ -102,6 +118,8 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 
 // afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
 // result of a job that is discarded now.
+// It is also what follows a nack whose answer was lost (operation.settle); there nothing was emitted, because the row before the
+// failure is gone.
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	leftActive(s, rows, func(r *dbsqlc.JobFailRow) string { return r.Queue })
 	var a afterCommit
@@ -138,6 +156,7 @@ func (s *Store) emitFailed(ctx context.Context, failed []*job.Record, nacks []na
 }
 
 // failedAt is when a job failed, by the clock of the database.
+// JobFail stores no time of a failure that is retried, so it is computed from the end of the backoff.
 func failedAt(job *job.Record) pgtype.Timestamptz {
 	switch ojs.JobState(job.State) {
 	case ojs.StateRetryable:

@@ -23,6 +23,10 @@ import (
 // has ended, because no client would receive the jobs.
 //
 // A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
+//
+// When it returns jobs, their claim is committed and their leases run: a caller that cannot deliver them has to call HandBack.
+// Two fetches never get one job, on any node (SKIP LOCKED). An error means that this call has no jobs; what a lost answer may
+// have claimed is handed back by the node.
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	return s.FetchBy(ctx, f, By{})
 }
@@ -30,9 +34,11 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 // By is how a fetch claims that chooses between its queues itself. The zero value claims in dispatch order.
 type By struct {
 	// Claim claims jobs, through Store.Claim.
+	// nil: in dispatch order.
 	Claim func(ctx context.Context) ([]*job.Record, error)
 
 	// Changed returns a channel that is closed when a claim that found nothing may find something, although no job became available.
+	// Package pool uses it for rooms of pools that other claims free. nil: only jobs wake the fetch.
 	Changed func() <-chan struct{}
 
 	// Until ends the wait of a parked fetch when it is closed, for callers that may decide again how to fetch. nil: never.
@@ -45,6 +51,8 @@ func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record,
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
 	}
+	// What is due by the knowledge of this node becomes available before the claim. Otherwise a worker that polls would get it a
+	// poll later.
 	s.timer.SweepDue(ctx)
 	if f.Wait > 0 {
 		return s.longPoll(ctx, f, by)
@@ -57,20 +65,25 @@ func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record,
 
 // Claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
 // found nothing.
+//
+// It may send up to two surveys, three claims and one look at blocked jobs; nearly always one claim, and for empty queues nothing.
 func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
+	// No fetch is told that there is maintenance (docs/reference/admin.md, Maintenance).
 	if s.maintenance.On() {
 		return nil, nil
 	}
 	seen := scopes(f.Queues, f.Tenant)
+	// A node that knows nothing of a queue cannot claim from it.
 	if due := s.cursors.surveyDue(seen, false); len(due) > 0 {
 		if _, err := s.survey(ctx, due); err != nil {
 			return nil, err
 		}
 	}
 	jobs, err := s.share(ctx, f)
+	// Slots are left, so jobs that wait for limits are looked at: a policy may drop or schedule those that a fetch meets.
 	if err == nil && len(jobs) < f.Count {
 		var admitted bool
 		if admitted, err = s.meet(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
@@ -83,6 +96,7 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
+	// Nothing was found at the cursors. They may have passed jobs whose transaction committed late, which only a survey finds.
 	due := s.cursors.surveyDue(seen, true)
 	if len(due) == 0 {
 		return nil, nil
@@ -96,6 +110,8 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 // share claims in a statement with other fetches. If large jobs have used up the bytes of the statement before this fetch had
 // one, it takes part in the next: each has at least one job. If the connection broke, it tries once more when the jobs that it
 // may have claimed are available again.
+// It is tried again only if the jobs of the lost claim are handed back: otherwise the fetch would get others while the first ones
+// stand reserved for its worker.
 func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
@@ -111,14 +127,19 @@ func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 }
 
 // claimant is one fetch in a claim that several fetches share.
+// It is made once per share and does not change; flushes read it without a lock.
 type claimant struct {
-	queues  []string
-	tenant  string
-	count   int
-	worker  string
-	source  string
+	queues []string
+	// The same for all claimants of a flush, like queues.
+	tenant string
+	// 1 to 1 000, the weight of the claimant in its flush. So maxClaim bounds the slots of a claim.
+	count  int
+	worker string
+	source string
+	// 0: the length of the job, or the default.
 	leaseMS int64
-	bytes   int
+	// The most bytes of jobs that the answer may have: job.MaxBytes or less (gRPC messages are smaller).
+	bytes int
 }
 
 // share is what one fetch gets of a claim.
@@ -132,6 +153,7 @@ func newClaimant(f job.Fetch) claimant {
 }
 
 // fetchers has one batcher for each list of queues and tenant, because a claim follows one order.
+// byQueues is made by New and guarded by mu.
 type fetchers struct {
 	mu       sync.Mutex
 	byQueues map[string]*batch.Batcher[claimant, share]
@@ -144,6 +166,7 @@ const (
 
 // get returns the batcher of a list of queues. Lists of the same queues in another order do not share one, because the order is the
 // first rule of a claim.
+// The key cannot be ambiguous: names of queues and tenants have neither a comma nor a slash.
 func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
 	key := strings.Join(of.Queues, ",")
 	if of.Tenant != "" {
@@ -167,6 +190,9 @@ func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
 
 // flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit. If lanes share the jobs, and those whose
 // turn it was had too few, others follow for the rest.
+//
+// Each round is a statement, or a transaction with limits, and commits by itself. What the rounds before have claimed is answered
+// even if a later one fails: it is reserved. The lost outcome of a later round is found by its number.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
 	w := want{queues: claimants[0].queues, tenant: claimants[0].tenant, spare: minSpare, weights: s.weights}
 	limited, err := s.limitedQueues(ctx, w.queues)
@@ -174,9 +200,12 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 		return nil, err
 	}
 	shares := make([]share, len(claimants))
+	// Slots are assigned before the claim, and the rows come in the order of slots: so the jobs are divided in turn, whatever
+	// their number.
 	owners := assignSlots(claimants, s.workers.Quiet)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// bytes are those of all rounds together, because one answer has to hold them.
 	for bytes, round := int64(0), 0; len(owners) > 0 && round < maxRounds; round++ {
 		w.queues, w.slots = s.withoutPaused(w.queues), len(owners)
 		probes, last := s.cursors.begin(w)
@@ -194,6 +223,7 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 		if !last || done.cut {
 			break
 		}
+		// The slots that got jobs are the first ones, so the rest stands behind them.
 		owners, bytes, w.spare = owners[done.jobs:], bytes+done.bytes, min(4*w.spare, maxSpare)
 		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(done.full, q) })
 	}
@@ -203,14 +233,17 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 const (
 	// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
 	// statement of a claim four times as many.
+	// Few spare lanes cost nearly nothing: the statement stops before them if those in front have enough jobs.
 	minSpare = 16
 	maxSpare = 4096
 
 	// maxRounds bounds the statements of one claim. With spare lanes they reach more than a node remembers of a queue.
+	// From 16, growing to 4 096, they read about 250 000 levels: more than maxLanes.
 	maxRounds = 64
 )
 
 // withoutPaused leaves out queues that the node knows to be paused.
+// The statement looks at the status as well, so what the node does not know yet only costs a probe in vain.
 func (s *Store) withoutPaused(queues []string) []string {
 	if view := s.configured.Latest(); view == nil || view.Plain() {
 		return queues
@@ -225,6 +258,7 @@ func (s *Store) isPaused(name string) bool {
 
 // claimFor claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
 // already. After an error the probes have been ended.
+// An unknown outcome is recorded before the error goes up, so the next look finds the claim.
 func (s *Store) claimFor(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
 	if len(limited) > 0 {
 		return s.claimLimited(ctx, claimants, owners, probes, limited, bytes)
@@ -257,6 +291,7 @@ func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done c
 		if r.full {
 			done.full = append(done.full, r.queue)
 		}
+		// The run was not claimed: its cursors must stay where they were.
 		if r.claim.owners == nil {
 			s.cursors.fail(r.probes)
 			continue
@@ -267,6 +302,7 @@ func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done c
 		}
 		done.jobs, done.bytes, done.cut = done.jobs+len(r.rows), done.bytes+bytes, done.cut || cut
 	}
+	// Once for all runs: the relay and the timer wake on it.
 	if done.jobs > 0 {
 		s.commits.Committed()
 	}
@@ -280,19 +316,21 @@ type claim struct {
 	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
-// beginClaim prepares a claim of one statement. It returns false if nothing can be claimed.
-func (s *Store) beginClaim(claimants []claimant) (claim, bool) {
+// beginClaim prepares a claim of one statement that follows the insert of jobs. It returns false if nothing can be claimed.
+// After true the caller must end the probes, by endClaim or by cursors.fail.
+func (s *Store) beginClaim(claimants []claimant, jobs []*job.Job) (claim, bool) {
 	owners := assignSlots(claimants, s.workers.Quiet)
 	if len(owners) == 0 {
 		return claim{}, false
 	}
-	probes, _ := s.cursors.begin(want{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minSpare, s.weights})
+	probes := s.cursors.beginWith(jobs, want{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minSpare, s.weights})
 	if len(probes) == 0 {
 		return claim{}, false
 	}
 	return s.newClaim(claimants, probes, owners, 0), true
 }
 
+// owners may be fewer than the probes have wants for: want in the statement is what counts.
 func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, bytes int64) claim {
 	c := claim{owners: owners, probes: probes, params: s.fetchParams(probes, claimants)}
 	c.params.Owners = make([]int32, len(c.owners))
@@ -300,12 +338,14 @@ func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, by
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
 	c.params.Want = int32(len(c.owners))
+	// It stays at 0 or more: a round that exceeds it is cut, and is the last.
 	c.params.MaxBytes -= bytes
 	return c
 }
 
 // endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
+// It must come before events and wake-ups: other claims begin at the cursors that it sets.
 func (s *Store) endClaim(c claim, rows []job.Record) (bytes int64, cut bool) {
 	bytes, cut = c.weigh(rows)
 	open := s.openProbes(c.probes)
@@ -324,6 +364,7 @@ func (c claim) weigh(rows []job.Record) (bytes int64, cut bool) {
 
 // openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
 // the first fetch after the pause has to find.
+// fail and not end: it moves the cursors back to where they were.
 func (s *Store) openProbes(probes []*probe) []*probe {
 	if view := s.configured.Latest(); view == nil || view.Plain() {
 		return probes
@@ -348,6 +389,7 @@ func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]
 	for slot := range rows {
 		job, owner := &rows[slot], c.owners[slot]
 		res[owner] = append(res[owner], job)
+		// Both are by the clock of the database. DueAt of an active job is never NULL.
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
 		limited = limited || job.LimitKey.Valid
 	}
@@ -357,6 +399,7 @@ func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]
 	return res
 }
 
+// Probes come in dispatch order, which the nested loop of the statement keeps. Claim is a fresh number; claimLimited replaces it.
 func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFetchParams {
 	params := dbsqlc.JobFetchParams{
 		Workers:          make([]string, len(claimants)),
@@ -388,6 +431,8 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 
 // assignSlots returns the claimant of each slot: one slot each in turn, until every claimant has as many as it asked for.
 // Workers that became quiet since their fetch began get none.
+// Each claimant gets one before any gets two, so a fetch of 1 000 does not take everything from the fetches that share its
+// statement.
 func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 	total, counts := 0, make([]int, len(claimants))
 	for i, c := range claimants {
@@ -408,6 +453,8 @@ func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 }
 
 // tally counts the claimed jobs of each probe. They come in the order of the probes.
+// A search that goes on from the last hit finds nearly all at once. A row without a probe, which no statement returns, would end
+// at where it began.
 func tally(probes []*probe, rows []job.Record) {
 	at := 0
 	for i := range rows {
@@ -425,6 +472,7 @@ func tally(probes []*probe, rows []job.Record) {
 
 // Idle reports whether a claim would send no statement: nothing is known that the fetch could claim or would meet, and it is too early to
 // look again, or the server is in maintenance.
+// It sends nothing and takes no part in the order of claims.
 func (s *Store) Idle(f job.Fetch) bool {
 	return s.maintenance.On() || len(s.parked.waiting(f.Queues)) == 0 && s.cursors.idle(f)
 }

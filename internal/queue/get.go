@@ -10,6 +10,8 @@ import (
 )
 
 // Get reads a live or finished job. The error of an unknown id is ojs.ErrNotFound.
+// It looks into both tables by their primary keys, and takes no place among the slow reads: acks and cancels that were refused
+// wait for it.
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -24,6 +26,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 }
 
 // getEach reads many jobs, of which large ones are cut. Unknown ids are missing from the map.
+// How large depends on their number: together they stay within job.MaxBytes.
 func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.Record, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -43,10 +46,11 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 
 // complement reads what a statement for many jobs has left out of a large one. Its caller has changed the job already, so
 // that an error only leaves these parts out of the answer.
+// The row may have changed since, so only the attributes that a client has sent, and the history, are taken over.
 func (s *Store) complement(ctx context.Context, j *job.Record) {
 	whole, err := s.Get(ctx, j.ID)
 	if err != nil {
-		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "job"),
+		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "error"),
 			slog.Group("ojs", "job_id", ojs.FormatID(j.ID)), slog.Any("error", err))
 		return
 	}

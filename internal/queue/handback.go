@@ -11,10 +11,13 @@ import (
 )
 
 // handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.
+// After it the jobs wait for their leases, 30 s by default, so there is no point in trying for long.
 const handBackTimeout = 5 * time.Second
 
 // HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. A job for which this fails
 // becomes available when its lease ends.
+// The API layers and package pool call it for jobs whose client has gone, or that do not fit into an answer. It is safe for jobs
+// that were acked, failed or lost meanwhile: they are refused, which is logged.
 func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	if len(jobs) == 0 {
 		return
@@ -23,6 +26,7 @@ func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	defer cancel()
 	nacks := make([]job.Nack, len(jobs))
 	for i, j := range jobs {
+		// Worker and attempt are sent, so that a run of another worker, or a later attempt, is left alone.
 		nacks[i] = job.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
 	}
 	_, errs := s.FailEach(ctx, nacks)

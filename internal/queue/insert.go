@@ -1,14 +1,12 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -19,8 +17,13 @@ import (
 )
 
 // enqueued is the outcome of one insert.
+//
+// The zero value means that nothing was decided yet. insert fills one for each job; a later try of the same insert starts it
+// anew.
 type enqueued struct {
-	job       *job.Record
+	// nil: the job was not stored. It is made of the job and the columns that the statement has chosen, not read back.
+	job *job.Record
+	// What the statement has written: job.enqueued, job.scheduled or, for a pending job, an internal event.
 	eventType string
 	taken     bool // another job has the id
 
@@ -28,15 +31,19 @@ type enqueued struct {
 	refused  *ojs.Error    // an equivalent job exists, or the queue does not take the job
 	existing *job.Record   // the equivalent job is the answer
 	replaced []*job.Record // jobs that were cancelled for this one
-	over     bool          // a later job of the same insert has replaced this one, or taken its place
-	busy     bool          // another transaction has locked the key: nothing was decided
+	// The row existed, so its events are emitted, but no fetch is woken for it.
+	over bool // a later job of the same insert has replaced this one, or taken its place
+	// Only with insertion.tryLocks. The caller tries again with later flushes (retryBusy).
+	busy bool // another transaction has locked the key: nothing was decided
 
 	// Of a job for a bounded queue.
-	full    *ojs.Error                    // there is no room for it
+	full *ojs.Error // there is no room for it
+	// All that a queue has dropped are with one job of the insert; see boundedQueue.judged.
 	dropped []dbsqlc.JobDiscardWaitingRow // jobs that were discarded for this one and others
 }
 
 // outcome is the answer of the caller.
+// It sets Deduplicated each time, because an earlier try may have set it.
 func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 	j.Outcome.Deduplicated = false
 	switch {
@@ -57,6 +64,7 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 // refused. errGone rolls back one because the job that should have been an answer was deleted meanwhile. errFull rolls back one because
 // there is no room for a job with a unique policy, which has prevented or replaced others.
 var (
+	// None of the three leaves this package: insert answers each by another try, or by the outcomes in insertion.res.
 	errTaken = errors.New("id is in use")
 	errFull  = errors.New("a queue is full")
 	errGone  = errors.New("an equivalent job was deleted")
@@ -65,6 +73,8 @@ var (
 const (
 	// idLockTimeout is how long a batch waits for an open transaction that has inserted one of its ids. After it the jobs are
 	// tried one by one.
+	// Statements of this server hold such a row for milliseconds, so a longer wait is for a transaction of an application.
+	// Without a bound one of them would stop all enqueues that share the batcher.
 	idLockTimeout = "1s"
 
 	// maxDeadlocks bounds the tries of one insert. After each deadlock at least one of the transactions commits.
@@ -77,6 +87,13 @@ const (
 // insert stores the jobs whose ids are free and whose unique policies permit it. If atomic it stores all of them or none; a
 // result that is taken or refused then means that none was stored. There may be no jobs: a batch of which every job was refused
 // still commits its idempotency key.
+//
+// It may be called on the pool or on a transaction. On the pool everything is committed when it returns without an error; an
+// error of a broken connection is a *pg.Unknown. Several nodes may insert the same ids, keys or queues at once: unique indexes,
+// advisory locks and the rows of queues decide. It emits nothing: callers call afterEnqueue after the commit.
+//
+// The steps before the loop run once. They have to come in this order: admit leaves out jobs whose queues must not be created,
+// and a limit is stored in the row of a queue.
 func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueued, error) {
 	if len(in.jobs) == 0 {
 		return nil, nil
@@ -112,6 +129,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 			tries++
 		case pg.IsTransient(err) && pooled && tries < maxDeadlocks: // a deadlock with a batch of the same ids in another order
 			tries++
+		// Creation is idempotent, and the next try finds the partition: this case cannot repeat for ever.
 		case pg.IsNoPartition(err) && pooled:
 			if _, err := s.db.Q.PartitionEnsure(ctx); err != nil {
 				return nil, err
@@ -125,6 +143,9 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 
 // createQueues creates the queues that this node does not know. In a transaction it uses that connection, and does not
 // remember the queues, because the transaction may roll back.
+//
+// On the pool it commits before the insert. A queue without jobs may stay behind if that fails, which is harmless. Inside of the
+// same transaction the row would stay locked until the commit, and producers of a new queue would follow one another.
 func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) error {
 	var unknown []string
 	now := time.Now() // before the statement
@@ -152,6 +173,7 @@ func (s *Store) isPool(db pg.Conn) bool { return db == pg.Conn(s.db.Pool) }
 // tryInsert is one statement and, only if clients chose ids, a transaction around it. Ids of finished jobs are taken too.
 // They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
 // id to jobs_done while the insert ran.
+// Only on the pool can the outcome be unknown: Write marks the error then. The owner of a transaction marks its own.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
 	if !s.isPool(db) {
 		return s.insertOn(ctx, db, in)
@@ -161,6 +183,8 @@ func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error 
 
 // insertOn stores the jobs on a connection. Only ids that clients have chosen can be taken, so only they cost a transaction and a look at
 // jobs_done.
+//
+// The cases are ordered by what they lock: unique keys include bounds, and bounds include client-chosen ids.
 func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
 	switch {
 	case in.unique:
@@ -180,6 +204,7 @@ func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
 	return pg.InTx(ctx, db, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		if !in.atomic {
+			// An atomic call shares its statement with nobody, so it may wait as long as the transaction may.
 			if err := q.SystemLockTimeout(ctx, idLockTimeout); err != nil {
 				return err
 			}
@@ -201,21 +226,28 @@ func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
 }
 
 // insertion is an insert with the outcomes so far.
+//
+// It belongs to one call of insert and one goroutine.
 type insertion struct {
-	jobs      []*job.Job
-	todo      []int // indexes of the jobs that the next try stores
+	jobs []*job.Job
+	todo []int // indexes of the jobs that the next try stores
+	// In the order of jobs, as all of these slices of indexes refer to jobs.
 	res       []enqueued
 	clientIDs bool // clients have chosen some of the ids
 	unique    bool // some jobs have a unique policy
-	atomic    bool
+	// All or none. Then todo is whole or empty: a refused job ends the insert.
+	atomic bool
 
+	// nil: none, as for nearly all inserts.
 	bounds map[string]*queueconfig.Backpressure // of the queues that have a bound
 	full   []int                                // indexes of jobs without room, left out until an id is found to be taken
 
+	// Only flushes set it: a call with a transaction of its own waits for the keys.
 	tryLocks    bool   // leave jobs out whose unique keys are locked
 	lockTimeout string // of the transaction, for jobs with unique policies; "": that of the caller
 }
 
+// Callers that wait in another way change tryLocks and lockTimeout afterwards.
 func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 	in := &insertion{jobs: jobs, todo: make([]int, len(jobs)), res: make([]enqueued, len(jobs)), atomic: atomic}
 	for i, job := range jobs {
@@ -248,6 +280,7 @@ func (in *insertion) dropTaken() {
 }
 
 // dropFull leaves out the jobs without room.
+// They are remembered in full, because a job that is dropped for its id later may leave room for them.
 func (in *insertion) dropFull() {
 	isFull := func(i int) bool { return in.res[i].full != nil }
 	for _, i := range in.todo {
@@ -260,6 +293,7 @@ func (in *insertion) dropFull() {
 
 // findTaken finds the jobs whose ids are in use, before they take room. storeAll looks again, because another transaction may commit one
 // of the ids meanwhile.
+// A job that is taken is found here nearly always, so that it neither drops nor replaces another one.
 func (in *insertion) findTaken(ctx context.Context, q *dbsqlc.Queries) error {
 	var ids [][16]byte
 	for _, i := range in.todo {
@@ -278,6 +312,7 @@ func (in *insertion) findTaken(ctx context.Context, q *dbsqlc.Queries) error {
 }
 
 // storeAll stores all jobs of this try, or fails.
+// Unlike insertOn it has no lock timeout of its own: its caller has set one.
 func (in *insertion) storeAll(ctx context.Context, tx pgx.Tx, node int32) error {
 	if len(in.todo) == 0 {
 		return nil
@@ -306,6 +341,8 @@ func (in *insertion) storeAll(ctx context.Context, tx pgx.Tx, node int32) error 
 }
 
 // fill matches rows, which come in the order of the jobs, to jobs. A job without a row has an id that is taken.
+// The statement returns the rows in the order of its arrays, as one pass without a sort gives them, and leaves some out. So one
+// pass over both is enough.
 func (in *insertion) fill(rows []dbsqlc.JobInsertRow) (refused bool) {
 	n := 0
 	for _, i := range in.todo {
@@ -321,6 +358,7 @@ func (in *insertion) fill(rows []dbsqlc.JobInsertRow) (refused bool) {
 }
 
 // markTaken marks the jobs whose ids finished jobs have. The insert has stored these jobs and must be rolled back.
+// done is short: normally empty, at most the ids of one flush.
 func (in *insertion) markTaken(done [][16]byte) bool {
 	for _, i := range in.todo {
 		if slices.Contains(done, in.jobs[i].ID) {
@@ -328,118 +366,4 @@ func (in *insertion) markTaken(done [][16]byte) bool {
 		}
 	}
 	return len(done) > 0
-}
-
-// params are the jobs of the next try as columns. All have the source of the first: only crons set one, and a cron inserts in a
-// transaction of its own.
-func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
-	n := len(in.todo)
-	p := dbsqlc.JobInsertParams{
-		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
-		MaxAttempts: make([]int64, n), Pending: make([]bool, n),
-		ScheduledAt: make([]pgtype.Timestamptz, n), ScheduledInUs: make([]int64, n),
-		ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
-		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
-		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
-		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
-		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n),
-		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
-	}
-	for n, i := range in.todo {
-		j := in.jobs[i]
-		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n] = j.ID, j.Type, j.Queue, j.Priority
-		p.MaxAttempts[n], p.Pending[n] = j.MaxAttempts, j.Pending
-		p.ScheduledAt[n], p.ScheduledInUs[n] = when(j.ScheduledAt)
-		p.ExpiresAt[n], p.ExpiresInUs[n] = when(j.ExpiresAt)
-		p.TimeoutMs[n], p.VisibilityMs[n], p.GraceMs[n] = j.TimeoutMS, j.VisibilityMS, j.GraceMS
-		p.TotalMs[n], p.TtlMs[n], p.StallMs[n], p.ResultTtlS[n] = j.TotalTimeoutMS, j.EnqueueTTLMS, j.HeartbeatTimeoutMS, noResultTTL
-		if j.ResultTTL != nil {
-			p.ResultTtlS[n] = *j.ResultTTL
-		}
-		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
-		p.Sizes[n], p.WorkflowIds[n], p.UniqueKeys[n] = j.StoredSize(), j.WorkflowID, j.UniqueKey
-		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n] = j.Lane, j.LimitKey, j.OnLimit
-		if j.LimitKey != "" {
-			p.LimitPolicies[n] = j.Limit.Stored()
-		}
-	}
-	return p
-}
-
-// statement is the insert of jobs without client-chosen ids.
-func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
-	if !in.plain() {
-		params := in.params(node)
-		return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) { return dbsqlc.New(db).JobInsert(ctx, params) }
-	}
-	params := in.plainParams(node)
-	return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
-		plain, err := dbsqlc.New(db).JobInsertPlain(ctx, params)
-		rows := make([]dbsqlc.JobInsertRow, len(plain))
-		for i, r := range plain {
-			rows[i] = dbsqlc.JobInsertRow{
-				ID: r.ID, State: string(ojs.StateAvailable), ReadySeq: r.ReadySeq, CreatedAt: r.CreatedAt, EventType: ojs.EventJobEnqueued,
-			}
-		}
-		return rows, err
-	}
-}
-
-// plain reports whether JobInsertPlain can store the jobs.
-func (in *insertion) plain() bool {
-	for _, i := range in.todo {
-		j := in.jobs[i]
-		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
-			j.GraceMS|j.TotalTimeoutMS|j.EnqueueTTLMS|j.HeartbeatTimeoutMS != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (in *insertion) plainParams(node int32) dbsqlc.JobInsertPlainParams {
-	n := len(in.todo)
-	p := dbsqlc.JobInsertPlainParams{
-		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
-		MaxAttempts: make([]int64, n), TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), TraceIds: make([]string, n),
-		Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Sizes: make([]int32, n), EventType: ojs.EventJobEnqueued, Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
-	}
-	for n, i := range in.todo {
-		j := in.jobs[i]
-		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n], p.MaxAttempts[n] = j.ID, j.Type, j.Queue, j.Priority, j.MaxAttempts
-		p.TimeoutMs[n], p.VisibilityMs[n], p.TraceIds[n] = j.TimeoutMS, j.VisibilityMS, j.TraceID
-		p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.Retry, j.Args, j.Meta, j.Extra
-		p.Sizes[n] = j.StoredSize()
-	}
-	return p
-}
-
-// when is an absolute time, or microseconds from the database's now; inUS is -1 if the time is not relative.
-func when(w job.When) (at pgtype.Timestamptz, inUS int64) {
-	switch {
-	case w.Set && w.Relative:
-		return at, w.In.Microseconds()
-	case w.Set:
-		return pgtype.Timestamptz{Time: w.At, Valid: true}, -1
-	}
-	return at, -1
-}
-
-// newRecord is the stored row, made from the job and the columns that the statement has chosen.
-func newRecord(j *job.Job, r *dbsqlc.JobInsertRow) *job.Record {
-	job := &job.Record{
-		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
-		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		TraceID: pg.Text(j.TraceID), WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Lane: j.Lane, LimitKey: pg.Text(j.LimitKey),
-		OnLimit: pg.Text(j.OnLimit), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
-	}
-	if job.Extra == nil {
-		job.Extra = j.Extra
-	}
-	if r.State == string(ojs.StateAvailable) {
-		job.EnqueuedAt = r.CreatedAt
-	}
-	return job
 }

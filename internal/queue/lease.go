@@ -11,6 +11,8 @@ import (
 )
 
 // longestLease is the longest reservation that a fetch may ask for: 7 days.
+// payload.MaxVisibilityMS is the same bound for requests. The search for the jobs of dead workers and of lost claims reads due_at
+// up to that far ahead, so a longer one would have to be stored elsewhere.
 const longestLease = 7 * 24 * time.Hour
 
 // LongestVisibility is the longest reservation that a job can have.
@@ -24,10 +26,15 @@ func (s *Store) DefaultVisibility() time.Duration { return s.config.DefaultVisib
 // FailOverdue fails up to 2 000 active jobs whose lease, run time, heartbeat timeout or total timeout has ended. It reads
 // the jobs without locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins. Jobs that
 // other transactions have locked stay at the head of what is read, so it reads on behind them.
+//
+// Every node may run it at once. Two nodes may read the same jobs: JobFail of the second one skips them, or finds them failed.
+// found counts what was read, failed what this call has changed.
 func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (found, failed int, err error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.visibility.check")
 	defer func() { pass.End(found, err) }()
+	// Three conditions end it: an error, a page that is not full, and enough failures for one batch of the timer.
 	for page := dueBatch; page == dueBatch && failed < dueBatch; found += page {
+		// What this call has failed is no longer at the head; what it could not lock is, and is skipped.
 		rows, err := s.listOverdue(ctx, after, found-failed)
 		if err != nil {
 			return found, failed, err
@@ -67,6 +74,9 @@ func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow
 
 // overdue decides which limit a job has exceeded. If it has exceeded several, a limit that ends the job takes precedence and
 // the lease comes last (docs/reference/retries.md, Reservations).
+//
+// The limits are read with the job and judged by the same clock, now() of the read. dueOnly lets the statement refuse the failure
+// if a heartbeat has come since.
 func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	limit := s.config.DefaultTimeout
 	if r.TimeoutMs.Valid {
@@ -78,6 +88,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 		Nack:      job.Nack{JobID: r.ID, Attempt: r.Attempt},
 		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: "scheduler",
 	}
+	// A job that reaches no case but the last has lost its lease: due_at is the least of these times.
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):
 		n.reason = job.TotalTimeout
@@ -96,6 +107,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 }
 
 // Lost is a reservation that the server takes away from a worker.
+// Package worker makes them, for the jobs of dead workers.
 type Lost struct {
 	JobID     [16]byte
 	WorkerID  string
@@ -107,6 +119,8 @@ type Lost struct {
 
 // FailLost fails the jobs of lost reservations, in the same way as a nack. A job that was acked or fetched again meanwhile
 // does not change; its result is nil.
+// At most a page of the reaper, in one statement. Unlike an overdue job it fails whether its lease has ended or not: its worker
+// is dead.
 func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error) {
 	nacks := make([]nack, len(lost))
 	for i, l := range lost {

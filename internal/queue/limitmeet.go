@@ -18,7 +18,12 @@ import (
 
 // parkedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
 // meets such jobs: see LimitMeet.
+//
+// It is a hint: a queue that is missing is found by a survey (surveyLimits), one that is there in vain costs a statement and is
+// dropped by met.
 type parkedQueues struct {
+	// The follower of package limit sets it from the database (SetLimitsWaiting), and park sets it at once. While it is false no
+	// fetch takes mu.
 	any atomic.Bool // jobs wait for limits somewhere; if not, surveys and fetches do nothing about it
 
 	mu     sync.Mutex
@@ -28,9 +33,11 @@ type parkedQueues struct {
 // parkedQueue is when fetches from the queue may meet jobs again: what they do about them takes at most a twentieth of the time.
 type parkedQueue struct{ next time.Time }
 
+// A meeting of 5 ms is repeated after 100 ms at the earliest.
 const meetCost = 20
 
 // SetLimitsWaiting sets whether jobs wait for limits at all.
+// The load comes first, because a store would make the cache line of a value that all fetches read travel between the cores.
 func (s *Store) SetLimitsWaiting(waiting bool) {
 	if s.parked.any.Load() != waiting {
 		s.parked.any.Store(waiting)
@@ -38,6 +45,7 @@ func (s *Store) SetLimitsWaiting(waiting bool) {
 }
 
 // park notes queues in which jobs may wait for a limit.
+// The same bound as that of the cursors, because clients choose the names.
 func (p *parkedQueues) park(queues ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,6 +61,7 @@ func (p *parkedQueues) park(queues ...string) {
 }
 
 // due returns those of the queues in which jobs wait, if it is time to meet them.
+// Of several fetches that come at the same time one gets the queue. After an error its turn comes again in a second.
 func (p *parkedQueues) due(queues []string) (due []string) {
 	if !p.any.Load() {
 		return nil
@@ -85,6 +94,7 @@ func (p *parkedQueues) waiting(queues []string) (waiting []string) {
 }
 
 // met ends what due began. Queues of which no job was met have none that waits.
+// A job that was parked while the statement ran is forgotten with its queue. The next survey, a second later, finds it.
 func (p *parkedQueues) met(queues []string, met map[string]bool, cost time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,6 +121,9 @@ func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
 
 // meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
 // others. It reports whether jobs may be fetched now that could not before.
+//
+// It sends one statement, which is a transaction, on a context that the client cannot cancel: jobs that it drops or schedules
+// have events that this node must emit. ojs.limit_meet says what is done (docs/reference/limits.md, When a limit blocks a job).
 func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admitted bool, err error) {
 	due := s.parked.due(queues)
 	if len(due) == 0 {
@@ -132,6 +145,7 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 			s.limited(rows[i].LimitKey)
 		}
 	}
+	// The queues stay remembered. The jobs of another tenant may be the only ones that wait.
 	if tenant != "" {
 		for _, name := range due { // it has not met the jobs of others
 			met[name] = true
@@ -143,6 +157,8 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 }
 
 // afterMeet does what follows from jobs that were admitted, dropped or scheduled.
+// LimitMeet and LimitQueueMeet have the same columns; the rows of the latter have no place, because nothing of a limited queue is
+// admitted.
 func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
 	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
 		return
@@ -172,12 +188,14 @@ func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
 }
 
 // limited counts that a limit kept a fetch from a job.
+// Package app passes it to the metrics.
 func (s *Store) limited(key string) {
 	if s.config.OnLimited != nil {
 		s.config.OnLimited(key, 1)
 	}
 }
 
+// A job that was admitted, or only met, has no event of this kind: its state stays available.
 func meetChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
 	c := eventlog.Change{JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: string(ojs.StateAvailable), At: r.Now.Time}
 	switch r.Outcome {

@@ -13,13 +13,16 @@ import (
 
 // List is a filter of jobs, newest id first (docs/reference/http.md, List jobs). Empty fields match all.
 type List struct {
+	// "": the jobs of all tenants, and those without one.
 	Tenant                string
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it
-	Offset, Limit         int
+	// The API has cut them to its bounds. Limit is above 0.
+	Offset, Limit int
 }
 
 // CountLimit bounds the number of matches that a list counts.
+// Clients see it (docs/reference/http.md, Pagination). Each match above it would have to be read to be counted.
 const CountLimit = 10_000
 
 // JobPage is a page of jobs. It may be shorter than the limit although there are more: its jobs are large, or few of those that
@@ -31,6 +34,8 @@ type JobPage struct {
 }
 
 // List returns a page.
+// It takes a place among the slow reads of the node. The page is exact in one snapshot, but jobs move between two pages: one that
+// ends is not shown twice, because ids do not change.
 func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -39,6 +44,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 	defer done()
 	states, queues, types, before, skip := pg.Strings(l.States), pg.Strings(l.Queues), pg.Strings(l.Types), before(l.Before), int64(l.Offset)
 	looked, counted := s.maxLooked, s.maxLooked
+	// A tenant is no filter in this sense: the statements have an index for it. So each job that is looked at counts.
 	if len(states)+len(queues)+len(types) == 0 { // every job matches
 		looked, counted = skip+int64(l.Limit)+1, CountLimit
 	}
@@ -53,6 +59,8 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 			return err
 		}
 		var more bool
+		// more is false also if the statement has looked at as many jobs as it may, and few of them match. Then the next page
+		// begins behind the last one that was looked at.
 		if page.Jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) }); more {
 			page.Next = &page.Jobs[len(page.Jobs)-1].ID
 		} else if looked == s.maxLooked {
@@ -73,6 +81,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 	return page, pg.ClientError(err)
 }
 
+// NULL has the statements begin at the end of the list.
 func before(id *[16]byte) pgtype.UUID {
 	if id == nil {
 		return pgtype.UUID{}
@@ -81,6 +90,8 @@ func before(id *[16]byte) pgtype.UUID {
 }
 
 // Candidates returns the ids of up to limit jobs that satisfy the filter, oldest id first, and whether there are more.
+//
+// The ids are those of a moment: the change that follows checks the states again. Each page is a snapshot of its own.
 func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (ids [][16]byte, more bool, err error) {
 	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
 		return nil, false, pg.ClientError(err)
@@ -109,6 +120,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 			}
 			ids = append(ids, r.ID)
 		}
+		// Fewer rows than asked for, and the last one was not the last that may be looked at: the table has ended.
 		if int64(len(rows)) < p.MaxRows && (len(rows) == 0 || rows[len(rows)-1].Looked < p.MaxLooked) {
 			return ids, false, nil
 		}

@@ -18,18 +18,23 @@ import (
 // caller of the locked job tries again by itself and has no connection while it waits.
 
 // ErrLocked means that the job is in a state that the request accepts, but another transaction has locked its row.
+// It never reaches a client: it is answered 504 by lockedTooLong when the time is over.
 var ErrLocked = errors.New("another transaction has locked the row of the job")
 
 const (
 	// lockTimeout is how long an ack waits for locked rows, as Postgres writes it. Statements of this server lock them for
 	// milliseconds.
+	// An application's lock delays the flush, and all its callers, by this once; shorter, and acks that wait behind a sweep on a
+	// busy machine would take the slower way.
 	lockTimeout = "500ms"
 
+	// The first is about the time of a statement, the longest bounds how late a caller learns of the end of a lock.
 	firstPause = 2 * time.Millisecond
 	maxPause   = 250 * time.Millisecond
 )
 
 // LockWait paces the tries of one caller that waits for locked rows.
+// It belongs to one goroutine. until is by the clock of this machine, as all limits of requests are.
 type LockWait struct {
 	until time.Time
 	pause time.Duration
@@ -41,6 +46,7 @@ func (s *Store) LockWait() LockWait {
 }
 
 // Again sleeps, longer each time, and reports whether there is time left for another try.
+// It returns false without sleeping if the pause would end behind the limit.
 func (w *LockWait) Again(ctx context.Context) bool {
 	if time.Now().Add(w.pause).After(w.until) {
 		return false
@@ -57,6 +63,7 @@ func (w *LockWait) Again(ctx context.Context) bool {
 }
 
 // RetryLocked calls try until it returns something else than ErrLocked.
+// try must be safe to repeat: ErrLocked means that it has changed nothing. Packages progress and worker use it, too.
 func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
 	for wait := s.LockWait(); ; {
 		err := try()
@@ -69,11 +76,15 @@ func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
 	}
 }
 
+// The text names the usual cause for the log; the client gets a timeout.
 func lockedTooLong(err error) error {
 	return errors.Join(ojs.ErrTimeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
 }
 
 // operation is a state change that callers request for single jobs and that is flushed for many.
+//
+// The steps of a request: flush; if the answer was lost, settle; if there is no row, refuse; if the row is locked, wait and begin
+// again. What follows in workflows and limits comes last, outside of every flush.
 type operation[Req any] struct {
 	store *Store
 	batch *batch.Batcher[Req, *job.Record]
@@ -93,6 +104,7 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 		o.retryLocked(ctx, []Req{req}, jobs, errs)
 		stored, err = jobs[0], errs[0]
 	}
+	// Most jobs belong to neither, and pay only this test.
 	if stored != nil && (stored.WorkflowID.Valid || stored.LimitKey.Valid) {
 		o.store.follow(ctx, []*job.Record{stored})
 	}
@@ -100,6 +112,7 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 }
 
 // doEach performs the requests as if each were sent alone, in order. Large jobs among them are cut. errs is nil if none failed.
+// The outcome of a request is in jobs or in errs, at its index. One failure leaves the others alone.
 func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error) {
 	runs := make([]Run, len(reqs))
 	for i, req := range reqs {
@@ -124,6 +137,7 @@ func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	if stored == nil {
 		return o.store.refuse(ctx, o.run(req))
 	}
+	// The statement leaves out args of large jobs if it has several. A single answer has to show all of it.
 	if stored.Cut() {
 		o.store.complement(ctx, stored)
 	}
@@ -146,6 +160,7 @@ func (o operation[Req]) settle(ctx context.Context, reqs []Req, jobs []*job.Reco
 			continue
 		}
 		jobs[i], errs[i] = o.store.Get(context.WithoutCancel(ctx), ids[i])
+		// after works on the row as it is now. If the job has moved on, who moved it has done what follows.
 		if errs[i] == nil && jobs[i].State == res.change.ToState {
 			o.after(ctx, jobs[i])
 		}
@@ -154,6 +169,7 @@ func (o operation[Req]) settle(ctx context.Context, reqs []Req, jobs []*job.Reco
 
 // retryLocked performs the requests whose error is ErrLocked when their rows are unlocked, and stores their outcomes in
 // jobs and errs. It checks the locks first, because an ack of a locked job delays its whole flush.
+// All locked requests of a call share one pace and one look.
 func (o operation[Req]) retryLocked(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
 	for wait := o.store.LockWait(); ; {
 		locked, ids := o.lockedRequests(reqs, errs)
@@ -190,6 +206,7 @@ func (o operation[Req]) lockedRequests(reqs []Req, errs []error) (locked []int, 
 }
 
 // unlockedJobs returns which of the live jobs no transaction has locked at the moment.
+// The locks that it takes end with the statement, so the answer is a hint: the next flush may find the row locked again.
 func (s *Store) unlockedJobs(ctx context.Context, ids [][16]byte) (map[[16]byte]bool, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

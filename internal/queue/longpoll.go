@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -9,9 +10,13 @@ import (
 )
 
 // waiter is a parked fetch. It holds memory only: no connection, and it sends no query.
+//
+// It is registered for the whole call and not only while it waits, so that a job which commits during its claim wakes it.
 type waiter struct {
-	fetch  job.Fetch
-	wake   chan struct{}
+	fetch job.Fetch
+	// Capacity 1: a signal that comes while the waiter claims is kept, and makes it claim once more.
+	wake chan struct{}
+	// Capacity 1, so that the enqueue never waits for the waiter. nil in it means that the waiter should claim for itself.
 	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
 
 	changed <-chan struct{} // of By.Changed; nil for most
@@ -22,6 +27,9 @@ type waiter struct {
 }
 
 // longPoll claims jobs, and parks while there are none.
+//
+// It holds no connection while it waits. Its claims run on the context of the request: what a client that hangs up has claimed is
+// handed back by the API layer.
 func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
 	w.until = by.Until
@@ -50,6 +58,9 @@ func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record
 
 // awaitJobs waits until an enqueue has claimed jobs for the fetch, or until it should claim again itself. It returns again
 // false if the fetch should end.
+//
+// After offer an enqueue may take the waiter at any time, so the offer must be withdrawn on every way out. If it was taken, the
+// answer has to be awaited: its jobs are claimed for this worker, and nobody else would get them.
 func (s *Store) awaitJobs(ctx context.Context, w *waiter, offered bool, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
 	if offered {
 		s.cursors.offer(w)
@@ -71,6 +82,7 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 			return nil, false, false
 		}
 		select {
+		// The worker became quiet, or is no longer: look again.
 		case <-changed:
 		case <-w.changed:
 			return nil, true, false
@@ -91,6 +103,7 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 }
 
 // Drain makes parked fetches return, and every later one answer at once.
+// The node calls it when it stops, before it waits for its requests. It also ends waits for results and for room.
 func (s *Store) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
 // Parked is the number of fetches that wait for jobs.
@@ -101,9 +114,12 @@ func (s *Store) Parked() int {
 }
 
 // maxWoken bounds the fetches of a queue that one notification wakes.
+// A notification says at least one job, not how many. A fetch that was woken in vain costs a claim in a shared statement.
 const maxWoken = 1000
 
 // NotifyAvailable wakes fetches for jobs that a commit of this node made available.
+// Cursors first: a fetch that is woken before its cursor is lowered would find nothing. It wakes one fetch per job, and each may
+// take several jobs, so some claim in vain.
 func (s *Store) NotifyAvailable(places []Place) {
 	counts := make(map[scope]int, 4)
 	for _, p := range places {
@@ -120,12 +136,14 @@ func (p Place) scope() scope { return scope{p.Queue, job.TenantOf(p.Lane)} }
 
 // NotifyReady wakes fetches for jobs that another node, or an application in SQL, made available: at least one at the place,
 // and none before it.
+// Package app calls it for notifications of relays, and leaves out what this node has committed itself.
 func (s *Store) NotifyReady(p Place) {
 	s.cursors.lower(p)
 	s.cursors.wake(p.scope(), maxWoken)
 }
 
 // NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue survey it.
+// It is called when notifications may have been lost, and after maintenance and changes of all queues.
 func (s *Store) NotifyAll() {
 	s.cursors.surveySoon()
 	for _, of := range s.cursors.awaited() {
@@ -135,11 +153,10 @@ func (s *Store) NotifyAll() {
 
 // poll surveys the queues for which fetches are parked and wakes as many as there are places, in case a notification was
 // lost. Awaited results are read again for the same reason. It sends no query if no call waits and no claim was lost.
+// The poller calls it every second. One fetch is woken per place that was found: later passes wake others for the rest.
 func (s *Store) poll(ctx context.Context) error {
 	s.Published()
-	if err := s.handBackLost(ctx); err != nil {
-		return err
-	}
+	lost := s.handBackLost(ctx) // a job of a lost claim may stay locked for hours; that must not stop the polls of other queues
 	awaited := s.cursors.awaited()
 	found, err := s.survey(ctx, s.cursors.surveyDue(awaited, true))
 	for _, f := range found {
@@ -148,7 +165,7 @@ func (s *Store) poll(ctx context.Context) error {
 	for _, q := range s.parked.waiting(queuesOf(awaited)) {
 		s.cursors.wakeQueue(q, 1)
 	}
-	return err
+	return errors.Join(lost, err)
 }
 
 // park registers a waiter.
@@ -164,6 +181,7 @@ func (c *cursors) park(f job.Fetch) *waiter {
 }
 
 // leave removes a waiter. If it was woken and has not used that, the next waiters of its queues are woken instead.
+// Without that a job would wait until the next pass of the poller, because its only signal went to a fetch that has ended.
 func (c *cursors) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,6 +239,7 @@ func (c *cursors) wakeLocked(of scope, n int) {
 }
 
 // awaken lets a waiter claim again, unless something else does, and returns how many of n it has woken.
+// A taken waiter gets an answer in any case. The caller has locked cursors.mu.
 func (w *waiter) awaken(n int) int {
 	if n <= 0 || w.taken {
 		return 0

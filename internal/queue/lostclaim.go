@@ -21,6 +21,7 @@ import (
 
 const (
 	// lostClaimTimeout bounds one look for lost claims: a fetch may wait for it.
+	// It has to allow for the end of a session, for which PostgreSQL waits up to 2 s (pg.DB.EndSession).
 	lostClaimTimeout = 3 * time.Second
 
 	// lostClaimKeep is how long a lost claim is looked for whose session perhaps runs on, because it is hidden by a pooler. It is
@@ -31,6 +32,7 @@ const (
 )
 
 // claimNumber returns a number for a claim. It is negative, so it is never a place in the fetch order.
+// Of 63 random bits, so two claims of any two nodes hardly ever have the same. A claim of several runs has one number.
 func claimNumber() int64 { return -rand.Int64() }
 
 // lostClaim is a claim whose outcome did not arrive.
@@ -40,16 +42,19 @@ type lostClaim struct {
 }
 
 // lostClaims are the claims of this node that may have committed without an answer.
+// Nothing of it is stored: if the node stops, the leases of the jobs end by themselves.
 type lostClaims struct {
 	looking sync.Mutex // held by the caller that looks for them
 	failed  error      // of the latest look; guarded by looking
 	ended   time.Time  // the latest look; guarded by looking
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// Guarded by mu.
 	list []lostClaim
 }
 
 // add records a claim that has failed, unless it certainly had no effect.
+// A claim that was refused by PostgreSQL, or never sent, has no effect and is not recorded.
 func (l *lostClaims) add(number int64, err error) {
 	unknown, ok := errors.AsType[*pg.Unknown](err)
 	if !ok {
@@ -81,7 +86,11 @@ func (l *lostClaims) remove(over map[int64]bool) {
 
 // handBackLost hands the jobs of lost claims back. After an error it should be called again. Callers that come while another one
 // looks get its error: many fetches may have lost their claims at the same time, and each try may take seconds.
+//
+// It may run beside claims and acks: a job is handed back only while it stands under the number of the claim, and JobFail
+// compares the run again.
 func (s *Store) handBackLost(ctx context.Context) error {
+	// Before the lock: the look of another caller counts only if it ended after this one had come.
 	began := time.Now()
 	s.lost.looking.Lock()
 	defer s.lost.looking.Unlock()
@@ -95,6 +104,7 @@ func (s *Store) handBackLost(ctx context.Context) error {
 
 // lookForLost ends the session of each claim first, because the claim may commit as long as it runs. What is reserved under its number
 // then is all that there will be, and the claim is forgotten. One behind a pooler is looked for again until lostClaimKeep is over.
+// The claims that are added meanwhile stay for the next look.
 func (s *Store) lookForLost(ctx context.Context) error {
 	claims := s.lost.all()
 	if len(claims) == 0 {
@@ -106,6 +116,8 @@ func (s *Store) lookForLost(ctx context.Context) error {
 	for i, c := range claims {
 		numbers[i] = c.number
 		err := s.db.EndSession(ctx, c.unknown)
+		// Any other error means that the session is not known to have ended. Its jobs are handed back all the same, and looked
+		// for again.
 		if err != nil && pg.IsUnavailable(err) {
 			return err
 		}
@@ -119,6 +131,9 @@ func (s *Store) lookForLost(ctx context.Context) error {
 }
 
 // handBackClaimed requeues the jobs of the claims, in pages, as their workers would if they knew of them.
+//
+// The jobs of a claim are at most 1 000, those of many claims may be more. Workflows are not touched by a requeue, and what
+// follows in limits is left to their follower.
 func (s *Store) handBackClaimed(ctx context.Context, numbers []int64) error {
 	for {
 		rows, err := s.db.Q.JobListByClaim(ctx, dbsqlc.JobListByClaimParams{Claims: numbers, LongestMs: s.LongestVisibility().Milliseconds(), MaxRows: lostClaimRows})

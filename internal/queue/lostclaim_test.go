@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -69,9 +71,8 @@ func TestLostClaim(t *testing.T) {
 	t.Run("BackendThatStillRuns", func(t *testing.T) {
 		t.Parallel()
 		b, id := prepared(t)
-		b.Exec(`CREATE SEQUENCE ojs.calls`)
-		b.Exec(`CREATE FUNCTION ojs.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			IF nextval('ojs.calls') = 1 THEN PERFORM pg_sleep(30); END IF; RETURN NEW; END $$`)
+		b.Exec(fmt.Sprintf(`CREATE FUNCTION ojs.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF pg_backend_pid() = %d THEN PERFORM pg_sleep(30); END IF; RETURN NEW; END $$`, b.Number(`SELECT pg_backend_pid()`)))
 		b.Exec(`CREATE TRIGGER wait BEFORE UPDATE ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs.wait()`)
 		b.network.Break(domaintest.LoseSession, statement)
 		requireFetched(t, b, id)
@@ -106,6 +107,32 @@ func TestLostClaim(t *testing.T) {
 		require.Zero(t, stored.Attempt)
 		require.NoError(t, b.Poll(t.Context()), "nothing is left to do")
 		requireFetched(t, b, id)
+	})
+
+	// An application may lock a job of a lost claim for hours. Fetches of other queues must be polled all the same.
+	t.Run("JobThatIsLocked", func(t *testing.T) {
+		t.Parallel()
+		b, id := prepared(t)
+		b.network.BreakForGood(domaintest.LoseAnswer, statement)
+		_, err := fetch(b)
+		domaintest.RequireCode(t, err, ojs.KindTimeout)
+		lock := b.sane.Lock(id)
+		b.network.Restore()
+		got := make(chan []*job.Record, 1)
+		go func() {
+			jobs, _ := b.Fetch(context.Background(), job.Fetch{Queues: []string{"other"}, Count: 1, WorkerID: "w2", Wait: domaintest.WaitFor})
+			got <- jobs
+		}()
+		require.Eventually(t, func() bool { return b.Parked() == 1 && b.Waiting() == 1 }, domaintest.WaitFor, time.Millisecond)
+		b.sane.Enqueued(domaintest.NewJob("other"))
+		require.Eventually(t, func() bool {
+			require.ErrorIs(t, b.Poll(t.Context()), queue.ErrLocked)
+			return len(got) == 1
+		}, domaintest.WaitFor, 10*time.Millisecond)
+		require.Len(t, <-got, 1)
+		require.NoError(t, lock.Rollback(t.Context()))
+		require.NoError(t, b.Poll(t.Context()))
+		require.Equal(t, ojs.StateAvailable, b.sane.State(id))
 	})
 
 	t.Run("OfAnEnqueueForAParkedFetch", func(t *testing.T) {

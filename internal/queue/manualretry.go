@@ -17,12 +17,16 @@ import (
 
 // Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry). It changes
 // the attributes that override sets; nil changes none.
+//
+// A job in another state is 409, also a second call: the first one has made it available. The change, the read of the answer and
+// the commit are one transaction, which may run again after a deadlock.
 func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*job.Record, error) {
 	var retried *job.Record
 	err := s.InTx(ctx, func(tx *Tx) error {
 		retried = nil // the transaction may be tried again
 		q := dbsqlc.New(tx.tx)
 		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		// The error rolls back a transaction that has changed nothing, and ends the locks of the keys.
 		if other, found := duplicates[id]; found && err == nil {
 			return ojs.ErrDuplicate(ojs.FormatID(other.ID), other.State, other.Key)
 		}
@@ -31,6 +35,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 		}
 		tx.changed, tx.did = &id, bulkDid(job.BulkRetry)
 		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
+		// In the transaction, so that the answer shows the job as this retry has left it, and not as the next worker has.
 		jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
 		if err == nil {
 			retried = (*job.Record)(&jobs[0])
@@ -40,6 +45,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 	if err != nil {
 		return nil, err
 	}
+	// The transaction has committed without a change.
 	if retried == nil {
 		stored, err := s.Get(ctx, id)
 		if err != nil {
@@ -60,10 +66,13 @@ type manualRetry struct {
 // retryRows locks the jobs, rewrites their JSON attributes and moves the jobs. q is a transaction. duplicates are the discarded jobs
 // that stay so because another job with their unique key has not ended. The locks of the keys come before those of the rows, as
 // everywhere.
+//
+// Rows that others have locked are waited for.
 func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow, duplicates map[[16]byte]unique.Holder, err error) {
 	if err := q.UniqueLockDiscarded(ctx, r.ids); err != nil {
 		return nil, nil, err
 	}
+	// Its states are those under the lock; the jobs of other states stay as they are.
 	locked, err := q.JobLockForRetry(ctx, dbsqlc.JobLockForRetryParams{Everything: r.override != nil, Ids: r.ids, States: texts(r.states)})
 	if err != nil || len(locked) == 0 {
 		return nil, nil, err
@@ -71,6 +80,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 	if duplicates, err = findDuplicates(ctx, q, locked); err != nil || len(duplicates) == len(locked) {
 		return nil, duplicates, err
 	}
+	// Fields that stay unset leave the columns of the jobs as they are.
 	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
 	if r.override != nil {
 		if err := s.createQueue(ctx, q, r.override.Queue); err != nil {
@@ -79,6 +89,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
 			return nil, nil, err
 		}
+		// Either may change the fairness key, and so the lane. The tenant stays.
 		if p.Queue.Valid || p.Meta != nil {
 			to, meta := cmp.Or(p.Queue.String, locked[0].Queue), p.Meta
 			if meta == nil {
@@ -93,6 +104,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 		}
 		p.Ids = append(p.Ids, j.ID)
 		p.Extras = append(p.Extras, j.Extra)
+		// The database decides by its clock which of the two is stored.
 		p.UnexpiredExtras = append(p.UnexpiredExtras, job.WithoutExpiry(j.Extra))
 	}
 	rows, err = q.JobRetry(ctx, p)
@@ -101,6 +113,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 
 // findDuplicates finds, for discarded jobs with a unique key, another job with that key which has not ended. Of several jobs with a
 // key the first one is retried.
+// The caller has locked the keys, so none can be taken before the commit.
 func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobLockForRetryRow) (map[[16]byte]unique.Holder, error) {
 	var keys []string
 	for _, j := range locked {
@@ -127,6 +140,7 @@ func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobL
 }
 
 // createQueue creates the queue that a job moves to; "": the job stays where it is.
+// Inside of the transaction: the queue is not remembered, because it may roll back.
 func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string) error {
 	if name == "" {
 		return nil
@@ -138,6 +152,8 @@ func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string)
 }
 
 // applyOverride sets the changed attributes and returns the new extra of the job.
+// Only locked[0] is overridden, because a call with an override has one id. Its errors are those of the request, as at an
+// enqueue.
 func applyOverride(p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockForRetryRow) (extra []byte, err error) {
 	if o.Queue != "" {
 		p.Queue = pgtype.Text{String: o.Queue, Valid: true}
@@ -145,6 +161,7 @@ func applyOverride(p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockFor
 	if o.Priority != nil {
 		p.Priority = pgtype.Int2{Int16: *o.Priority, Valid: true}
 	}
+	// nil leaves the args as they are.
 	p.Args = o.Args
 	meta, wire := o.MergedMeta(j.Meta)
 	if wire != nil {

@@ -10,10 +10,12 @@ import (
 )
 
 // maxOverview bounds the queues, and the workers, of an overview.
+// The stream shows no more; figures of the others are in the lists.
 const maxOverview = 1000
 
 // Overview holds the figures of the live view (docs/reference/events.md, Statistics stream). They come from stored counts,
 // so the cost does not depend on the number of jobs.
+// It lags behind commits by the pass of the relay, unlike QueueStats, which adds unpublished events.
 type Overview struct {
 	Queues  []dbsqlc.QueueCountListRow
 	Latest  dbsqlc.StatsMinuteGetLatestRow // sums over the last 60 s

@@ -7,12 +7,16 @@ import (
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 // pollInterval is how long a parked call can wait for a job or a result whose notification was lost.
+// Surveys that take long are left out of some passes: they have a twentieth of the time (surveyDue).
 const pollInterval = time.Second
 
 // Poller reads jobs and results for parked calls, in case a notification was lost.
+// Every node has one. It needs no leader: each node polls for the calls that are parked on it.
 type Poller struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -27,25 +31,21 @@ func NewPoller(archetype *baseservice.Archetype, s *Store) *Poller {
 
 // Start runs the loop until stopped.
 func (p *Poller) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := p.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		ticker := time.NewTicker(pollInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
-					p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
-				}
+	service.Run(ctx, &p.BaseStartStop, p.loop)
+	return nil
+}
+
+func (p *Poller) loop(ctx context.Context) {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
+				p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
 			}
 		}
-	}()
-	return nil
+	}
 }

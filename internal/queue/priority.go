@@ -15,6 +15,9 @@ import (
 
 // SetPriority changes the priority of a job that is available or scheduled (docs/reference/jobs.md, Priority). It returns
 // the job and the priority that it had.
+//
+// The same priority again is a success without an event. While another transaction has locked the row it is tried again, up to
+// the statement timeout, then 504.
 func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
 	err = s.RetryLocked(ctx, func() error {
 		stored, previous, err = s.trySetPriority(ctx, id, priority)
@@ -23,6 +26,7 @@ func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (s
 	return stored, previous, err
 }
 
+// No row means that the job is unknown, locked or in another state; refusePriority tells which.
 func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the cursors are lowered even if the client hangs up
 	defer cancel()
@@ -34,6 +38,7 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 			if changed = rows; err != nil || len(rows) == 0 {
 				return err
 			}
+			// In the same transaction: the answer shows the priority that this call has set.
 			jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
 			if err == nil {
 				stored = (*job.Record)(&jobs[0])
@@ -55,6 +60,7 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 
 // afterSetPriority lets the claims of this node find a job at a place that they may have passed. It wakes no fetch: the job could be
 // fetched before, too.
+// Other nodes hear of the new place from the relay.
 func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriorityRow) {
 	for _, r := range rows {
 		if r.ReadySeq.Valid {
@@ -67,6 +73,7 @@ func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriori
 }
 
 // refusePriority chooses the error for a job that JobSetPriority left out.
+// A job in a right state must have been locked: that is tried again.
 func (s *Store) refusePriority(ctx context.Context, id [16]byte) error {
 	stored, err := s.Get(ctx, id)
 	if err != nil {

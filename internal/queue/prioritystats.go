@@ -19,9 +19,11 @@ const (
 	countedByPriority = 100_000
 
 	// maxPriorityLevels bounds the places that one reading looks at.
+	// A queue has at most 201 priorities, but each of its lanes has its own.
 	maxPriorityLevels = 1000
 
 	// A reading that took long is shown again, up to priorityStatsAge: readings take a twentieth of the time at most.
+	// At 8 ms for 100 000 entries most queues are read for each request.
 	quickPriorityStats = 5 * time.Millisecond
 	priorityStatsAge   = 5 * time.Second
 
@@ -43,17 +45,20 @@ type PriorityCount struct {
 }
 
 // priorityStats keeps the latest readings by queue.
+// The zero value is ready.
 type priorityStats struct {
 	mu      sync.Mutex
 	byQueue map[string]*priorityReading
 }
 
 type priorityReading struct {
-	mu    sync.Mutex // held while it is read anew
+	mu sync.Mutex // held while it is read anew
+	// stats may be shown until then.
 	until time.Time
 	stats PriorityStats
 }
 
+// A reading that is dropped from the map stays in use by its callers; two may then be made at once.
 func (p *priorityStats) of(queue string) *priorityReading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,6 +74,7 @@ func (p *priorityStats) of(queue string) *priorityReading {
 }
 
 // PriorityStats counts the available jobs of a queue by priority. The answer is at most 5 s old.
+// Callers that come while it is read wait, and read it themselves if it took less than quickPriorityStats.
 func (s *Store) PriorityStats(ctx context.Context, queue string) (PriorityStats, error) {
 	r := s.priorities.of(queue)
 	r.mu.Lock()
@@ -88,6 +94,7 @@ func (s *Store) PriorityStats(ctx context.Context, queue string) (PriorityStats,
 	return stats, nil
 }
 
+// The kept counts and the entries of the index are read in one snapshot, or their difference would mean nothing.
 func (s *Store) readPriorities(ctx context.Context, queue string) (PriorityStats, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -112,6 +119,8 @@ func (s *Store) readPriorities(ctx context.Context, queue string) (PriorityStats
 			return err
 		}
 		p.addLevels(levels)
+		// The levels have all jobs. Otherwise the rest is beyond what was counted, or waits for a limit outside of the fetch
+		// index.
 		if p.rest = total - p.counted; p.rest <= 0 {
 			return nil
 		}
@@ -157,6 +166,8 @@ func (p *priorityCounter) addLevels(levels []dbsqlc.JobPriorityListRow) {
 }
 
 // addWaiting adds the jobs that a rate limit keeps out of the levels.
+// They have no place in the fetch index, so JobPriorityList does not count them. It stops when the total is reached, because the
+// rows may hold more than the kept counts show.
 func (p *priorityCounter) addWaiting(rows []dbsqlc.JobPriorityListWaitingRow) {
 	for _, r := range rows {
 		if n := min(r.Counted, p.rest); n > 0 {
@@ -195,6 +206,7 @@ func (p *priorityCounter) stats() PriorityStats {
 			largest = i
 		}
 	}
+	// The sum of the counts is exact although each part was rounded down.
 	stats.Counts[largest].Count += left
 	return stats
 }

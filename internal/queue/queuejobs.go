@@ -15,6 +15,9 @@ import (
 // What the deletion of a queue does with its waiting jobs. Both leave out jobs that another transaction has locked.
 
 // DiscardWaiting discards those of the jobs that wait, with an error of the server, and returns how many they were.
+//
+// At most a page of ids, in one statement that commits. Package queueadmin calls it page by page, on any node, and again after a
+// failure: a job that was discarded is not in the states any more.
 func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -44,9 +47,13 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 }
 
 // MoveWaiting moves those of the jobs that wait from one queue to another, at their place, and returns how many they were.
+//
+// Place is ready_seq: the jobs keep their order among those of the new queue, which may be ahead of jobs that are there. The
+// bound of that queue does not hold for them. Limits by key move with them.
 func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// They are read before the move, in a statement of their own: meta never changes while a job waits.
 	keys, err := s.fairKeys(ctx, to, ids)
 	if err != nil {
 		return 0, pg.ClientError(err)
@@ -61,6 +68,7 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 	for i := range rows {
 		if r := &rows[i]; r.State == string(ojs.StateAvailable) {
 			a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, pgtype.Text{})
+			// It waits for its limit, so no commit would tell the new queue of it.
 			if r.LimitKey.Valid && !r.ReadySeq.Valid {
 				s.parked.park(to)
 			}

@@ -28,6 +28,7 @@ type queueLimit struct {
 }
 
 // limitedQueues are those of the queues that have a limit, sorted by name.
+// They are sorted, because a claim locks their partitions in this order.
 func (s *Store) limitedQueues(ctx context.Context, queues []string) ([]queueLimit, error) {
 	view, err := s.configured.View(ctx)
 	if err != nil || view.Plain() {
@@ -44,11 +45,13 @@ func (s *Store) limitedQueues(ctx context.Context, queues []string) ([]queueLimi
 }
 
 // isLimited reports whether one of the queues has a limit, as far as this node knows.
+// handoff asks it without a statement. What it misses is claimed without the limit in the second in which a change spreads.
 func (s *Store) isLimited(queues []string) bool {
 	return slices.ContainsFunc(queues, func(name string) bool { return limitOf(s.configured.Known(name)) != nil })
 }
 
 // limitOf is the limit of a queue: its rate limit, and its concurrency if that is less than in the rate limit. nil: it has none.
+// It copies the policy, which belongs to the view that all share.
 func limitOf(q *queueconfig.Queue) *job.LimitPolicy {
 	if q == nil || q.Config.Concurrency == nil && q.Config.RateLimit == nil {
 		return nil
@@ -64,6 +67,7 @@ func limitOf(q *queueconfig.Queue) *job.LimitPolicy {
 }
 
 // QueueLimit is the limit of a queue; nil: it has none.
+// Package limit shows it as partition queue:<name>.
 func (s *Store) QueueLimit(ctx context.Context, name string) (*job.LimitPolicy, error) {
 	limited, err := s.limitedQueues(ctx, []string{name})
 	if err != nil || len(limited) == 0 {
@@ -79,6 +83,7 @@ func (s *Store) QueueLimits(ctx context.Context) (map[string]job.LimitPolicy, er
 		return nil, err
 	}
 	limits := map[string]job.LimitPolicy{}
+	// _default is no queue; what it sets is in the policies of the others.
 	view.Each(func(q *queueconfig.Queue) {
 		if p := limitOf(view.Queue(q.Name)); p != nil && q.Name != queueconfig.Default {
 			limits[q.Name] = *p
@@ -88,9 +93,12 @@ func (s *Store) QueueLimits(ctx context.Context) (map[string]job.LimitPolicy, er
 }
 
 // SetQueueLimit stores the limit of a queue, which is created if it does not exist.
+// When it returns, this node knows the limit; others learn of it within a second. The queue may stay behind if the limit cannot
+// be stored.
 func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPolicy) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// The job is never stored: setQueueLimits only reads the queue and the limit of it.
 	in := newInsertion([]*job.Job{{Queue: name, Limit: p}}, true)
 	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
 		return pg.ClientError(err)
@@ -103,14 +111,21 @@ type run struct {
 	queue  string // of a limited one
 	full   bool   // its limit permits no more
 	probes []*probe
-	claim  claim
-	rows   []job.Record
-	met    []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
+	// The zero value (owners nil) means that the run was not claimed: there was no room, no slot was left, or the claim was cut
+	// before it.
+	claim claim
+	rows  []job.Record
+	met   []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
+//
+// Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
+// an exact limit, and why handoff leaves such queues out. After an error nothing is claimed or, if the answer to the commit was
+// lost, the claim is looked for by its number.
 func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
 	runs := runsOf(probes, limited)
+	// One number for all runs: they commit together.
 	number := claimNumber()
 	var rooms []dbsqlc.LimitQueueRoomsRow
 	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
@@ -133,6 +148,7 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 }
 
 // KnownLimits are the bound of a queue by depth, 0 for none, and whether the queue has a limit, as far as this node knows.
+// The metrics of a node ask it for each queue of a scrape, so it reads nothing.
 func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
 	q := s.configured.Known(queue)
 	if bound := boundOf(q); bound != nil {
@@ -142,6 +158,7 @@ func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
 }
 
 // runsOf splits the probes, which are in dispatch order.
+// A run ends where the queue changes from limited to unlimited or to another limited one, so that order between queues stays.
 func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 	for _, p := range probes {
 		queue := ""
@@ -159,12 +176,16 @@ func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 
 // claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
 // bytes, which are those of all runs together, is the last.
+//
+// owners shrinks by what each run has got; what is left goes to the next run, even if the run had more slots than room. The
+// starts are recorded at the end, before the commit.
 func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
 	for i, l := range limited {
 		names[i], policies[i] = l.queue, l.policy.Stored()
 	}
+	// It is the first statement, so the claims read what the last holder of the partitions has committed.
 	rooms, err := q.LimitQueueRooms(ctx, names, policies)
 	if err != nil {
 		return nil, err
@@ -184,6 +205,7 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 			continue
 		}
 		if want < len(owners) {
+			// The probes were made before the room was known.
 			s.cursors.cut(r.probes, want)
 		}
 		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
@@ -211,9 +233,11 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 }
 
 // maxMet bounds the jobs that one claim drops or schedules in a queue.
+// It bounds how long the claim holds the partition for jobs that nobody gets.
 const maxMet = 100
 
 // meetInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
+// In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
 func (s *Store) meetInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, runs []run, slots int) error {
 	for i := range runs {
 		r := &runs[i]
@@ -238,6 +262,8 @@ func (s *Store) meetInQueues(ctx context.Context, q *dbsqlc.Queries, limited []q
 
 // setQueueLimits stores the limits that new jobs were sent for their whole queues, in the configuration of these. A limit that the queue has
 // already costs a look into a map.
+// The last job of an insert decides, as it would if they came one by one. On the pool it commits before the insert, and stays if
+// that fails.
 func (s *Store) setQueueLimits(ctx context.Context, db pg.Conn, in *insertion) error {
 	var last map[string]*job.LimitPolicy
 	for _, i := range in.todo {
@@ -275,6 +301,7 @@ func (s *Store) setQueueLimits(ctx context.Context, db pg.Conn, in *insertion) e
 	return s.configured.Refresh(ctx)
 }
 
+// It is written only if it differs, because each write makes all nodes read the configurations again.
 func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.LimitPolicy) error {
 	rows, err := q.LimitQueueLock(ctx, name)
 	if err != nil || len(rows) == 0 {
@@ -295,6 +322,9 @@ func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.L
 }
 
 // roomWakes are the limited queues for which a claim found no room.
+//
+// It is filled by claims that found no room, of this node only. Another node wakes its own fetches. A name stays until the map is
+// full: its fetches are woken in vain at worst.
 type roomWakes struct {
 	some  atomic.Bool // there are any: nearly always not, and then nothing is locked
 	mu    sync.Mutex
@@ -305,6 +335,8 @@ type roomWakes struct {
 const maxRoomWakes = 10_000
 
 // awaitRoom wakes parked fetches of queues without room when there may be room again.
+// WaitUs below 0 means that only the end of a job makes room: leftActive and roomMade wake fetches then. A later time is not
+// waited for while an earlier one is set, as the next claim sets it again.
 func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 	s.rooms.mu.Lock()
 	defer s.rooms.mu.Unlock()
@@ -319,6 +351,7 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 			}
 			continue
 		}
+		// The millisecond covers the time between the clock of the statement and this line.
 		wait := time.Duration(r.WaitUs)*time.Microsecond + time.Millisecond
 		if known && at.After(time.Now()) && at.Before(time.Now().Add(wait)) {
 			continue
@@ -330,6 +363,7 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 }
 
 // leftActive wakes parked fetches of limited queues that jobs have left.
+// It costs one load while no limited queue lacks room.
 func leftActive[Row any](s *Store, rows []Row, queue func(*Row) string) {
 	if s.rooms.some.Load() {
 		for i := range rows {
@@ -339,6 +373,7 @@ func leftActive[Row any](s *Store, rows []Row, queue func(*Row) string) {
 }
 
 // roomMade wakes a parked fetch of each of the limited queues or, without names, of all: a job has ended on another node.
+// One fetch per queue is enough: if there is more room, its claim takes up to all of its slots, and the next end wakes another.
 func (s *Store) roomMade(queues ...string) {
 	if !s.rooms.some.Load() {
 		return

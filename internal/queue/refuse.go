@@ -22,11 +22,14 @@ type Run struct {
 }
 
 // Owns reports whether the run may belong to the owner of the job. It may if the request or the job names no worker.
+// A job that was fetched without a name has no owner, and anyone may end it (docs/reference/http.md, Ack).
 func (r Run) Owns(owner pgtype.Text) bool {
 	return r.WorkerID == "" || !owner.Valid || owner.String == r.WorkerID
 }
 
 // refuse returns why the request had no effect.
+// It may find a newer state than the one because of which the statement left the job out. The error then describes that state,
+// which is as true for the client.
 func (s *Store) refuse(ctx context.Context, r Run) (*job.Record, error) {
 	stored, err := s.Get(ctx, r.JobID)
 	if err != nil {
@@ -37,6 +40,7 @@ func (s *Store) refuse(ctx context.Context, r Run) (*job.Record, error) {
 
 // refuseMissing does refuse for every request without a job, with one statement for all. failed may be nil, and so are the
 // errors it returns if there is none.
+// A request with an error keeps it: it was not refused, and its job may have changed.
 func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []error, runs []Run) ([]*job.Record, []error) {
 	var missing [][16]byte
 	for i, job := range jobs {
@@ -70,6 +74,7 @@ func (r Run) Refused(job *job.Record) (*job.Record, error) {
 	switch {
 	case job == nil:
 		return nil, ojs.ErrNotFound("job", id)
+	// The statement takes every live job, so it can only have been locked.
 	case r.cancels && !ojs.JobState(job.State).Terminal():
 		return nil, ErrLocked
 	case r.cancels:

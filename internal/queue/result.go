@@ -16,6 +16,8 @@ import (
 )
 
 // Result is the outcome of a job.
+// Its fields are the columns of JobResultList, so that a row converts to it. For a job that has not ended only ID, State and
+// perhaps Error are set.
 type Result struct {
 	ID         [16]byte
 	State      string
@@ -28,9 +30,13 @@ type Result struct {
 }
 
 // resultPace is the least time between two reads that notifications cause. The reads of all waiters share statements.
+// Without it a busy node would read the result of each waiting call at every pass of the relay.
 const resultPace = 100 * time.Millisecond
 
 // AwaitResult reads the outcome of a job. If the job has not ended it parks up to wait; after that State is not terminal.
+//
+// It holds no connection while it waits. wait is at most what the API permits. A job that is deleted while the call waits is 404
+// at the next read. A drain ends the wait with the state as it was read last.
 func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration) (*Result, error) {
 	if wait <= 0 {
 		return s.result(ctx, id)
@@ -51,6 +57,7 @@ func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration
 }
 
 // awaitEnd waits until the result should be read again. It returns false if the call should end.
+// An end on this node is read at once. A publication is read resultPace after the wait began, so several share a read.
 func (s *Store) awaitEnd(ctx context.Context, w *resultWaiter, timeout <-chan time.Time) bool {
 	var paced <-chan time.Time
 	published, start := w.published, time.Now()
@@ -72,6 +79,7 @@ func (s *Store) awaitEnd(ctx context.Context, w *resultWaiter, timeout <-chan ti
 	}
 }
 
+// Calls that wait for the same job, or read at the same time, share a statement.
 func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 	row, err := s.results.Do(ctx, id)
 	if err == nil && row == nil {
@@ -81,6 +89,7 @@ func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 }
 
 // Results reads the outcomes of many jobs, with results of up to job.MaxBytes and one more; nil for unknown ones.
+// Unlike reads that wait, it takes a place among the slow reads: it may have to send 8 MiB.
 func (s *Store) Results(ctx context.Context, ids [][16]byte) ([]*Result, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -101,6 +110,7 @@ func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*Result, er
 	return s.readResults(ctx, ids, math.MaxInt64)
 }
 
+// An unknown id has no row, and nil in the result.
 func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64) ([]*Result, error) {
 	rows, err := s.db.Q.JobResultList(ctx, maxBytes, ids)
 	if err != nil {
@@ -114,6 +124,7 @@ func (s *Store) Awaited() int { return s.awaiting.count() }
 
 // Published makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
+// The notification of a relay and the poller call it. It costs three loads or empty maps while nobody waits.
 func (s *Store) Published() {
 	s.awaiting.published()
 	s.blocked.publishedAny()
@@ -121,6 +132,7 @@ func (s *Store) Published() {
 }
 
 // resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.
+// byID is made by New and guarded by mu. A job that several calls wait for has several waiters.
 type resultWaiters struct {
 	mu   sync.Mutex
 	byID map[[16]byte][]*resultWaiter
@@ -131,6 +143,7 @@ type resultWaiter struct {
 	published chan struct{} // some job may have ended on some node
 }
 
+// It comes before the first read. An end between the read and a later park would wake nobody.
 func (r *resultWaiters) park(id [16]byte) *resultWaiter {
 	w := &resultWaiter{make(chan struct{}, 1), make(chan struct{}, 1)}
 	r.mu.Lock()
@@ -150,6 +163,7 @@ func (r *resultWaiters) leave(id [16]byte, w *resultWaiter) {
 	}
 }
 
+// It is called for every job that ends on this node, so it must be cheap when nobody waits.
 func (r *resultWaiters) ended(id [16]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,6 +172,7 @@ func (r *resultWaiters) ended(id [16]byte) {
 	}
 }
 
+// It wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
 func (r *resultWaiters) published() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

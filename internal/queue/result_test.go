@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // The end of a job wakes the waiters on the same node directly, and those on other nodes by a notification.
@@ -35,6 +36,29 @@ func TestAwaitResult(t *testing.T) {
 	other.Published()
 	wg.Wait()
 	require.Zero(t, b.Awaited()+other.Awaited())
+}
+
+// A bulk cancel wakes the calls of its own node at its commit, before the relay has published anything.
+func TestBulkCancelEndsTheWaitForAResult(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+	ended := make(chan string, 1)
+	go func() {
+		res, err := b.AwaitResult(t.Context(), id, domaintest.WaitFor)
+		if err != nil {
+			ended <- err.Error()
+			return
+		}
+		ended <- res.State
+	}()
+	require.Eventually(t, func() bool { return b.Awaited() == 1 }, domaintest.WaitFor, time.Millisecond)
+	_, err := b.Once(t.Context(), queue.IdempotencyKey{}, func(tx *queue.Tx) (queue.Answer, bool, error) {
+		res, err := tx.Bulk(t.Context(), queue.BulkChange{Op: job.BulkCancel, IDs: [][16]byte{id}, States: queue.Eligible(job.BulkCancel)})
+		return queue.Answer{Status: 200}, len(res.Changed) > 0, err
+	})
+	require.NoError(t, err)
+	require.Equal(t, "cancelled", <-ended)
 }
 
 // The results of many jobs have a bound together; a single one is always read.

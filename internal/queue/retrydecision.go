@@ -12,6 +12,9 @@ import (
 )
 
 // addFailure decides the outcome of a failure and adds it to the statement.
+//
+// It sends nothing and may run for a job that JobFail then leaves out. The order of the appends is that of the arrays of the
+// statement, one element per failure.
 func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
 	policy, err := retry.Decode(job.Retry)
 	if err != nil { // one invalid policy must not fail the other jobs of the statement
@@ -23,6 +26,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	switch outcome.Kind {
 	case retry.Discard:
 		state = ojs.StateDiscarded
+	// Only a release has a delay: a lost reservation is fetched again at once.
 	case retry.Release, retry.LoseToAvailable:
 		state = ojs.StateAvailable
 		if outcome.Delay > 0 {
@@ -34,11 +38,13 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 		worker = job.WorkerID.String
 	}
 	stored, shown := `{}`, `{}`
+	// A job that is handed back has no error: the empty objects are not read.
 	if !n.Requeue {
 		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
 		// Half of the room: job.discarded contains the error twice.
 		shown = string(n.Error.EventErrorWithin((eventlog.MaxPayload - eventlog.PayloadRoom) / 2))
 	}
+	// The server's own failures name the scheduler; all others the worker that sent them, or the one that has the job.
 	source := n.source
 	if source == "" && worker != "" {
 		if n.WorkerID == "" { // else Fail has recorded the beat
@@ -48,6 +54,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	}
 	p.Ids = append(p.Ids, n.JobID)
 	p.Workers = append(p.Workers, n.WorkerID)
+	// The attempt that was read, not the one that was sent, which may be missing. The statement guards it.
 	p.Attempts = append(p.Attempts, job.Attempt)
 	p.StartedAt = append(p.StartedAt, job.StartedAt)
 	p.DueOnly = append(p.DueOnly, n.dueOnly)
@@ -64,6 +71,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 }
 
 // failure collects the values that the decision depends on.
+// Elapsed counts from the enqueue or the latest manual retry, by the clock of the database.
 func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
 	f := n.Error.Failure()
 	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue, f.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
@@ -73,6 +81,7 @@ func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Poli
 		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
 	}
 	if job.TotalDueAt.Valid {
+		// Zero would mean that there is none.
 		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
 	}
 	return f

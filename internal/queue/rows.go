@@ -13,6 +13,7 @@ import (
 )
 
 // claimJobs returns the jobs in the order in which the claim found them.
+// A data-modifying WITH returns its rows in any order, hence the sort by slot.
 func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams) ([]job.Record, error) {
 	rows, err := q.JobFetch(ctx, *p)
 	order := make([]int, len(rows))
@@ -29,6 +30,7 @@ func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams)
 
 // claimedRecord sets the columns that JobFetch leaves out, because they are the same for every job that it claims. ReadySeq is the place
 // of the job before the claim, not the number of the claim, which the table has.
+// endClaim needs that place to raise the cursors.
 func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
 	return job.Record{
 		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
@@ -42,6 +44,7 @@ func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
 	}
 }
 
+// The order of the rows is any; InOrder sorts them by the acks.
 func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteParams) ([]job.Record, error) {
 	rows, err := q.JobComplete(ctx, *p)
 	jobs := make([]job.Record, len(rows))
@@ -52,6 +55,7 @@ func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteP
 }
 
 // completedRecord sets the columns that JobComplete leaves out, because they are the same for every completed job.
+// A job that has reported progress is shown with 1 at its end, as the statement stores it.
 func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
 	if r.Progress.Valid {
 		r.Progress.Float64 = 1

@@ -24,11 +24,12 @@ type Search struct {
 	Tenant              string
 	States, Queues      []string
 	Types, TypePrefixes []string // either matches
-	Since, Until        job.When // of created_at
-	Sort                string
-	Ascending           bool
-	Cursor              *[16]byte // only with SortCreated: the jobs behind it
-	Offset, Limit       int
+	// Ages are resolved by the clock of the database when the search begins.
+	Since, Until  job.When // of created_at
+	Sort          string
+	Ascending     bool
+	Cursor        *[16]byte // only with SortCreated: the jobs behind it
+	Offset, Limit int
 }
 
 // SearchPage is a page of jobs. Those of 8 KiB and more may be without what their client sent.
@@ -41,6 +42,7 @@ type SearchPage struct {
 
 // idSlack is how far the time in an id may be from created_at. The server makes both at the same moment, by its estimate of the
 // database's clock; clients may choose ids.
+// A job whose id was chosen for another time is not found by a search with a bound, unless that is wide enough.
 const idSlack = time.Hour
 
 var (
@@ -77,6 +79,7 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 	return page, pg.ClientError(err)
 }
 
+// The bounds of created_at are bounds of ids as well, because only ids have an index; the statement compares created_at again.
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
 		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),
@@ -92,6 +95,7 @@ func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (
 	if f.Until.Set {
 		p.Until, p.Before = pg.Timestamp(f.Until.At), idAt(f.Until.At.Add(idSlack))
 	}
+	// Other orders sort the newest jobs that match, and have no cursor.
 	if f.Sort != SortCreated || !f.Ascending {
 		if f.Cursor != nil {
 			p.Before = earlier(p.Before, *f.Cursor)
@@ -119,6 +123,7 @@ func (f Search) page(found dbsqlc.JobSearchNewestRow) SearchPage {
 	switch {
 	case len(found.Ids) > 0 && shown < found.Matches:
 		page.Next = &found.Ids[len(found.Ids)-1]
+	// All matches that were looked at are shown, but the statement has stopped before the end of the table.
 	case found.LastLooked != firstID && shown >= found.Matches:
 		page.Next = &found.LastLooked
 	}
@@ -127,12 +132,14 @@ func (f Search) page(found dbsqlc.JobSearchNewestRow) SearchPage {
 }
 
 // idAt is the lowest id of the time, by its first 48 bits.
+// Ids are UUIDv7, whose first 48 bits are milliseconds since 1970.
 func idAt(t time.Time) (id [16]byte) {
 	ms := min(max(t.UnixMilli(), 0), 1<<48-1)
 	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16)
 	return id
 }
 
+// Ids compare as bytes, as uuid does in PostgreSQL.
 func earlier(a, b [16]byte) [16]byte {
 	if string(b[:]) < string(a[:]) {
 		return b

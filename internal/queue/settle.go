@@ -21,28 +21,34 @@ import (
 
 const (
 	// settleTimeout bounds the wait for a database that is away: clients give up soon after. Then the outcome stays unknown.
+	// It is shorter than the statement timeout (15 s), so an answer still comes before most clients and proxies have given up.
 	settleTimeout = 8 * time.Second
 
 	// settlePause is the time between two tries.
 	settlePause = 100 * time.Millisecond
 
 	// clockSlack is how much the clock of the database may have been set back meanwhile, for example by a failover.
+	// It widens the time in which an event counts as one of the write. Too wide is harmless as a rule: did compares run and state
+	// as well.
 	clockSlack = 5 * time.Second
 )
 
 // unsettled is a write about a job whose outcome did not arrive.
 type unsettled struct {
-	id      [16]byte
+	id [16]byte
+	// All requests of a flush share one, so its session is ended once.
 	unknown *pg.Unknown
 }
 
 // settled is what the node has changed about the job since it sent the write.
 type settled struct {
 	changes []dbsqlc.EventListOwnByJobRow
-	ended   bool // the session: what did not happen will not happen
+	// Behind a pooler it is always false: an absent event proves nothing there.
+	ended bool // the session: what did not happen will not happen
 }
 
 // outcome is what became of a write whose answer did not arrive.
+// The zero value means not done and no error: the request had none.
 type outcome struct {
 	done   bool
 	change dbsqlc.EventListOwnByJobRow // if done
@@ -51,6 +57,10 @@ type outcome struct {
 
 // settle finds out what became of writes that failed with errs. ids are their jobs; did reports whether a change of job i is
 // the one that was asked for.
+//
+// Errors of another kind go to the client as they are (pg.ClientError). A write whose event is there is done; one without event
+// is not done if its session has ended, and else stays unknown, which is 504. It changes nothing in the database but the end of
+// the session.
 func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
 	res := make([]outcome, len(ids))
 	var reqs []unsettled
@@ -75,6 +85,7 @@ func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did fu
 		case res[i].done:
 		case failed != nil && failed[n] != nil:
 			res[i].err = errors.Join(res[i].err, failed[n])
+		// The client is told that nothing was done, so it may repeat the call.
 		case found[n].ended:
 			res[i].err = notDone(errs[i])
 		}
@@ -97,6 +108,9 @@ func notDone(err error) error {
 }
 
 // flushSettle answers many callers with one look, as soon as the database can be reached.
+//
+// It tries again while the database is away, because it is away in most cases: the connection has just broken. Callers that come
+// meanwhile form the next flush.
 func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(settleTimeout, s.db.StatementTimeout))
 	defer cancel()
@@ -114,6 +128,7 @@ func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, e
 
 // lookUp ends the sessions of the writes before it reads what the node has written: an absent event proves something only if none can
 // follow.
+// Of several writes about one job, its events go to all of them; did chooses.
 func (s *Store) lookUp(ctx context.Context, reqs []unsettled) ([]settled, error) {
 	ended, ids := map[*pg.Unknown]bool{}, make([][16]byte, len(reqs))
 	for i, r := range reqs {
@@ -139,6 +154,8 @@ func (s *Store) lookUp(ctx context.Context, reqs []unsettled) ([]settled, error)
 	for i, r := range reqs {
 		res[i].ended = ended[r.unknown]
 		for _, c := range byJob[r.id] {
+			// The age of the write is measured by this machine, both times are of the database: only the difference of two of its
+			// readings counts.
 			if !c.Time.Time.Before(c.Now.Time.Add(-r.unknown.Age() - clockSlack)) {
 				res[i].changes = append(res[i].changes, c)
 			}
@@ -152,6 +169,7 @@ func wasStored(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState == "" &&
 
 // ended reports whether a change ends the run of a worker. The event of a job that goes back to its queue has the attempt
 // before, which the next run has again.
+// JobFail writes the event of a job that goes back with its attempt already reduced.
 func (r Run) ended(c dbsqlc.EventListOwnByJobRow) bool {
 	attempt := c.Attempt
 	if wentBack(c) {
@@ -168,6 +186,9 @@ func wentBack(c dbsqlc.EventListOwnByJobRow) bool {
 
 // settleEnqueues replaces the errors of inserts whose outcome did not arrive. It returns the jobs that were stored; some may be
 // in a later state by now.
+//
+// It does what the lost flush would have done after its commit. Events are emitted as they were then, with the state of then;
+// fetches are woken only if the job is available still.
 func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []error) ([]*job.Record, []error) {
 	ids := make([][16]byte, len(jobs))
 	for i, j := range jobs {
@@ -186,6 +207,7 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 		switch {
 		case !o.done:
 			shown[i] = o.err
+		// The job is stored, but cannot be shown: unknown is the honest answer.
 		case err != nil:
 			shown[i] = pg.ClientError(errs[i])
 		default:
@@ -208,6 +230,7 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 }
 
 // settleEnqueueAll is settleEnqueues for jobs of one transaction.
+// They were one transaction, so either all have their events or none has.
 func (s *Store) settleEnqueueAll(ctx context.Context, jobs []*job.Job, err error) ([]*job.Record, error) {
 	errs := make([]error, len(jobs))
 	for i := range errs {

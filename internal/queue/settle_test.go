@@ -91,14 +91,14 @@ func TestLostAnswer(t *testing.T) {
 	plain := func(*job.Job) {}
 	named := func(j *job.Job) { j.ClientID, j.ID = true, job.NewID() }
 	calls := map[string]call{
-		"Enqueue":      {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, one)},
+		"Enqueue":      {"name: JobInsertAlike ", "", ojs.StateAvailable, insert(plain, one)},
 		"EnqueueNamed": {"commit", "", ojs.StateAvailable, insert(named, one)},
 		"EnqueueLater": {"name: JobInsert ", "", ojs.StateScheduled, insert(func(j *job.Job) {
 			j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 		}, one)},
 		"EnqueueUnique": {"commit", "", ojs.StateAvailable, insert(func(j *job.Job) { j.Unique = uniqueJob("k", "reject").Unique }, one)},
-		"EnqueueEach":   {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, each)},
-		"EnqueueAll":    {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, all)},
+		"EnqueueEach":   {"name: JobInsertAlike ", "", ojs.StateAvailable, insert(plain, each)},
+		"EnqueueAll":    {"name: JobInsertAlike ", "", ojs.StateAvailable, insert(plain, all)},
 		"Complete": {"name: JobComplete ", ojs.StateActive, ojs.StateCompleted, func(b *lossyBundle, id [16]byte) error {
 			stored, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
 			if err == nil {
@@ -214,7 +214,7 @@ func TestLostAnswer(t *testing.T) {
 			VALUES (NEW.id, NEW.type, NEW.queue, 'completed', 0, 1, 1, NEW.created_at, now(), NEW.args);
 			DELETE FROM ojs.jobs WHERE id = NEW.id; RETURN NULL; END $$`)
 		b.Exec(`CREATE TRIGGER done AFTER INSERT ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs.done()`)
-		b.network.Break(domaintest.LoseAnswer, "name: JobInsertPlain ")
+		b.network.Break(domaintest.LoseAnswer, "name: JobInsertAlike ")
 		stored, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		require.NoError(t, err)
 		require.Equal(t, "completed", stored.State)
@@ -226,7 +226,7 @@ func TestLostAnswer(t *testing.T) {
 		b, _ := prepared(t, call{})
 		b.Exec(`CREATE FUNCTION ojs.gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM ojs.jobs WHERE id = NEW.id; RETURN NULL; END $$`)
 		b.Exec(`CREATE TRIGGER gone AFTER INSERT ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs.gone()`)
-		b.network.Break(domaintest.LoseAnswer, "name: JobInsertPlain ")
+		b.network.Break(domaintest.LoseAnswer, "name: JobInsertAlike ")
 		stored, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		require.NoError(t, err, "it was stored")
 		require.Equal(t, "available", stored.State)
@@ -241,8 +241,8 @@ func TestLostAnswer(t *testing.T) {
 		defer func() { _ = tx.Rollback(context.Background()) }()
 		_, err = tx.Exec(t.Context(), `LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE`)
 		require.NoError(t, err)
-		b.network.Break(domaintest.LoseSession, "name: JobInsertPlain ")
-		waiting := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%name: JobInsertPlain %'`
+		b.network.Break(domaintest.LoseSession, "name: JobInsertAlike ")
+		waiting := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%name: JobInsertAlike %'`
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		domaintest.RequireCode(t, err, ojs.KindUnavailable)
 		require.Equal(t, 1, b.network.Broken())
@@ -255,7 +255,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Parallel()
 		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = time.Second })
 		b.warm()
-		b.network.BreakForGood(domaintest.LoseAnswer, "name: JobInsertPlain ")
+		b.network.BreakForGood(domaintest.LoseAnswer, "name: JobInsertAlike ")
 		_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		domaintest.RequireCode(t, err, ojs.KindTimeout)
 		wire, ok := errors.AsType[*ojs.Error](err)

@@ -8,6 +8,7 @@ import (
 )
 
 // beginEnqueues starts the spans of jobs that will be stored; nil if none are recorded.
+// Most nodes record none, hence the slice that is made late.
 func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
 	for i, job := range jobs {
@@ -24,6 +25,7 @@ func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.En
 }
 
 // beginEnqueues does the same in a transaction. When the transaction is tried again, it returns the spans of the first try.
+// Otherwise a deadlock would leave spans that nobody ends.
 func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
 	for i, j := range jobs {

@@ -26,6 +26,8 @@ import (
 
 const (
 	// maxErrorHistory is how many failures are kept per job. Older ones are dropped.
+	// JobFail cuts the column errors to it. JobRetry keeps as many in previous_errors, by a number of its own: both change
+	// together.
 	maxErrorHistory = 50
 
 	// resultTTL is how many seconds the result is kept of a job that sets no result_ttl: 7 days, as long as a completed job by
@@ -36,18 +38,27 @@ const (
 // Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
 type Config struct {
 	// DefaultVisibility is the reservation of a job if neither the fetch nor the job sets one.
+	// JobFetch takes it last, behind the length of the fetch and that of the job. A job keeps the length that its claim has
+	// chosen, so a new setting holds from the next claim on.
 	DefaultVisibility time.Duration
 
 	// DefaultTimeout is the execution timeout of a job that sets none.
+	// Unlike the reservation it is not stored with the job: every statement that computes due_at of an active job, and every
+	// failure, takes the setting of the node that runs it. Nodes with different settings move the end of a run.
 	DefaultTimeout time.Duration
 
 	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	// It is rounded up to whole seconds in the answer (docs/reference/backpressure.md, At the bound).
 	FullRetryAfter time.Duration
 
 	// StrictQueues refuses jobs of queues that nobody has created.
+	// Jobs of workflows that were admitted at the creation of the workflow pass; see job.Job.Admitted.
 	StrictQueues bool
 
 	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
+	//
+	// A queue that rejects or drops calls it inside of the transaction of the insert. If that is tried again, after a deadlock
+	// for example, a refusal is counted once more. A queue that blocks calls it once, when the call gives up (RetryFull).
 	OnFull func(queue string, refused int)
 
 	// OnLimited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from. It must not
@@ -60,6 +71,7 @@ type Config struct {
 }
 
 // Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.
+// The store keeps them for the life of the node. Queues is shared with package queueadmin, Workers with worker and progress.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -75,6 +87,7 @@ type Deps struct {
 
 // Store performs the state changes of jobs. Use New.
 type Store struct {
+	// None of these change after New, so they are read without a lock.
 	db      *pg.DB
 	commits *eventlog.Commits
 	timer   *timer.Timer
@@ -87,18 +100,26 @@ type Store struct {
 	maintenance *maintenance.Switch
 	configured  *queueconfig.Cache
 
+	// Callers of a batcher wait for the slowest lock of their flush. So enqueues have four: a plain one must never wait for an
+	// id, a limit, the row of a queue or a unique key that another transaction has locked. enqueuer chooses. A call with jobs of
+	// several kinds takes the batcher with most locks, whose flush can do everything that the others do.
 	enqueue        *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
 	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
 	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
-	complete       operation[job.Ack]
-	fail           operation[nack]
-	cancel         operation[cancellation]
-	results        *batch.Batcher[[16]byte, *Result]
-	settling       *batch.Batcher[unsettled, settled]
-	fetchers       fetchers
-	lost           lostClaims
+	// These three have the job as the key of a request: two requests about a job never share a statement, so the later one sees
+	// what the earlier one has done.
+	complete operation[job.Ack]
+	fail     operation[nack]
+	cancel   operation[cancellation]
+	// Reads have no key: callers that wait for the same job share a statement.
+	results *batch.Batcher[[16]byte, *Result]
+	// It looks up writes whose answer was lost. When a connection breaks, all callers of its flush ask at once.
+	settling *batch.Batcher[unsettled, settled]
+	fetchers fetchers
+	lost     lostClaims
 
+	// All of these are memory of this node. They can be lost: a survey, the poller or the next statement finds out again.
 	cursors    *cursors
 	priorities priorityStats
 	awaiting   resultWaiters
@@ -108,9 +129,13 @@ type Store struct {
 	blocked    blockedCalls
 	fullLogged fullLogs
 
+	// It is closed when the node stops, and never opened again. Everything that parks selects on it.
 	draining  chan struct{}
 	drainOnce sync.Once
 
+	// The packages above set these in their constructors (cron, workflow, limit), before the node serves. No lock guards them.
+	// Each is called after a commit. onWorkflowJobs and onLimitedJobs run transactions, so they are called outside of flushes, but for
+	// jobs that a limited queue has dropped (claimLimited). The other two are called inside of them.
 	onCronJobs      func(ctx context.Context, crons []string)
 	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
 	onLimitedJobs   func(ctx context.Context, keys []string)
@@ -134,6 +159,7 @@ func New(deps Deps, config Config) *Store {
 		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
+	// Equal ids in one statement would make the outcome depend on the order of its rows. An id that was made here has no equal.
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
@@ -141,6 +167,8 @@ func New(deps Deps, config Config) *Store {
 	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
+	// did and after serve requests whose answer was lost; see settle.go. A change counts only if it ends the run that the request
+	// names: a job that was handed back and fetched again has the same attempt.
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
 	}
@@ -159,6 +187,7 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
+	// New runs before package app subscribes logs and metrics, so calls that wait for room are woken first.
 	s.commits.OnChanges(s.blocked.changed)
 	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
@@ -170,9 +199,13 @@ func New(deps Deps, config Config) *Store {
 const weightBytes = 16 << 10
 
 // readBytes is what a read of a result counts, of unknown size but up to 1 MiB by default.
+// A flush has up to 90 such reads: 90 MiB if each is of 1 MiB, and rarely more than a few in fact.
 const readBytes = 160 << 10
 
 // newBatcher returns a batcher. Requests with the same key never share a statement. bytes is the size of a request.
+//
+// IsDivisible errors split a flush in halves, so that one bad row fails alone. A transient error runs the whole flush again:
+// nothing of it has committed then. Errors of a broken connection do neither, because the write may have committed (settle.go).
 func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool), bytes func(Req) int) *batch.Batcher[Req, Res] {
 	return batch.New(batch.Config[Req, Res]{
 		Weight: func(req Req) int { return 1 + bytes(req)/weightBytes },
@@ -180,6 +213,7 @@ func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context,
 	})
 }
 
+// newOperation returns an operation without did and after, which New sets.
 func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) Run, bytes func(Req) int) operation[Req] {
 	key := func(req Req) ([16]byte, bool) { return run(req).JobID, true }
 	return operation[Req]{store: s, batch: newBatcher(s, name, flush, key, bytes), run: run}
@@ -194,6 +228,9 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 }
 
 // Forget drops what this node remembers of queues and jobs, after a reset of the database. It is read again on demand.
+//
+// Calls that are parked stay so. The poller surveys their queues again within a second. Claims in flight end on the old cursors,
+// which nobody reads any more.
 func (s *Store) Forget() {
 	s.queues.clear()
 	s.cursors.forget()

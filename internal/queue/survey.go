@@ -11,14 +11,18 @@ import (
 )
 
 // surveys is when a queue, or the lanes of a tenant in it, was surveyed.
+// Guarded by cursors.mu. The times are of this machine's monotonic clock: they only pace.
 type surveys struct {
 	done bool          // the latest survey succeeded. If not, each fetch begins with one: levels may be missing
 	at   time.Time     // when the latest survey was begun; zero: one is due
 	cost time.Duration // how long the latest one took, which decides how soon the next may follow
-	from spot          // where the next one begins
+	// It moves only in queues with more than maxSurveyed levels.
+	from spot // where the next one begins
 }
 
 // spot is a place in the order of lanes, and of priorities within a lane.
+// A survey begins behind it. firstPriority is above all priorities (100), so spot{lane, firstPriority} has the whole lane behind
+// it.
 type spot struct {
 	lane     string
 	priority int16
@@ -34,6 +38,7 @@ const (
 
 const (
 	// maxSurveyed bounds the levels that one survey reads. The next one goes on from there.
+	// A survey reads an index entry or two per level, and more of dead ones.
 	maxSurveyed = 1000
 
 	// maxTenants bounds the tenants per queue whose surveys are remembered.
@@ -41,11 +46,13 @@ const (
 )
 
 // scope is what a fetch may see: the lanes of one tenant, or all if tenant is "".
+// It is a key of maps, of the waiters above all.
 type scope struct {
 	queue  string
 	tenant string
 }
 
+// One per queue of a fetch, in the order of the fetch.
 func scopes(queues []string, tenant string) []scope {
 	s := make([]scope, len(queues))
 	for i, q := range queues {
@@ -65,6 +72,7 @@ func queuesOf(all []scope) []string {
 }
 
 // surveys are those of a scope. The caller has locked c.mu.
+// It makes what is missing, so that asking is what makes a node remember a queue.
 func (c *cursors) surveys(s scope) *surveys {
 	q := c.queues[s.queue]
 	if q == nil {
@@ -90,6 +98,7 @@ func (c *cursors) surveys(s scope) *surveys {
 
 // surveyDue returns what should be surveyed before a claim or, if the claim found nothing, after it. Surveys take at most a
 // twentieth of the time: under a pinned xmin a survey walks every dead index entry.
+// It marks them as begun, so of several fetches one surveys.
 func (c *cursors) surveyDue(all []scope, foundNothing bool) (due []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,6 +112,8 @@ func (c *cursors) surveyDue(all []scope, foundNothing bool) (due []scope) {
 	return due
 }
 
+// A claim that found something surveys once a second at most, for jobs that cursors have passed. One that found nothing does so
+// when 20 times the cost of the latest survey have passed.
 func (s *surveys) due(now time.Time, foundNothing bool) bool {
 	gap := max(time.Second, 20*s.cost)
 	if foundNothing {
@@ -112,6 +123,7 @@ func (s *surveys) due(now time.Time, foundNothing bool) bool {
 }
 
 // ranges are the lanes that a survey reads of each scope: behind a spot, and before a lane.
+// A tenant has two ranges, its own lane and those of its fairness keys, unless the last survey has ended among the latter.
 func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,18 +143,23 @@ func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
 			add(from, s.tenant+behindSlash)
 		}
 	}
+	// At least two rows per range, or a call with many queues could end before it has read each of them once.
 	p.MaxRows = int32(max(maxSurveyed, 2*len(p.Queues)))
 	return p
 }
 
 // survey reads the first available job per lane and priority, without the lower bound of the cursors. What has very many lanes
 // takes several surveys; one that finds nothing has read all of them.
+//
+// It is a read of one statement per round, and changes nothing but the cursors of this node. Rounds follow while a scope has
+// found nothing and has not read all of its lanes.
 func (s *Store) survey(ctx context.Context, due []scope) (found []Place, err error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
+	// Jobs that wait for limits are in no level, so they are looked for beside.
 	if err := s.surveyLimits(ctx, queuesOf(due)); err != nil {
 		s.cursors.failSurvey(due)
 		return nil, pg.ClientError(err)
@@ -165,6 +182,8 @@ func (s *Store) survey(ctx context.Context, due []scope) (found []Place, err err
 // endSurvey moves the cursors back to what the survey found. It also reads rows that a claim in flight has locked, so a cursor can be
 // too low, never too high. cut means that there may be more lanes than it found. It returns the scopes in which it has found
 // nothing but has not begun with the first lane.
+//
+// Levels that it has not found are left alone: only claims raise cursors, as only they know what was locked meanwhile.
 func (c *cursors) endSurvey(due []scope, found []dbsqlc.JobFetchSurveyRow, cut bool, took time.Duration) (again []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,6 +214,8 @@ func (c *cursors) endSurvey(due []scope, found []dbsqlc.JobFetchSurveyRow, cut b
 }
 
 // find is lower for a job that a survey has found. A claim in flight that began behind it cannot have read it.
+// A claim that began at or below seq has read it, or has passed it because another one had locked it: its end may raise the
+// cursor.
 func (l *level) find(seq int64) {
 	for _, p := range l.probes {
 		if seq < p.low {
@@ -214,6 +235,7 @@ func (c *cursors) failSurvey(due []scope) {
 }
 
 // surveySoon lets the next fetch from each queue survey it.
+// One fetch makes it, and the others claim at their cursors meanwhile; compare surveyAgain.
 func (c *cursors) surveySoon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,6 +248,7 @@ func (c *cursors) surveySoon() {
 }
 
 // surveyAgain lets the next fetch from the queue survey it: jobs that were held back can be claimed, and cursors may be above them.
+// Unlike surveySoon it makes each fetch wait for a survey until one has succeeded.
 func (c *cursors) surveyAgain(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,9 +13,12 @@ import (
 )
 
 // Tx is a transaction of bulk operations. InTx calls the functions in after when it has committed.
+//
+// It belongs to one goroutine, and to one call of InTx. The API layers get it from Once, package deadletter from InTx.
 type Tx struct {
 	store *Store
 	tx    pgx.Tx
+	// In the order of the operations. A try that is repeated starts with none.
 	after []func()
 
 	// changed is one of the jobs that the transaction changes, and did tells that change from others; nil: none.
@@ -27,6 +30,9 @@ type Tx struct {
 
 // InTx runs do in a transaction, again after a deadlock. After the commit it emits the events and notifies fetches, timer
 // and relay.
+//
+// An error of do rolls everything back, and nothing is emitted. If the answer to the commit was lost, InTx looks for an event of
+// the transaction, and so tells nearly always what is true.
 func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -51,6 +57,7 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 
 // committed reports whether a transaction whose answer from the database did not arrive has committed, and otherwise changes
 // err to what clients are shown. A transaction that changed no job is as if it had.
+// For a transaction without a change the difference matters to nobody: its key, if it had one, can be claimed again.
 func (t *Tx) committed(ctx context.Context, err *error) bool {
 	switch {
 	case !pg.IsUnknown(*err):
@@ -66,7 +73,11 @@ func (t *Tx) committed(ctx context.Context, err *error) bool {
 
 // Enqueue stores the jobs that can be stored or, if atomic, all or none of them. errs has the errors of the others; it is
 // nil if none failed.
+//
+// In the transaction nothing waits for room, so a queue that blocks refuses. Jobs are found again by their id: two with the same
+// client-chosen id are an error of the later one.
 func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
+	// On the connection of the transaction: all connections could be in transactions that wait for another one.
 	errs = t.store.schemas.CheckEach(ctx, dbsqlc.New(t.tx), jobs)
 	switch {
 	case errs == nil:
@@ -82,6 +93,8 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	return spread(errs, at, some, failed), errs, nil
 }
 
+// The error is that of the transaction, after which it cannot go on; errs are those of jobs. Nothing is emitted before the
+// commit: the closure at the end does it.
 func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
 	firsts, at, errs := distinct(jobs)
 	duplicates := len(firsts) < len(jobs)
@@ -106,6 +119,7 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 			refused = refused || errs[i] != nil
 		}
 	}
+	// insert has rolled back to its savepoint; the transaction goes on, for the key of the call.
 	if refused && atomic {
 		clear(stored)
 		return stored, errs, nil

@@ -9,15 +9,20 @@ import (
 
 // rank is one priority of a queue. Its tenants take turns, and the lanes of a tenant do: a tenant with many lanes gets no more
 // than one with few. Almost every rank has one tenant with one lane, "".
+//
+// Everything in this file is guarded by cursors.mu. Turns are memory of one node: nodes divide a queue independently, each in the
+// right shares (docs/reference/fairness.md, Fair queues).
 type rank struct {
 	queue    *queueCursor
 	priority int16
 	parties  map[string]*party // by tenant
 	turns    list.List         // of *party with jobs, next first
-	ready    int               // levels with jobs
+	// The same as the sum of the lengths of the lists of its parties.
+	ready int // levels with jobs
 }
 
 // party is the lanes of one tenant, "" for those without one.
+// A party exists while one of its levels does.
 type party struct {
 	turn
 
@@ -33,6 +38,7 @@ type turn struct {
 	left int           // jobs that it may give until the next has its turn; 0: as many as its weight
 }
 
+// The place stays at the front until the weight is used up, so that a weight of 3 gives three jobs in a row.
 func (t *turn) take(turns *list.List, n, weight int) {
 	if t.left == 0 {
 		t.left = weight
@@ -43,6 +49,7 @@ func (t *turn) take(turns *list.List, n, weight int) {
 }
 
 // giveBack undoes take for a claim that did not come that far.
+// It goes to the front, as it was there when the turn was taken. Turns must be given back in the reverse order for that.
 func (t *turn) giveBack(turns *list.List, n, weight int) {
 	if t.left += n; t.left >= weight {
 		t.left = 0
@@ -53,7 +60,8 @@ func (t *turn) giveBack(turns *list.List, n, weight int) {
 // weights says how many jobs a tenant or lane gives when it has its turn. The zero value gives one to each.
 type weights struct {
 	ofTenants bool // of tenants; else of fairness keys
-	of        map[string]int64
+	// It belongs to the configuration that all share, and is only read.
+	of map[string]int64
 }
 
 func (w weights) party(p *party) int {
@@ -70,6 +78,7 @@ func (w weights) level(l *level) int {
 	return w.weight(job.FairKeyOf(l.lane))
 }
 
+// A name that is missing has 1. Above maxClaim a weight would not fit into a claim.
 func (w weights) weight(name string) int {
 	if n, ok := w.of[name]; ok && n > 0 {
 		return int(min(n, maxClaim))
@@ -87,6 +96,8 @@ func (q *queueCursor) rank(priority int16) *rank {
 }
 
 // level finds a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a survey finds the lane later.
+//
+// Lane "" has always room: it is the only one of most queues, and there are at most 201 of it.
 func (q *queueCursor) level(lane string, priority int16) *level {
 	r, tenant := q.rank(priority), job.TenantOf(lane)
 	p := r.parties[tenant]
@@ -112,6 +123,7 @@ func (q *queueCursor) level(lane string, priority int16) *level {
 }
 
 // set moves the cursor, and lets the level take turns while it has jobs.
+// It is the only place that changes low, so that turns, ready and low agree.
 func (l *level) set(low int64) {
 	l.low = low
 	p := l.party
@@ -123,6 +135,7 @@ func (l *level) set(low int64) {
 		}
 		r.ready++
 	case low == noJobs && l.at != nil:
+		// An unused part of its turn goes with it: a lane that has jobs again starts at the end.
 		p.turns.Remove(l.at)
 		l.turn = turn{}
 		if p.turns.Len() == 0 {
@@ -135,6 +148,7 @@ func (l *level) set(low int64) {
 }
 
 // forget drops a level without jobs, unless a claim reads it. Lane "" is kept: most queues have no other.
+// A level that was dropped before, and is in the hands of a claim still, is not the one in the map any more.
 func (l *level) forget() {
 	p := l.party
 	if l.low != noJobs || len(l.probes) > 0 || l.lane == "" || p.levels[l.lane] != l {
@@ -148,6 +162,7 @@ func (l *level) forget() {
 }
 
 // next is the level whose turn it is, of all tenants or of one; nil if none has jobs.
+// A fetch for one tenant does not look at the order of the tenants.
 func (r *rank) next(tenant string) *level {
 	var p *party
 	if tenant != "" {
@@ -175,12 +190,15 @@ func (r *rank) count(tenant string) int {
 // pick adds the probes of the levels whose turn it is. Together they may give as many jobs as wanted; up to spare further levels,
 // which the statement reads only if those before have too few, may give those of their next turn. It reports whether nothing
 // behind this rank may be claimed by the same statement: there are more levels, or one of them may have more than it may give.
+//
+// Spare levels save statements: a cursor may be too low, and its lane without a job.
 func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 	ready, first := r.count(w.tenant), len(probes)
 	if ready == 1 { // as in every queue without lanes: there is nothing to take turns
 		return append(probes, r.next(w.tenant).begin(w.slots)), false
 	}
 	weights := r.queue.weights
+	// One element per slot: a lane may have several turns in a claim.
 	picks := make([]*probe, 0, w.slots)
 	for n := range w.slots + w.spare {
 		l := r.next(w.tenant)
@@ -189,6 +207,7 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 		}
 		jobs := 1
 		if n >= w.slots {
+			// The next turn is that of a lane in the claim: a further one would only raise its want.
 			if l.picked != nil {
 				break
 			}
@@ -215,6 +234,7 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 	return probes, last || len(probes)-first < ready
 }
 
+// Turns are taken before the statement, so that a claim which begins meanwhile goes on with the next lane.
 func (l *level) takeTurn(jobs int) {
 	p := l.party
 	w := p.rank.queue.weights
@@ -223,6 +243,7 @@ func (l *level) takeTurn(jobs int) {
 }
 
 // giveBackTurn undoes takeTurn, if the level has jobs still.
+// A level that has none any more is in no list.
 func (l *level) giveBackTurn(jobs int) {
 	if l.at == nil {
 		return

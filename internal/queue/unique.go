@@ -25,6 +25,7 @@ import (
 const (
 	// maxBusy is how long the jobs of a locked key are tried again; then they are answered 504. The first pause is short, because
 	// another node has nearly always ended its flush by then.
+	// The reference names it (docs/reference/unique.md, Conflicts).
 	maxBusy                          = 5 * time.Second
 	firstBusyPause, longestBusyPause = 2 * time.Millisecond, 50 * time.Millisecond
 
@@ -34,10 +35,12 @@ const (
 	// maxReplaced bounds the jobs of one statement that cancels what was replaced.
 	maxReplaced = 1000
 
+	// Clients see it as cancelled_by of a job that was replaced.
 	replacedBy = "system:unique"
 )
 
 // flushUnique stores jobs of which some have a unique policy, except those of locked keys.
+// It serves bounded queues too, whose jobs may have policies or not.
 func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	in := newInsertion(jobs, false)
 	in.tryLocks = true
@@ -46,6 +49,7 @@ func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, e
 
 // retryBusy calls again, which tries the jobs of locked keys once more and reports whether some are left, until none is or maxBusy
 // is over.
+// It sleeps in the goroutine of the caller, which holds nothing. again is an insert of its own.
 func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
 	end := time.Now().Add(s.busyFor)
 	for pause := firstBusyPause; ; pause = min(2*pause, longestBusyPause) {
@@ -61,13 +65,19 @@ func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
 
 // insertUnique is the insert of jobs of which some have a unique policy. After errTaken the transaction is rolled back, and the rest
 // is decided again: a job that was refused for its id replaces and prevents nothing.
+//
+// All locks are taken in one order on every node, or transactions would deadlock: keys (ascending), rows of queues (by name),
+// rows of jobs. It writes outcomes into in.res also if it fails; the next try begins with resetting them.
 func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) error {
 	jobs := in.open()
+	// Keys first. Whoever has them is the only one who stores jobs with these keys until its commit.
 	found, err := unique.Check{Try: in.tryLocks, LockTimeout: in.lockTimeout}.Run(ctx, tx, jobs)
 	if err != nil {
 		return err
 	}
 	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
+	// A clone, because a job that takes the time of another one is replaced by a copy in it: the next try must start from what
+	// the client has sent.
 	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
 	if in.bounds != nil {
 		u.bounds = newBoundCheck(s, u.q, in)
@@ -99,6 +109,8 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 		u.refuse()
 		return errTaken
 	}
+	// The order matters. What answers others is read before it is replaced. Stored jobs leave before the new ones are judged for
+	// room and stored. New ones that replace each other are stored first, so that each has its events.
 	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.judgeRoom, u.insert, u.replaceInserted, u.answerIgnored} {
 		if err := step(ctx); err != nil {
 			return err
@@ -111,9 +123,10 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 
 // uniqueInsert is one try to insert jobs with verdicts.
 type uniqueInsert struct {
-	store    *Store
-	q        *dbsqlc.Queries
-	in       *insertion
+	store *Store
+	q     *dbsqlc.Queries
+	in    *insertion
+	// It shares res with in.
 	part     insertion                // the jobs to store
 	bounds   *boundCheck              // nil: no queue has a bound
 	verdicts []unique.Verdict         // of in.todo
@@ -124,6 +137,7 @@ type uniqueInsert struct {
 
 // tryReplaced locks the stored jobs that are to be replaced. The keys of those that another transaction has locked, or moved since
 // they were found, count as locked.
+// Without it the cancel of a job that an application has locked would stop the whole flush.
 func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *unique.Found) error {
 	var ids [][16]byte
 	for n, v := range found.Verdicts {
@@ -144,6 +158,7 @@ func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *
 	for _, id := range rows {
 		locked[id] = true
 	}
+	// A key is busy as a whole: another job of the flush with that key was decided with the same holders.
 	busy := map[string]bool{}
 	for n, v := range found.Verdicts {
 		for _, h := range v.Replaced {
@@ -176,6 +191,7 @@ func (u *uniqueInsert) insert(ctx context.Context) error {
 	if u.part.markTaken(done) || refused {
 		return errTaken
 	}
+	// fill has set the outcomes anew.
 	for i, replaced := range u.replaced {
 		u.in.res[i].replaced = replaced
 	}
@@ -187,6 +203,9 @@ func (u *uniqueInsert) insert(ctx context.Context) error {
 
 // judgeRoom leaves out the jobs for which bounded queues have no room. One with a policy may have replaced or prevented others, so that all
 // is decided again without it.
+//
+// errTaken and errFull roll back, so that what was cancelled for a job without room is as before
+// (docs/reference/backpressure.md, At the bound).
 func (u *uniqueInsert) judgeRoom(ctx context.Context) error {
 	if u.bounds == nil {
 		return nil
@@ -195,6 +214,7 @@ func (u *uniqueInsert) judgeRoom(ctx context.Context) error {
 	for n, i := range u.in.todo {
 		at[i] = n
 	}
+	// Only jobs of this insert: stored ones that were replaced are not in the counts any more.
 	replaces := func(i int) (items []int) {
 		for _, h := range u.verdicts[at[i]].Replaced {
 			if h.Item != unique.Stored {
@@ -231,6 +251,7 @@ type replacement struct {
 	cancels []cancellation
 }
 
+// Cancels are grouped by the states of the policy, nearly always one group, because the statement takes one list of states.
 func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 	var sets []*replacement
 	winners := map[[16]byte]int{} // the index of the job that replaces one
@@ -280,6 +301,7 @@ func (u *uniqueInsert) cancelled(i int, old *job.Record) {
 	}
 	u.replaced[i], u.over[old.ID] = append(u.replaced[i], old), old
 	u.in.res[i].replaced, u.in.jobs[i].Outcome.Replaced = u.replaced[i], u.replaced[i]
+	// One that was stored by this insert: its events are emitted, but no fetch is woken for it.
 	for n := range u.in.res {
 		if stored := u.in.res[n].job; stored != nil && stored.ID == old.ID {
 			u.in.res[n].over = true
@@ -299,6 +321,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 	if ids == nil {
 		return nil
 	}
+	// The look into ojs.jobs alone takes a tenth of the time of JobListByID; the rest is read by that.
 	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
 	if err != nil {
 		return err
@@ -326,6 +349,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 
 // answerIgnored answers with the existing jobs as they were when the job came: one that an earlier job of this insert has replaced
 // is cancelled.
+// It runs last, because the answer may be a job that this insert has stored or cancelled.
 func (u *uniqueInsert) answerIgnored(context.Context) error {
 	u.each(func(i int, v unique.Verdict) {
 		existing := &u.in.res[i].existing
@@ -343,6 +367,8 @@ func (u *uniqueInsert) answerIgnored(context.Context) error {
 }
 
 // refuse answers for the jobs that another one prevents from being stored.
+// Inside of one atomic request the other job was never stored, so its id would mean nothing to the client: the error names the
+// request instead.
 func (u *uniqueInsert) refuse() {
 	u.each(func(i int, v unique.Verdict) {
 		if v.Ignore {
@@ -372,6 +398,7 @@ func (u *uniqueInsert) each(visit func(i int, v unique.Verdict)) {
 }
 
 // scheduledFor is a copy of the job for another time.
+// A relative time has no text yet; the database adds it (JobInsert).
 func scheduledFor(j *job.Job, at job.When) *job.Job {
 	changed, echo := *j, ""
 	if !at.Relative {
@@ -391,17 +418,19 @@ func (s *Store) logDuplicates(ctx context.Context, in *insertion) {
 		if r.refused == nil && r.existing == nil && r.replaced == nil {
 			continue
 		}
-		s.logger.DebugContext(ctx, "an equivalent job exists", slog.String("category", "job"), slog.Group("ojs",
+		s.logger.DebugContext(ctx, "an equivalent job exists", slog.String("category", "lifecycle"), slog.Group("ojs",
 			slog.String("job_type", j.Type), slog.String("queue", j.Queue), slog.String("unique_key", j.UniqueKey), slog.String("on_conflict", j.Unique.OnConflict)))
 	}
 }
 
 // Deduplicated reports whether all the jobs were answered with equivalent ones, so that the call has stored nothing.
+// The status of a batch depends on it (docs/reference/http.md, Batch).
 func Deduplicated(jobs []*job.Job) bool {
 	return !slices.ContainsFunc(jobs, func(j *job.Job) bool { return !j.Outcome.Deduplicated })
 }
 
 // insertInTx is an insert in a transaction of its own, or in a savepoint of the caller's.
+// A savepoint lets errTaken, errFull and errGone be followed by another try in the same transaction.
 func (s *Store) insertInTx(ctx context.Context, db pg.Conn, in *insertion) error {
 	return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertUnique(ctx, tx, in) })
 }

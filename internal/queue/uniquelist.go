@@ -22,11 +22,12 @@ type UniqueList struct {
 
 // UniqueJob is a job that holds a unique key and has not ended.
 type UniqueJob struct {
-	ID          [16]byte
-	Key         string
-	Type        string
-	Queue       string
-	State       string
+	ID    [16]byte
+	Key   string
+	Type  string
+	Queue string
+	State string
+	// It is what the policy says, not when another enqueue will succeed: the period of the new job's policy counts.
 	LockedUntil time.Time // end of the period of its own policy; zero: that has none
 }
 
@@ -38,6 +39,7 @@ type UniquePage struct {
 }
 
 // ListUnique returns a page. It looks at the newest jobs that have a key, up to pg.MaxLooked.
+// Both statements share a snapshot. Reads of large jobs follow outside of it, so such a job may have gone: then it has no period.
 func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -79,6 +81,7 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 }
 
 // uniquePeriod is that of the policy among the attributes that a client has sent; 0: none.
+// The policy is stored only as the client has sent it, among extra. One that is not understood any more counts as none.
 func uniquePeriod(extra jsontext.Value) time.Duration {
 	if extra == nil {
 		return 0

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -15,26 +14,19 @@ import (
 
 // OnWorkflowJobs sets what is called after a commit that ended or revived jobs of workflows, with their roots. It may run
 // transactions; callers of the change are answered after it.
+// If it fails, the rows in ojs.workflow_pending stay, and the follower of package workflow acts on them within seconds.
 func (s *Store) OnWorkflowJobs(f func(ctx context.Context, roots [][16]byte)) { s.onWorkflowJobs = f }
 
 // advance lets the workflows of ended jobs follow.
+// It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
 func (s *Store) advance(ctx context.Context, roots [][16]byte) {
 	if len(roots) > 0 {
 		s.onWorkflowJobs(ctx, roots)
 	}
 }
 
-// workflowsOf collects the roots of the workflows of changed jobs; nil for most statements.
-func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]byte) {
-	for i := range rows {
-		if id := root(&rows[i]); id.Valid && !slices.Contains(roots, id.Bytes) {
-			roots = append(roots, id.Bytes)
-		}
-	}
-	return roots
-}
-
 // endedWorkflows are the roots of those of the jobs that have ended.
+// A job that is retried does not move its workflow.
 func endedWorkflows(jobs []*job.Record) [][16]byte {
 	return workflowsOf(jobs, func(j **job.Record) (root pgtype.UUID) {
 		if *j != nil && ojs.JobState((*j).State).Terminal() {

@@ -11,7 +11,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Create creates a queue; one that exists is a conflict.
+// Create creates a queue; one that exists is a conflict. It is one statement, so of two calls at once one creates the queue
+// and the other gets the conflict. It goes on if the client hangs up, so that this node hears of its own change.
 func (s *Store) Create(ctx context.Context, name string, change queueconfig.Change) (*Detail, error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx))
 	defer cancel()
@@ -20,6 +21,7 @@ func (s *Store) Create(ctx context.Context, name string, change queueconfig.Chan
 		return nil, wire
 	}
 	if config != nil {
+		// Only a configuration takes room in the memory of nodes.
 		if err := s.roomFor(ctx, name); err != nil {
 			return nil, pg.ClientError(err)
 		}
@@ -36,7 +38,9 @@ func (s *Store) Create(ctx context.Context, name string, change queueconfig.Chan
 }
 
 // Configure changes the configuration of a queue, or of queueconfig.Default, and creates the queue if there is none. A change that sets
-// nothing anew writes nothing.
+// nothing anew writes nothing. It merges (docs/reference/queues.md, Configuration), so a repetition changes nothing and
+// writes no event. The row is locked between the read and the write: two changes of different fields both hold. Jobs and
+// fetches do not wait for that lock.
 func (s *Store) Configure(ctx context.Context, name string, change queueconfig.Change) (*Detail, error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx))
 	defer cancel()
@@ -54,6 +58,7 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 			if err != nil {
 				return err
 			}
+			// Each try sets both flags anew.
 			created = len(inserted) > 0
 			row, configured, err = s.configure(ctx, q, name, change)
 			return err
@@ -71,6 +76,7 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 	return newDetail(row), nil
 }
 
+// An unchanged configuration is not written, as every write makes all nodes read.
 func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, change queueconfig.Change) (row dbsqlc.Queue, configured bool, err error) {
 	rows, err := q.QueueLock(ctx, name)
 	if err != nil {
@@ -83,6 +89,7 @@ func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, c
 	if wire != nil {
 		return row, false, wire
 	}
+	// encode gives equal configurations equal bytes.
 	if string(config) == string(rows[0].Config) {
 		return rows[0], false, nil
 	}

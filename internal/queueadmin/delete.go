@@ -23,20 +23,23 @@ const (
 	Move    = "move"
 )
 
-// Deletion is a request to delete a queue.
+// Deletion is a request to delete a queue. Callers have checked Strategy, and that Target is another queue: Move to the
+// queue itself would not end.
 type Deletion struct {
 	Queue    string
 	Strategy string // Reject, Discard or Move
 	Target   string // of Move
 }
 
-// Deleted is what has become of a deletion.
+// Deleted is what has become of a deletion. Affected counts what this call has done. Draining true means that the row is
+// still there and the Finisher deletes it later.
 type Deleted struct {
 	Affected int64 // jobs that were discarded or moved
 	Draining bool  // active jobs have to end first
 }
 
-// deletion is the stored part of a Deletion.
+// deletion is the stored part of a Deletion. It is kept in the row of the queue, so that any node can go on. Began is the
+// time of the database; Previous is what Reject restores.
 type deletion struct {
 	Strategy string    `json:"strategy"`
 	Target   string    `json:"target_queue,omitempty"`
@@ -45,7 +48,10 @@ type deletion struct {
 }
 
 // Delete deletes a queue (docs/reference/queues.md, Deletion). It refuses new jobs first, because a job that came in between would be in
-// a queue that does not exist. What a node that stops leaves behind, the Finisher of any node finishes.
+// a queue that does not exist. What a node that stops leaves behind, the Finisher of any node finishes. The order is:
+// begin, which makes all nodes refuse new jobs; settle, which waits until they do; finish, which empties the queue and
+// deletes the row. After an error behind begin the deletion goes on without the caller, unless Resume takes it back. A
+// second call meanwhile is a conflict.
 func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 	ctx = context.WithoutCancel(ctx) // a client that hangs up must not leave half of it to the finisher
 	if err := s.checkDeletion(ctx, d); err != nil {
@@ -54,7 +60,9 @@ func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 	if err := s.beginDeletion(ctx, d); err != nil {
 		return Deleted{}, pg.WriteError(err)
 	}
+	// This node refuses new jobs from here on.
 	s.committed(ctx, d.Queue)
+	// The deletion stays begun; a Finisher goes on after begunFor.
 	if err := s.settle(ctx); err != nil {
 		return Deleted{}, pg.PartlyError(err)
 	}
@@ -62,7 +70,8 @@ func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 	return done, pg.PartlyError(err)
 }
 
-// checkDeletion refuses what can be refused before anything is changed.
+// checkDeletion refuses what can be refused before anything is changed. It looks without a lock, to spare clients the wait;
+// tryDelete decides.
 func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 	if _, err := s.Get(ctx, d.Queue); err != nil {
 		return err
@@ -72,10 +81,12 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 		if err != nil {
 			return err
 		}
+		// From the cache: a target that drains a moment later gets the jobs all the same.
 		if q := found[d.Target]; q != nil && q.Draining() {
 			return ojs.ErrQueuePaused(d.Target).With("status", queueconfig.Draining)
 		}
 	}
+	// A queue that is being deleted has a status of its own and takes room in the memory of nodes.
 	if d.Strategy != Reject {
 		return s.roomFor(ctx, d.Queue)
 	}
@@ -86,11 +97,13 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 	return err
 }
 
+// The counts are those of the moment of the refusal.
 func errNotEmpty(name string, c counts) error {
 	return ojs.ErrQueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
 		map[string]any{"waiting": c.waiting, "active": c.active})
 }
 
+// The target is created before, in the same transaction, so that it exists when the first job moves.
 func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -102,12 +115,14 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 					return err
 				}
 			}
+			// The status that Reject restores is read under the lock.
 			rows, err := q.QueueLock(ctx, d.Queue)
 			switch {
 			case err != nil:
 				return err
 			case len(rows) == 0:
 				return notFound(d.Queue)
+			// A second deletion could have another strategy, and both would run.
 			case rows[0].Deletion != nil:
 				return ojs.ErrQueueState(d.Queue, "queue "+d.Queue+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
 			}
@@ -124,7 +139,9 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 	})
 }
 
-// finish discards or moves what waits in a queue that takes no new jobs, and deletes its row if it is empty then.
+// finish discards or moves what waits in a queue that takes no new jobs, and deletes its row if it is empty then. It may
+// run on several nodes at once: a job is discarded or moved by one of them, and one of them deletes the row. It loops while
+// it makes progress, because a retry may put a job back into the queue meanwhile.
 func (s *Store) finish(ctx context.Context, name string) (done Deleted, err error) {
 	for {
 		d, found, err := s.deletionOf(ctx, name)
@@ -136,6 +153,7 @@ func (s *Store) finish(ctx context.Context, name string) (done Deleted, err erro
 		if err != nil {
 			return done, err
 		}
+		// It is tried after each round, as a round may have left nothing.
 		deleted, left, err := s.tryDelete(ctx, name, d)
 		if err != nil || deleted {
 			return done, err
@@ -147,7 +165,8 @@ func (s *Store) finish(ctx context.Context, name string) (done Deleted, err erro
 	}
 }
 
-// deletionOf reads the deletion that was begun; not found: the queue is gone, or the deletion was taken back.
+// deletionOf reads the deletion that was begun; not found: the queue is gone, or the deletion was taken back. The lock ends
+// with the statement; what was read may be taken back right after. tryDelete looks again under its own lock.
 func (s *Store) deletionOf(ctx context.Context, name string) (d deletion, found bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -158,11 +177,13 @@ func (s *Store) deletionOf(ctx context.Context, name string) (d deletion, found 
 	return d, true, json.Unmarshal(rows[0].Deletion, &d)
 }
 
-// empty discards or moves the waiting jobs.
+// empty discards or moves the waiting jobs. Each portion is a transaction of package queue and stays after an error. Jobs
+// that others have locked are left; the Finisher comes back for them.
 func (s *Store) empty(ctx context.Context, name string, d deletion) (n int64, err error) {
 	if d.Strategy == Reject {
 		return 0, nil
 	}
+	// Both skip jobs that are no longer waiting, and return how many they have changed.
 	apply := func(ids [][16]byte) (int, error) { return s.jobs.DiscardWaiting(ctx, ids, job.QueueDeleted) }
 	if d.Strategy == Move {
 		apply = func(ids [][16]byte) (int, error) { return s.jobs.MoveWaiting(ctx, ids, name, d.Target) }
@@ -178,7 +199,8 @@ func (s *Store) empty(ctx context.Context, name string, d deletion) (n int64, er
 	return n + more, err
 }
 
-// emptyReady takes the jobs that a fetch would find.
+// emptyReady takes the jobs that a fetch would find. It stops when a portion changes nothing, as the same jobs would come
+// again.
 func (s *Store) emptyReady(ctx context.Context, name string, apply func(ids [][16]byte) (int, error)) (n int64, err error) {
 	for {
 		bounded, cancel := s.db.Bounded(ctx)
@@ -194,7 +216,9 @@ func (s *Store) emptyReady(ctx context.Context, name string, apply func(ids [][1
 	}
 }
 
-// emptyWaiting takes all others, which no index finds by their queue: it walks over the jobs of all queues, in small statements.
+// emptyWaiting takes all others, which no index finds by their queue: it walks over the jobs of all queues, in small
+// statements. It runs only if the counts tell that such jobs exist. An index on the queue of all jobs would cost every
+// state change more than a rare deletion saves.
 func (s *Store) emptyWaiting(ctx context.Context, name string, apply func(ids [][16]byte) (int, error)) (n int64, err error) {
 	var after [16]byte
 	for {
@@ -216,11 +240,14 @@ func (s *Store) emptyWaiting(ctx context.Context, name string, apply func(ids []
 				return n, err
 			}
 		}
+		// Also behind jobs that could not be changed, so the walk ends.
 		after = rows[len(rows)-1].ID
 	}
 }
 
-// tryDelete deletes the row if no unfinished job is left. One that was to be deleted only if empty, and is not, becomes what it was.
+// tryDelete deletes the row if no unfinished job is left. One that was to be deleted only if empty, and is not, becomes
+// what it was. The counts are read under the lock of the row and after settle, so no job can come in unseen. The counts
+// include events that are not published.
 func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted bool, left counts, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -230,6 +257,7 @@ func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted
 			if _, err = q.QueueLock(bounded, name); err != nil {
 				return err
 			}
+			// A statement of its own behind the lock: its snapshot includes what the last holder has done.
 			if left, err = countsOf(bounded, q, name); err != nil {
 				return err
 			}
@@ -240,6 +268,7 @@ func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted
 				return err
 			case d.Strategy == Reject:
 				return q.QueueTakeBackDeletion(bounded, d.Previous, name)
+			// Active jobs alone are left: workers may fetch their retries no more, but acks and nacks go on.
 			case left.waiting == 0:
 				return q.QueueDrainDeleted(bounded, name)
 			}

@@ -12,10 +12,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// purgeFor bounds one purge; the answer tells that there is more.
+// purgeFor bounds one purge; the answer tells that there is more. It stays below the usual timeouts of clients and proxies,
+// so that they get the answer.
 const purgeFor = 20 * time.Second
 
-// Purge says which jobs of a queue are removed.
+// Purge says which jobs of a queue are removed. States are valid, and active is not among them: callers have checked both.
 type Purge struct {
 	Queue  string
 	States []ojs.JobState // any but active; waiting jobs are cancelled before
@@ -25,12 +26,16 @@ type Purge struct {
 }
 
 // Purge removes jobs of a queue, and reports how many, and whether it stopped before the end because there are so many.
+// Portions that were committed stay; after an error or a hang-up the rest is left, and another call goes on. deleted is
+// right in each case. It may run twice at once: a job is counted by the one that has removed it. Jobs that are enqueued
+// meanwhile are reached if their id comes later.
 func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, err error) {
 	if err := job.ResolveAges(ctx, s.db.Now, &p.OlderThan); err != nil {
 		return 0, false, pg.ClientError(err)
 	}
 	var after [16]byte
 	for end := time.Now().Add(purgeFor); ; {
+		// The list takes no locks; the statements of the change check the states again.
 		rows, err := s.purgeable(ctx, p, after)
 		if err != nil || len(rows) == 0 {
 			return deleted, false, pg.PartlyError(err)
@@ -40,13 +45,15 @@ func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, e
 			return deleted, true, pg.PartlyError(err)
 		}
 		after = rows[len(rows)-1].ID
+		// Tested after a portion, so each call makes progress.
 		if time.Now().After(end) || ctx.Err() != nil {
 			return deleted, true, nil //nolint:nilerr // the caller has gone, or goes on with another call
 		}
 	}
 }
 
-// purgeable reads the next jobs behind an id, and the last one that was looked at.
+// purgeable reads the next jobs behind an id, and the last one that was looked at. A row that does not match is returned as
+// the place to go on from.
 func (s *Store) purgeable(ctx context.Context, p Purge, after [16]byte) ([]dbsqlc.JobListForPurgeRow, error) {
 	ctx, cancel, err := s.db.Reading(ctx)
 	if err != nil {
@@ -63,6 +70,8 @@ func (s *Store) purgeable(ctx context.Context, p Purge, after [16]byte) ([]dbsql
 	return s.db.Q.JobListForPurge(ctx, params)
 }
 
+// Waiting jobs are cancelled and deleted in one transaction, so no reader sees them as cancelled first. A job that a worker
+// has fetched since it was listed is not in the states any more and stays.
 func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForPurgeRow) (n int64, err error) {
 	var waiting, finished [][16]byte
 	terminal := queue.Eligible(job.BulkDelete)
@@ -76,12 +85,14 @@ func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForPurg
 		}
 	}
 	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
+		// The transaction may be tried again.
 		n = 0
 		if len(waiting) > 0 {
 			res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkCancel, IDs: waiting, States: queue.Eligible(job.BulkCancel), Cancel: queue.Cancel{By: p.By}})
 			if err != nil {
 				return err
 			}
+			// Only jobs that this transaction has cancelled are deleted with it.
 			for id := range res.Changed {
 				finished = append(finished, id)
 			}

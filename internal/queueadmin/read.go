@@ -16,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueconfig"
 )
 
-// Detail is a queue as it is stored.
+// Detail is a queue as it is stored. Config is the stored object, which Own and Config show in the form for clients.
 type Detail struct {
 	Name                 string
 	Status               string
@@ -26,6 +26,7 @@ type Detail struct {
 	Deleting             bool
 }
 
+// A zero time stands for NULL.
 func newDetail(r dbsqlc.Queue) *Detail {
 	return &Detail{
 		Name: r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, Config: r.Config, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
@@ -33,7 +34,7 @@ func newDetail(r dbsqlc.Queue) *Detail {
 	}
 }
 
-// Get reads a queue.
+// Get reads a queue. It reads the row and not the cache, so it shows a change at once.
 func (s *Store) Get(ctx context.Context, name string) (*Detail, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -47,7 +48,8 @@ func (s *Store) Get(ctx context.Context, name string) (*Detail, error) {
 	return newDetail(row), nil
 }
 
-// Figures are the counts of a queue, and what happened in it since midnight.
+// Figures are the counts of a queue, and what happened in it since midnight. The day begins at midnight UTC. The counts of
+// today lag behind by the time of a publication, those of Stats do not.
 type Figures struct {
 	queue.Stats
 	CompletedToday, FailedToday int64
@@ -55,6 +57,7 @@ type Figures struct {
 
 // Figures reads the figures of a queue.
 func (s *Store) Figures(ctx context.Context, name string) (Figures, error) {
+	// An unknown queue has zeros; callers ask Get before.
 	stats, err := s.jobs.QueueStats(ctx, name)
 	if err != nil {
 		return Figures{}, err
@@ -65,7 +68,7 @@ func (s *Store) Figures(ctx context.Context, name string) (Figures, error) {
 	return Figures{stats, today.Completed, today.Failed}, pg.ClientError(err)
 }
 
-// maxTotal bounds the number of queues that is counted.
+// maxTotal bounds the number of queues that is counted. docs/reference/queues.md, Endpoints.
 const maxTotal = 10_000
 
 // List is a page of queues by name.
@@ -75,7 +78,8 @@ type List struct {
 	More   bool
 }
 
-// List reads the queues behind a name.
+// List reads the queues behind a name. The statement returns at least one row, for the total. Default is left out: it is no
+// queue.
 func (s *Store) List(ctx context.Context, after string, offset, limit int) (List, error) {
 	ctx, cancel, err := s.db.Reading(ctx)
 	if err != nil {
@@ -90,13 +94,14 @@ func (s *Store) List(ctx context.Context, after string, offset, limit int) (List
 	if list.More {
 		list.Queues = rows[:limit]
 	}
+	// The row of an empty page.
 	if rows[0].Name == "" {
 		list.Queues = nil
 	}
 	return list, nil
 }
 
-// Config is the configuration of a queue as answers show it.
+// Config is the configuration of a queue as answers show it. A field that this release cannot read is left out and logged.
 func (s *Store) Config(ctx context.Context, own []byte) ([]byte, error) {
 	view, err := s.queues.View(ctx)
 	if err != nil {
@@ -113,6 +118,7 @@ func (s *Store) Config(ctx context.Context, own []byte) ([]byte, error) {
 // Own is the configuration that was set for the queue, without what it inherits.
 func (d *Detail) Own() []byte { return queueconfig.Show(d.Config, "", "", "") }
 
+// Whole days are shown as such, because operators set them so.
 func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

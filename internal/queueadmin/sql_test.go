@@ -37,6 +37,31 @@ func TestSQLEnqueueInherits(t *testing.T) {
 	require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.events WHERE queue = 'other' AND type = 'job.enqueued'`))
 }
 
+// The job says in one form whether it becomes a dead letter, however the configuration says it.
+func TestSQLEnqueueInheritsExhaustion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i, c := range []struct{ config, options, want string }{
+		{`{"on_exhaustion":"dead_letter"}`, `{}`, "true"},
+		{`{"onExhaustion":"dead_letter"}`, `{}`, "true"},
+		{`{"onExhaustion":"dead\u005fletter","backoff":"linear"}`, `{"retry":{"jitter":false}}`, "true"},
+		{`{"onExhaustion":"dead_letter","on_exhaustion":"discard"}`, `{}`, "false"},
+		{`{"onExhaustion":"dead_letter"}`, `{"retry":{"on_exhaustion":"discard"}}`, "false"},
+		{`{"onExhaustion":"dead_letter"}`, `{"retry":{"on_exhaustion":null,"jitter":false}}`, "true"},
+		{`{"max_attempts":2}`, `{}`, "false"},
+	} {
+		queue := fmt.Sprint("q", i)
+		b.configure(queue, `{"default_retry":`+c.config+`}`)
+		var id, text string
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '[]', $1, $2::text::json)::text`, queue, c.options).Scan(&id))
+		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(retry, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
+		text = b.One(`SELECT COALESCE(retry::text, '{}') FROM ojs.jobs WHERE id = $1`, id)
+		policy, err := retry.Decode([]byte(text))
+		require.NoError(t, err)
+		require.Equal(t, c.want, fmt.Sprint(policy.OnExhaustion == retry.ExhaustDeadLetter), text)
+	}
+}
+
 func TestSQLSettingMS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

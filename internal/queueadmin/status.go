@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Status is a queue after its status was set.
+// Status is a queue after its status was set. Remaining is 0 but for Drain.
 type Status struct {
 	Name      string
 	Status    string
@@ -23,19 +23,23 @@ type Status struct {
 	Remaining int64     // jobs that a draining queue still has
 }
 
-// Pause stops fetches from a queue; jobs that run go on, and new ones are taken. The statement of a fetch reads the row, so it holds at once on
-// every node (docs/reference/queues.md, Status).
+// Pause stops fetches from a queue; jobs that run go on, and new ones are taken. The statement of a fetch reads the row, so
+// it holds at once on every node (docs/reference/queues.md, Status). A queue that drains becomes a paused one, and a
+// deletion of it that was begun is taken back; that of a queue which is paused already goes on. A repetition changes
+// nothing.
 func (s *Store) Pause(ctx context.Context, name, by string) (Status, error) {
 	return s.setStatus(ctx, name, queueconfig.Paused, by)
 }
 
-// Resume makes a queue active, whatever it was. A deletion that was begun is taken back.
+// Resume makes a queue active, whatever it was. A deletion that was begun is taken back. If the deletion has ended before,
+// the queue is created anew. Parked fetches are woken on this node by committed, on others by the notification.
 func (s *Store) Resume(ctx context.Context, name, by string) (Status, error) {
 	return s.setStatus(ctx, name, queueconfig.Active, by)
 }
 
 // Drain refuses new jobs, while those that the queue has can be fetched. It returns when no node takes jobs any more, which are
-// answered by other nodes for as long as they do not know of the change.
+// answered by other nodes for as long as they do not know of the change. The status is committed before the wait: an error
+// after that says that a part was done, and a repetition waits again.
 func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
 	status, err := s.setStatus(ctx, name, queueconfig.Draining, by)
 	if err != nil {
@@ -49,14 +53,18 @@ func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
 	return status, err
 }
 
+// The statement locks the row, so of two calls at once the later one wins and each event tells a real change.
 func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status, error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // what follows a commit does not depend on who still listens
 	defer cancel()
+	// An active queue takes no room in the memory of nodes.
 	if status != queueconfig.Active {
 		if err := s.roomFor(ctx, name); err != nil {
 			return Status{}, pg.ClientError(err)
 		}
 	}
+	// Another round is needed only if another transaction creates the queue between the look and the insert of the
+	// statement; ctx bounds it.
 	for {
 		rows, err := s.db.Q.QueueSetStatus(ctx, dbsqlc.QueueSetStatusParams{
 			Name: name, Status: status, By: by, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
@@ -66,6 +74,7 @@ func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status,
 		}
 		if len(rows) > 0 {
 			r := rows[0]
+			// Without a change there is no event, and nobody has to be woken.
 			if r.Moved {
 				s.committed(ctx, name, s.statusChanges(ctx, name, r)...)
 			}
@@ -74,7 +83,8 @@ func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status,
 	}
 }
 
-// statusChanges are the events that QueueSetStatus has written.
+// statusChanges are the events that QueueSetStatus has written. It repeats the conditions of the statement; both must be
+// changed together.
 func (s *Store) statusChanges(ctx context.Context, name string, r dbsqlc.QueueSetStatusRow) (changes []eventlog.Change) {
 	if r.Previous == "" {
 		changes = s.changed(ctx, ojs.EventQueueCreated, "queue created", name)
@@ -97,16 +107,20 @@ func (s *Store) statusChanges(ctx context.Context, name string, r dbsqlc.QueueSe
 
 // settle waits until a change that has been committed holds on every node, and until the inserts have ended that began before. So no job
 // slips in afterwards, and queues without settings need no check in the statement of the insert. A transaction that an application
-// keeps open cannot be waited for longer than fenceWait.
+// keeps open cannot be waited for longer than fenceWait. The sleep lets every node read the change. The fence then waits
+// for the transactions that began before that, by their ids: an insert among them could have read the old status. A check
+// in the statement of every insert would cost all queues for the sake of a rare call.
 func (s *Store) settle(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	serviceutil.CancellableSleep(ctx, s.settled)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// Taken after the sleep: inserts of nodes that did not know of the change began before it.
 	fence, err := s.db.Q.QueueFence(ctx)
 	if err != nil {
 		return err
 	}
+	// It compares with the first fence: transactions that begin later know of the change.
 	for end := time.Now().Add(fenceWait); fence.Ended < fence.Upper && time.Now().Before(end); {
 		serviceutil.CancellableSleep(ctx, 20*time.Millisecond)
 		now, err := s.db.Q.QueueFence(ctx)
@@ -118,16 +132,17 @@ func (s *Store) settle(ctx context.Context) error {
 	return nil
 }
 
-// counts are the unfinished jobs of a queue.
+// counts are the unfinished jobs of a queue. waiting includes available.
 type counts struct{ available, waiting, active int64 }
 
-// counts are exact at the time of the read.
+// counts are exact at the time of the read. They include events that are committed but not published.
 func (s *Store) counts(ctx context.Context, name string) (counts, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return countsOf(ctx, s.db.Q, name)
 }
 
+// q may be that of a transaction; the counts are then those of its statement.
 func countsOf(ctx context.Context, q *dbsqlc.Queries, name string) (c counts, err error) {
 	rows, err := q.QueueCountListByQueue(ctx, name)
 	for _, r := range rows {

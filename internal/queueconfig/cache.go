@@ -3,24 +3,19 @@ package queueconfig
 import (
 	"context"
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
+
+	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 const (
-	// Settled is how long after its commit a change holds on every node.
-	Settled = time.Second
-
-	// lookAfter is the age of the latest look at which the watcher looks again, without a request waiting for it.
-	lookAfter = Settled / 2
-
 	// maxQueues bounds what a node holds. MaxConfigured is checked by who changes a queue, so only SQL can exceed it.
+	// Queues behind it, by name, count as plain.
 	maxQueues = 10 * MaxConfigured
 
 	// MaxConfigured is how many queues may have a configuration or another status than active.
@@ -28,51 +23,49 @@ const (
 )
 
 // Cache is what a node knows of the configuration of queues. It holds the queues with a configuration, or with another status than
-// active, and Default; a look-up of any other queue is a miss in a map. It is read again when a notification tells of a change
-// (Changed), and every second by a look at one row, but only while there are requests. Use NewCache.
+// active, and Default; a look-up of any other queue is a miss in a map. Use NewCache, and run its NewFollower. The age of
+// what it knows, and who waits for a read, are the matter of follow.Value: a change holds on every node within
+// follow.Settled (docs/reference/queues.md, Configuration).
 type Cache struct {
-	db     *pg.DB
+	*follow.Value[View]
+
 	logger *slog.Logger
-
-	view   atomic.Pointer[View]
-	looked atomic.Int64 // since began, when the latest look began
-	began  time.Time
-	mu     sync.Mutex // one look at a time
-
-	kick      chan struct{}
-	stale     atomic.Bool
-	listening func() bool
-	onRead    func(name string)
 }
 
 // NewCache returns a cache that has read nothing yet.
 func NewCache(db *pg.DB, logger *slog.Logger) *Cache {
-	return &Cache{db: db, logger: logger, began: time.Now(), kick: make(chan struct{}, 1), listening: func() bool { return false }, onRead: func(string) {}}
+	c := &Cache{logger: logger}
+	c.Value = follow.New(db, c.read)
+	return c
 }
 
-// OnRead sets what is called for each queue of which a look has read something new, before any look follows; "": for all, because Default
-// has changed. What waits because of the old settings goes on then: a notification comes too early for it. It must not block.
-func (c *Cache) OnRead(f func(name string)) { c.onRead = f }
+// NewFollower returns the service that reads the cache again.
+func NewFollower(archetype *baseservice.Archetype, c *Cache) *follow.Follower[View] {
+	return follow.NewFollower(archetype, c.Value, "configurations of queues")
+}
 
-// OnListening sets how the cache learns whether notifications arrive: then no request waits for a look. Without it, a request
-// looks itself if nobody has looked for Settled.
-func (c *Cache) OnListening(f func() bool) { c.listening = f }
+// OnRead sets what is called for each queue of which something new was read; "": for all, because Default has changed. See
+// follow.Value. f runs in the goroutine of the read, so it must neither block nor read the cache anew.
+func (c *Cache) OnRead(f func(name string)) {
+	c.Value.OnRead(func(before, now *View) {
+		for _, name := range now.changedSince(before) {
+			f(name)
+		}
+	})
+}
 
-// View is what is known now; it is never older than Settled.
+// View is follow.Value.View, with an error for clients. After an error nothing may be assumed about a queue: callers refuse
+// the request rather than ignore a setting.
 func (c *Cache) View(ctx context.Context) (*View, error) {
-	view, age := c.view.Load(), time.Since(c.began)-time.Duration(c.looked.Load())
-	switch {
-	case view == nil || age > Settled && !c.listening():
-		return c.look(ctx, c.db.Q, Settled)
-	case age > lookAfter:
-		c.wake()
-	}
-	return view, nil
+	view, err := c.Value.View(ctx)
+	return view, pg.ClientError(err)
 }
 
-// Get gives those of the queues for which something is configured, or which are not active. nil: none of them.
+// Get gives those of the queues for which something is configured, or which are not active. nil: none of them. A plain
+// server costs an atomic load and a test.
 func (c *Cache) Get(ctx context.Context, names ...string) (found map[string]*Queue, err error) {
 	view, err := c.View(ctx)
+	// The names need not be looked up one by one on a plain server.
 	if err != nil || view.Plain() {
 		return nil, err
 	}
@@ -87,99 +80,60 @@ func (c *Cache) Get(ctx context.Context, names ...string) (found map[string]*Que
 	return found, nil
 }
 
-// InTx is what was read last, for callers in a transaction: a look would need a second connection, and all could be in transactions that
-// wait for one. What was never read is read on the connection of q.
+// InTx is follow.Value.InTx, with an error for clients. Callers in a transaction must use it: a read on another connection
+// could wait for one that a transaction has.
 func (c *Cache) InTx(ctx context.Context, q *dbsqlc.Queries) (*View, error) {
-	if view := c.view.Load(); view != nil {
-		return view, nil
-	}
-	return c.look(ctx, q, Settled)
+	view, err := c.Value.InTx(ctx, q)
+	return view, pg.ClientError(err)
 }
 
-// Latest is what was read last; nil: nothing yet.
-func (c *Cache) Latest() *View { return c.view.Load() }
-
-// Known is the queue as it was known last, for callers that cannot wait; nil: nothing is known to be configured for it.
+// Known is the queue as it was known last, for callers that cannot wait; nil: nothing is known to be configured for it. It
+// may be stale, so it serves for hints and defaults, not for refusals.
 func (c *Cache) Known(name string) *Queue {
-	if view := c.view.Load(); view != nil && !view.Plain() {
+	if view := c.Latest(); view != nil && !view.Plain() {
 		return view.Queue(name)
 	}
 	return nil
 }
 
 // Retry is the policy that jobs of the queue inherit; see Config.Retry. It is job.Limits.QueueRetry. It never reads the database: jobs are
-// decoded in transactions, too, where a look would need a second connection. The Watcher reads in time.
+// decoded in transactions, too, where a read would need a second connection. The follower reads in time. A job may thus
+// inherit a policy that was replaced up to a second ago.
 func (c *Cache) Retry(name string) (retry.Policy, bool) {
-	if time.Since(c.began)-time.Duration(c.looked.Load()) > lookAfter {
-		c.wake()
-	}
+	c.Poll()
 	if q := c.Known(name); q != nil {
 		return q.Config.Retry()
 	}
 	return retry.Policy{}, false
 }
 
-// Changed is called when a queue may have changed, and after a reset. It does not block.
-func (c *Cache) Changed() {
-	c.stale.Store(true)
-	c.wake()
-}
-
-// Forget drops everything, after a reset of the database.
-func (c *Cache) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.view.Store(nil)
-}
-
-// Refresh reads what has changed, after a commit of this node.
+// Refresh reads what has changed, after a commit of this node. A read that has begun before the call is not enough, as its
+// snapshot may be from before the commit.
 func (c *Cache) Refresh(ctx context.Context) error {
-	_, err := c.look(ctx, c.db.Q, 0)
-	return err
+	_, err := c.Read(ctx)
+	return pg.ClientError(err)
 }
 
-func (c *Cache) wake() {
-	select {
-	case c.kick <- struct{}{}:
-	default:
-	}
-}
-
-// look compares the number of changes with that of the view, and reads the queues if it has moved. A caller that finds a look
-// younger than fresh when its turn has come needs none of its own.
-func (c *Cache) look(ctx context.Context, q *dbsqlc.Queries, fresh time.Duration) (*View, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, view := time.Since(c.began), c.view.Load()
-	if view != nil && fresh > 0 && now-time.Duration(c.looked.Load()) < fresh {
-		return view, nil
-	}
-	ctx, cancel := c.db.Bounded(ctx)
-	defer cancel()
-	if view != nil {
+// read compares the number of changes with that of the view, and reads the queues if it has moved. The number comes from
+// one row, so a read costs little while nothing changes. The result is known itself then, by which follow.Value tells that
+// there is nothing new.
+func (c *Cache) read(ctx context.Context, q *dbsqlc.Queries, known *View) (*View, error) {
+	if known != nil {
 		version, err := q.QueueConfigVersion(ctx)
-		if err != nil {
-			return nil, pg.ClientError(err)
-		}
-		if version == view.version {
-			c.looked.Store(int64(now))
-			return view, nil
+		if err != nil || version == known.version {
+			return known, err
 		}
 	}
+	// The number is read with the rows, so a change between the two statements is not missed.
 	rows, err := q.QueueConfigList(ctx, maxQueues)
 	if err != nil {
-		return nil, pg.ClientError(err)
+		return nil, err
 	}
-	next := c.newView(ctx, view, rows)
-	c.view.Store(next)
-	c.looked.Store(int64(now))
-	for _, name := range next.changedSince(view) {
-		c.onRead(name)
-	}
-	return next, nil
+	return c.newView(ctx, known, rows), nil
 }
 
-// newView decodes the rows, but for queues that are as they were.
+// newView decodes the rows, but for queues that are as they were. A queue that is as it was keeps its *Queue, by which
+// changedSince tells changes. If the configuration of Default has changed, all are decoded anew.
 func (c *Cache) newView(ctx context.Context, old *View, rows []dbsqlc.QueueConfigListRow) *View {
 	if old == nil {
 		old = &View{}
@@ -187,6 +141,7 @@ func (c *Cache) newView(ctx context.Context, old *View, rows []dbsqlc.QueueConfi
 	next := &View{version: rows[0].Version, queues: make(map[string]*Queue)}
 	var inherited []byte
 	for i := range rows {
+		// It must be known before the others are decoded over it, wherever it stands among the names.
 		if rows[i].Name == Default {
 			inherited = rows[i].Config
 		}
@@ -210,7 +165,9 @@ func (c *Cache) newView(ctx context.Context, old *View, rows []dbsqlc.QueueConfi
 	return next
 }
 
+// A field that cannot be read must not take the others with it.
 func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inherited []byte) *Queue {
+	// Decoded here once, and not by each request.
 	config, err := Effective(r.Config, inherited)
 	if err != nil {
 		c.logger.ErrorContext(ctx, "configuration of a queue cannot be read; the field holds as if it were not set", slog.String("queue", r.Name), slog.Any("error", err))
@@ -225,6 +182,7 @@ func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inhe
 	return q
 }
 
+// It is read from the own configuration, not from the effective one.
 func ownDiscarded(own []byte) *Duration {
 	if v := read(own)[keepDiscarded]; !rawjson.IsNull(v) {
 		if d, problem := keep(v); problem == "" {

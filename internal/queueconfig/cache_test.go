@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 )
@@ -77,10 +78,9 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, err := b.cache.Get(t.Context(), "a")
 		return err == nil && found["a"] != nil
-	}, queueconfig.Settled+time.Second, 10*time.Millisecond)
+	}, follow.Settled+time.Second, 10*time.Millisecond)
 }
 
-// A node that listens reads in the background, so that no request waits.
 // Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.
 func TestCacheTellsWhatItHasRead(t *testing.T) {
 	t.Parallel()
@@ -103,29 +103,30 @@ func TestCacheTellsWhatItHasRead(t *testing.T) {
 	require.Contains(t, look(), "", "all queues")
 }
 
-func TestWatcherReadsAfterNotification(t *testing.T) {
+// A node that listens reads in the background, so that no request waits.
+func TestFollowerReadsAfterNotification(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.cache.OnListening(func() bool { return true })
 	_, err := b.cache.Get(t.Context(), "a")
 	require.NoError(t, err)
-	watcher := queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache)
-	require.NoError(t, watcher.Start(t.Context()))
-	t.Cleanup(watcher.Stop)
+	follower := queueconfig.NewFollower(riversharedtest.BaseServiceArchetype(t), b.cache)
+	require.NoError(t, follower.Start(t.Context()))
+	t.Cleanup(follower.Stop)
 	b.exec(t, `INSERT INTO ojs.queues (name, status) VALUES ('a', 'draining')`)
 	b.cache.Changed()
 	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 5*time.Second, time.Millisecond)
 }
 
 // A node without notifications learns of changes although nobody asks: jobs are decoded with what is known.
-func TestWatcherReadsWithoutNotification(t *testing.T) {
+func TestFollowerReadsWithoutNotification(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	_, err := b.cache.Get(t.Context(), "a")
 	require.NoError(t, err)
-	watcher := queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache)
-	require.NoError(t, watcher.Start(t.Context()))
-	t.Cleanup(watcher.Stop)
+	follower := queueconfig.NewFollower(riversharedtest.BaseServiceArchetype(t), b.cache)
+	require.NoError(t, follower.Start(t.Context()))
+	t.Cleanup(follower.Stop)
 	b.exec(t, `INSERT INTO ojs.queues (name, status, paused_at) VALUES ('a', 'paused', '2026-01-01Z')`)
 	known := func(at string) func() bool {
 		return func() bool {
@@ -139,10 +140,10 @@ func TestWatcherReadsWithoutNotification(t *testing.T) {
 	require.True(t, known("2026-01-02")())
 }
 
-func TestWatcherStartStopStress(t *testing.T) {
+func TestFollowerStartStopStress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	startstoptest.Stress(t.Context(), t, queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache))
+	startstoptest.Stress(t.Context(), t, queueconfig.NewFollower(riversharedtest.BaseServiceArchetype(t), b.cache))
 }
 
 // What enqueues write must neither move the version nor notify anybody.

@@ -14,13 +14,16 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// MaxBytes bounds the stored configuration of a queue.
+// MaxBytes bounds the stored configuration of a queue. All nodes keep the configuration of up to MaxConfigured queues in
+// memory.
 const MaxBytes = 64 << 10
 
-// values are the fields of a configuration object; nil: absent. In a change, null takes a value away.
+// values are the fields of a configuration object; nil: absent. In a change, null takes a value away. An array and not a
+// map: the stored object then always has the order of the fields, and equal configurations equal bytes.
 type values [fieldCount]jsontext.Value
 
-// Change is what a client wants to be different.
+// Change is what a client wants to be different. It holds copies of the bytes of the request. Its values are valid one by
+// one; that they are valid together needs no check, as no field depends on another.
 type Change struct{ values }
 
 // And adds another change, which wins where both set a field.
@@ -32,7 +35,8 @@ func (c *Change) And(other Change) {
 	}
 }
 
-// Sets reports whether the change gives any field a value.
+// Sets reports whether the change gives any field a value. A change that only takes values away needs no room in the memory
+// of nodes.
 func (c *Change) Sets() bool {
 	for _, v := range c.values {
 		if !rawjson.IsNull(v) {
@@ -43,7 +47,8 @@ func (c *Change) Sets() bool {
 }
 
 // ParseChange reads a configuration object, which rawjson.Check has accepted; where is its JSONPath, such as $ or $.config. Members
-// that are no setting are ignored.
+// that are no setting are ignored. All mistakes are reported at once. It needs no database and changes nothing. The values
+// are read into a Config that is thrown away: each reader checks and stores in one step.
 func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 	var change Change
 	var problems payload.Problems
@@ -73,7 +78,8 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 	return change, nil
 }
 
-// addInPolicy names the member of a policy that was refused. It reports whether there is one.
+// addInPolicy names the member of a policy that was refused. It reports whether there is one. The general sentence is left
+// out then.
 func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) bool {
 	before := len(*ps)
 	switch {
@@ -89,14 +95,17 @@ func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) 
 	return len(*ps) > before
 }
 
-// storable reports whether SQL functions can read the value, too.
+// storable reports whether SQL functions can read the value, too. Functions in SQL read the stored object (ojs.enqueue),
+// and PostgreSQL has no U+0000 in text.
 func storable(v jsontext.Value) bool {
 	return !bytes.Contains(v, []byte(`\u0000`)) && v.IsValid(jsontext.AllowDuplicateNames(true)) && rawjson.Depth(v) <= maxLevels
 }
 
-// collect sorts the members into fields. The name of a field wins over an alias of it.
+// collect sorts the members into fields. The name of a field wins over an alias of it. Hence two passes over the members:
+// aliases first, names second.
 func (vs *values) collect(object jsontext.Value, problems *payload.Problems, where string) {
 	for literal, value := range rawjson.Members(object) {
+		// Aliases stand at the top level only.
 		if f, ok := aliases[string(rawjson.Name(literal))]; ok {
 			vs[f] = value
 		}
@@ -104,7 +113,9 @@ func (vs *values) collect(object jsontext.Value, problems *payload.Problems, whe
 	for literal, value := range rawjson.Members(object) {
 		name := string(rawjson.Name(literal))
 		switch name {
+		// The members of the object are fields of their own, so a change may send some of them.
 		case "backpressure":
+			// The fields of a group are neighbours in the order of field.
 			vs.collectGroup(maxDepth, warningThreshold, value, problems, where)
 		case "retention":
 			if value[0] == '"' { // one for all three
@@ -145,7 +156,8 @@ func (vs *values) collectGroup(first, last field, object jsontext.Value, problem
 	}
 }
 
-// Apply gives the stored configuration after the change; nil if nothing is left of it.
+// Apply gives the stored configuration after the change; nil if nothing is left of it. stored is not changed. The caller
+// holds the lock of the row from the read of stored to the write of the result.
 func (c *Change) Apply(stored []byte) ([]byte, *ojs.Error) {
 	merged := overlay(stored, c.values)
 	if len(merged) > MaxBytes {
@@ -154,7 +166,8 @@ func (c *Change) Apply(stored []byte) ([]byte, *ojs.Error) {
 	return merged, nil
 }
 
-// overlay gives the object with the values over those of an object that is stored, or nil.
+// overlay gives the object with the values over those of an object that is stored, or nil. A null among the values takes
+// the field away, as encode leaves it out.
 func overlay(stored []byte, over values) []byte {
 	vs := read(stored)
 	for f, v := range over {
@@ -166,7 +179,7 @@ func overlay(stored []byte, over values) []byte {
 }
 
 // Show gives a stored configuration as answers have it: with the aliases that clients know, and with the retention that holds where it
-// sets none ("": for ever, which is not shown).
+// sets none ("": for ever, which is not shown). Aliases stand at the end, beside the names.
 func Show(stored []byte, completed, discarded, cancelled string) []byte {
 	vs := read(stored)
 	for f, text := range map[field]string{keepCompleted: completed, keepDiscarded: discarded, keepCancelled: cancelled} {
@@ -187,7 +200,8 @@ func Show(stored []byte, completed, discarded, cancelled string) []byte {
 	return append(b, '}')
 }
 
-// read gives the fields of a stored object; what is no object has none.
+// read gives the fields of a stored object; what is no object has none. Mistakes are ignored: what is stored was checked,
+// perhaps by another release.
 func read(stored []byte) (vs values) {
 	if object, invalid := rawjson.Check(stored); invalid == nil {
 		vs.collect(object, new(payload.Problems), "$")
@@ -195,7 +209,8 @@ func read(stored []byte) (vs values) {
 	return vs
 }
 
-// encode gives the object of the fields, nil if there are none.
+// encode gives the object of the fields, nil if there are none. Fields of a group follow each other in specs, so one pass
+// opens and closes each group once.
 func (vs *values) encode() []byte {
 	b, group := []byte{'{'}, ""
 	end := func() {
@@ -224,7 +239,7 @@ func (vs *values) encode() []byte {
 }
 
 // Decode reads a stored configuration; nil has no field set. A field that this release cannot read is left out of the result, and
-// named by the error.
+// named by the error. The error names one of the fields; the result is right for all others.
 func Decode(stored []byte) (Config, error) {
 	config := Config{raw: stored}
 	if stored == nil {
@@ -245,7 +260,8 @@ func Decode(stored []byte) (Config, error) {
 	return config, err
 }
 
-// Effective is the configuration of a queue by its own stored values over those of Default.
+// Effective is the configuration of a queue by its own stored values over those of Default. Objects such as backpressure
+// are merged by their members, policies are replaced as a whole.
 func Effective(own, inherited []byte) (Config, error) {
 	if own == nil || inherited == nil {
 		if own == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// field is a setting of a queue.
+// field is a setting of a queue. The order is that of the stored object. It may be changed: what is stored is read by name.
 type field int
 
 const (
@@ -38,7 +38,8 @@ const (
 	fieldCount
 )
 
-// spec is the place of a field in the stored object, and how its value is read.
+// spec is the place of a field in the stored object, and how its value is read. read sets the field in c and returns "", or
+// what it expected, for the message of a refusal. It gets no null.
 type spec struct {
 	group, name string
 	read        func(c *Config, v jsontext.Value) (expected string)
@@ -66,12 +67,13 @@ var specs = [fieldCount]spec{
 	fairness:          {"", "fairness", readFairness},
 }
 
-// aliases are other names of fields, at the top level.
+// aliases are other names of fields, at the top level. Clients of other servers send them; answers show them, too
+// (docs/reference/queues.md, Configuration).
 var aliases = map[string]field{
 	"max_size": maxDepth, "max_size_bytes": maxSizeBytes, "overflow_policy": strategy, "dead_letter_ttl": keepDiscarded,
 }
 
-// path is the field as clients know it.
+// path is the field as clients know it. It stands in errors, so that a client finds the member that is meant.
 func (f field) path() string {
 	if specs[f].group == "" {
 		return specs[f].name
@@ -80,6 +82,7 @@ func (f field) path() string {
 }
 
 const (
+	// maxPatterns and maxTextLen bound what each enqueue compares; maxWeights is a cost of each turn.
 	maxCount    = 1_000_000_000
 	maxPatterns = 1000
 	maxTextLen  = 255
@@ -88,8 +91,9 @@ const (
 	maxLevels   = 32
 )
 
-// count reads an integer from least on.
+// count reads an integer from least on. The pointer is nil if there is a problem.
 func count(v jsontext.Value, least, most int64) (*int64, string) {
+	// 5.0 and 50e-1 are integers, too.
 	n, kind := rawjson.Int(v)
 	if kind != rawjson.IsInt || n < least || n > most {
 		return nil, "an integer from " + strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(most, 10)
@@ -97,11 +101,13 @@ func count(v jsontext.Value, least, most int64) (*int64, string) {
 	return &n, ""
 }
 
+// 0 is a value: it stops dispatch.
 func readConcurrency(c *Config, v jsontext.Value) (expected string) {
 	c.Concurrency, expected = count(v, 0, maxCount)
 	return expected
 }
 
+// The first field of the group makes the object, with the built-in values of the others.
 func (c *Config) backpressure() *Backpressure {
 	if c.Backpressure == nil {
 		c.Backpressure = &Backpressure{Strategy: Reject, WarningThreshold: 0.8}
@@ -117,6 +123,7 @@ func readMaxDepth(c *Config, v jsontext.Value) string {
 	return expected
 }
 
+// The bound is 1 PiB.
 func readMaxSizeBytes(c *Config, v jsontext.Value) string {
 	n, expected := count(v, 0, 1<<50)
 	if expected == "" {
@@ -133,6 +140,7 @@ func readMaxTenantDepth(c *Config, v jsontext.Value) string {
 	return expected
 }
 
+// The words are compared with their letter case.
 func readStrategy(c *Config, v jsontext.Value) string {
 	text, _ := rawjson.Text(v)
 	switch text {
@@ -143,6 +151,7 @@ func readStrategy(c *Config, v jsontext.Value) string {
 	return "reject, block or drop_oldest"
 }
 
+// v is a JSON value, so a text is refused by its quotes.
 func readThreshold(c *Config, v jsontext.Value) string {
 	f, err := strconv.ParseFloat(string(v), 64)
 	if err != nil || f <= 0 || f > 1 {
@@ -152,7 +161,8 @@ func readThreshold(c *Config, v jsontext.Value) string {
 	return ""
 }
 
-// seconds reads an integer of seconds, or a duration.
+// seconds reads an integer of seconds, or a duration. Fractions of a millisecond are cut off, so a duration below 1 ms is
+// refused like 0.
 func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 	var ms int64
 	if text, ok := rawjson.Text(v); ok {
@@ -168,12 +178,14 @@ func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 		}
 		ms = n * 1000
 	}
+	// Negative numbers come here, too.
 	if ms <= 0 || ms > maxMS {
 		return nil, expected
 	}
 	return &ms, ""
 }
 
+// The bound is that of a job's own visibility timeout.
 func readVisibility(c *Config, v jsontext.Value) (expected string) {
 	c.VisibilityTimeoutMS, expected = seconds(v, payload.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
 	return expected
@@ -184,6 +196,7 @@ func readTimeout(c *Config, v jsontext.Value) (expected string) {
 	return expected
 }
 
+// The policy is merged with the default one of the server when it is set, so a later default does not change it.
 func readRetry(c *Config, v jsontext.Value) string {
 	if v[0] != '{' {
 		return "a retry policy, an object"
@@ -196,6 +209,7 @@ func readRetry(c *Config, v jsontext.Value) string {
 	return ""
 }
 
+// Zero would remove jobs before anybody could read them.
 func keep(v jsontext.Value) (*Duration, string) {
 	text, _ := rawjson.Text(v)
 	d, err := duration.Parse(text)
@@ -229,12 +243,14 @@ func readDeadLetterQueue(_ *Config, v jsontext.Value) string {
 	return ""
 }
 
+// It is checked, so that a later release could use what is stored.
 func readDeadLetterMaxSize(_ *Config, v jsontext.Value) string {
 	_, expected := count(v, 0, maxCount)
 	return expected
 }
 
-// patterns reads names, each exact or a prefix and *.
+// patterns reads names, each exact or a prefix and *. An empty array is refused: it would allow nothing, and null is how to
+// allow all. A star is allowed at the end only, so a comparison is one of prefixes.
 func patterns(v jsontext.Value) ([]string, string) {
 	const expected = "an array of 1 to 1000 names of at most 255 bytes, each exact or a prefix followed by *; null allows all"
 	if v[0] != '[' {
@@ -252,6 +268,7 @@ func patterns(v jsontext.Value) ([]string, string) {
 	return list, ""
 }
 
+// null stands for all types and does not come here.
 func readTypes(c *Config, v jsontext.Value) (expected string) {
 	c.AllowedJobTypes, expected = patterns(v)
 	return expected
@@ -262,6 +279,7 @@ func readProducers(c *Config, v jsontext.Value) (expected string) {
 	return expected
 }
 
+// One expected sentence serves all mistakes: the value is small.
 func readFairness(c *Config, v jsontext.Value) string {
 	const expected = `an object such as {"key":"meta.customer","weights":{"acme":3}}: key is tenant, or meta. and a name of at most 255 bytes; weights are 1 to 1000, at most 1000 of them`
 	if v[0] != '{' {
@@ -279,6 +297,7 @@ func readFairness(c *Config, v jsontext.Value) string {
 			return expected
 		}
 		for literal, value := range rawjson.Members(weights) {
+			// A weight of 0 would let a key wait for ever.
 			n, problem := count(value, 1, maxWeight)
 			key := string(rawjson.Name(literal))
 			if problem != "" || !payload.IsName(key) || len(f.Weights) == maxWeights {
@@ -291,6 +310,7 @@ func readFairness(c *Config, v jsontext.Value) string {
 	return ""
 }
 
+// The first problem is shown here; addInPolicy names all of them.
 func readRateLimit(c *Config, v jsontext.Value) string {
 	var problems payload.Problems
 	c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)

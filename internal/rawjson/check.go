@@ -18,12 +18,16 @@ var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.Al
 
 // Check returns body without surrounding white space if it is exactly one JSON object, else a 400 that says what is
 // wrong with it (docs/reference/http.md, Bodies).
+//
+// The result shares memory with body. It limits neither depth nor size: callers bound the bytes before, and depth by Depth.
 func Check(body []byte) (jsontext.Value, *ojs.Error) {
 	switch {
+	// PostgreSQL refuses other bytes, and would fail a whole statement of many jobs.
 	case !utf8.Valid(body):
 		return nil, bad("The request body is not valid UTF-8.", "UTF-8 text")
 	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
 		return nil, bad("The request body starts with a byte order mark; send JSON without one.", "a JSON object")
+	// The only pass of a parser over the body.
 	case !jsontext.Value(body).IsValid(options...):
 		return nil, explain(body)
 	}
@@ -53,8 +57,10 @@ func explain(body []byte) *ojs.Error {
 	return bad("The request body is not valid JSON.", "a JSON object")
 }
 
+// received is left out: a whole body in its own error would help nobody.
 func bad(message, expected string) *ojs.Error {
 	return ojs.ErrInvalidPayload("body", expected, nil, message)
 }
 
+// The four characters that JSON permits, and no other white space.
 func trim(b []byte) jsontext.Value { return bytes.Trim(b, " \t\r\n") }

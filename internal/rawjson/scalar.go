@@ -10,6 +10,7 @@ import (
 )
 
 // Name returns the content of a name or string literal, for comparisons. The result may share memory with the literal.
+// It must not be changed by the caller.
 func Name(literal jsontext.Value) []byte {
 	inner := literal[1 : len(literal)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
@@ -21,6 +22,7 @@ func Name(literal jsontext.Value) []byte {
 }
 
 // Text returns the content of v if it is a string.
+// nil, null and other types give false. The text is a copy.
 func Text(v jsontext.Value) (string, bool) {
 	if v == nil || v[0] != '"' {
 		return "", false
@@ -29,6 +31,7 @@ func Text(v jsontext.Value) (string, bool) {
 }
 
 // Bool returns the content of v if it is true or false.
+// ok is false for absent values, so callers ask for presence themselves.
 func Bool(v jsontext.Value) (value, ok bool) {
 	if v == nil {
 		return false, false
@@ -37,6 +40,7 @@ func Bool(v jsontext.Value) (value, ok bool) {
 }
 
 // IntResult classifies the argument of Int.
+// Clients get different messages for the two refusals.
 type IntResult int
 
 // The results of Int.
@@ -47,6 +51,7 @@ const (
 )
 
 // Int reads a number with integral value: 5, 5.0, 50e-1, never "5".
+// No float is involved, so that integers beyond 2^53 are exact.
 func Int(v jsontext.Value) (int64, IntResult) {
 	if v == nil || v[0] != '-' && (v[0] < '0' || v[0] > '9') {
 		return 0, NotInt
@@ -59,7 +64,9 @@ func Int(v jsontext.Value) (int64, IntResult) {
 
 // wideInt reads a number with fraction or exponent, or beyond int64. It never expands the exponent, because a literal such as
 // 1e999999999 must cost nothing.
+// The number is digits times ten to the power of shift, with neither leading nor trailing zeros in digits.
 func wideInt(v jsontext.Value) (int64, IntResult) {
+	// The sign is taken off and put back, so that -0.0 and -5e0 are read like 0 and 5.
 	sign := ""
 	if v[0] == '-' {
 		sign, v = "-", v[1:]
@@ -77,6 +84,7 @@ func wideInt(v jsontext.Value) (int64, IntResult) {
 	}
 	if len(exponent) > 0 {
 		e, err := strconv.Atoi(string(exponent))
+		// An exponent that large makes a fraction or a number beyond int64, whatever the digits are.
 		if err != nil || e > 1<<30 || e < -1<<30 {
 			return 0, either(exponent[0] == '-', NotInt, TooLarge)
 		}
@@ -85,6 +93,7 @@ func wideInt(v jsontext.Value) (int64, IntResult) {
 	if shift < 0 {
 		return 0, NotInt
 	}
+	// int64 has 19 digits. So the zeros that are appended below are enough.
 	if len(digits)+shift > 19 {
 		return 0, TooLarge
 	}
@@ -103,6 +112,7 @@ func either(condition bool, yes, no IntResult) IntResult {
 }
 
 // Describe names the kind of v for a message.
+// It is for sentences: with an article, and without the value.
 func Describe(v jsontext.Value) string {
 	switch {
 	case v == nil:
@@ -126,6 +136,7 @@ func Describe(v jsontext.Value) string {
 const shownBytes = 200
 
 // Show returns v for the member `received` of an error: the value itself, or the beginning of its text if it is long.
+// It never parses a long value: a bad body of 1 MiB must not cost more than its check.
 func Show(v jsontext.Value) any {
 	if v == nil {
 		return nil
@@ -135,6 +146,7 @@ func Show(v jsontext.Value) any {
 			return json.RawMessage(c)
 		}
 	}
+	// A cut inside of a character would make invalid UTF-8 of it.
 	cut := v[:shownBytes]
 	for len(cut) > 0 && !utf8.Valid(cut) {
 		cut = cut[:len(cut)-1]

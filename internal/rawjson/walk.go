@@ -8,6 +8,8 @@ import (
 )
 
 // Members yields the names (as literals, in quotes) and values of an object, in order, with repeated names.
+//
+// The values share memory with the object, with their capacity cut, so that an append to one does not write over the next.
 func Members(object jsontext.Value) iter.Seq2[jsontext.Value, jsontext.Value] {
 	return func(yield func(jsontext.Value, jsontext.Value) bool) {
 		i := space(object, 1)
@@ -25,6 +27,7 @@ func Members(object jsontext.Value) iter.Seq2[jsontext.Value, jsontext.Value] {
 }
 
 // Elements yields the values of an array.
+// They share memory with the array, as those of Members do.
 func Elements(array jsontext.Value) iter.Seq[jsontext.Value] {
 	return func(yield func(jsontext.Value) bool) {
 		i := space(array, 1)
@@ -39,6 +42,7 @@ func Elements(array jsontext.Value) iter.Seq[jsontext.Value] {
 }
 
 // Len is the number of elements of an array.
+// It walks the whole array; callers that need the elements as well should count them while they read.
 func Len(array jsontext.Value) int {
 	n := 0
 	for range Elements(array) {
@@ -56,6 +60,7 @@ func next(v []byte, i int) int {
 	return i
 }
 
+// There is always a character behind it: a bracket ends every object and array.
 func space(v []byte, i int) int {
 	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
 		i++
@@ -64,6 +69,7 @@ func space(v []byte, i int) int {
 }
 
 // skip returns the end of the value that starts at i.
+// It panics or runs on for text that is not JSON; see the package comment.
 func skip(v []byte, i int) int {
 	switch v[i] {
 	case '"':
@@ -88,6 +94,7 @@ func skipString(v []byte, i int) int {
 	return i + 1
 }
 
+// A loop and not a recursion, so deep nesting costs no stack.
 func skipNested(v []byte, i int) int {
 	for depth := 0; ; {
 		switch v[i] {
@@ -110,6 +117,7 @@ func delimiter(c byte) bool {
 }
 
 // Depth is the number of levels of nesting: 0 for a scalar, 1 for [] or {}.
+// Brackets inside of strings do not count.
 func Depth(v jsontext.Value) int {
 	deepest, depth := 0, 0
 	for i := 0; i < len(v); i++ {
@@ -127,6 +135,7 @@ func Depth(v jsontext.Value) int {
 }
 
 // AppendCompact appends v without white space between its tokens. Literals stay as they are.
+// dst must not share memory with v.
 func AppendCompact(dst []byte, v jsontext.Value) []byte {
 	start := 0
 	for i := 0; i < len(v); {
@@ -145,12 +154,15 @@ func AppendCompact(dst []byte, v jsontext.Value) []byte {
 }
 
 // Compact is AppendCompact to a new slice.
+// The result never shares memory with v.
 func Compact(v jsontext.Value) []byte { return AppendCompact(make([]byte, 0, len(v)), v) }
 
 // IsNull reports whether v is absent or the literal null.
+// No other literal begins with n.
 func IsNull(v jsontext.Value) bool { return v == nil || v[0] == 'n' }
 
 // DropNUL removes the escapes of U+0000 from the strings of v, for reports of workers, which are stored without an error.
+// A backslash that is itself escaped is not the beginning of one: \\u0000 in the text stays.
 func DropNUL(v []byte) []byte {
 	if !bytes.Contains(v, []byte(`\u0000`)) {
 		return v

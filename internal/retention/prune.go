@@ -16,7 +16,9 @@ const reasonRetention = "retention"
 // deleteBatch bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
 const deleteBatch = 1000
 
-// pruneDiscarded deletes discarded jobs older than keep that are not dead letters.
+// pruneDiscarded deletes discarded jobs older than keep that are not dead letters. It goes on behind the last row that it
+// deleted, so that rows which another node has locked, or which the filters leave out, are not read again. What was skipped is
+// found by a later run. Each batch is a transaction of its own.
 func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration, view *queueconfig.View) (deleted int64, err error) {
 	params := dbsqlc.JobDiscardedPruneParams{
 		After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: p.commits.Node,
@@ -33,6 +35,7 @@ func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration, view *q
 	}
 }
 
+// The deletions and their internal events are committed when it returns.
 func (p *Pruner) pruneBatch(ctx context.Context, params dbsqlc.JobDiscardedPruneParams) ([]dbsqlc.JobDiscardedPruneRow, error) {
 	ctx, cancel := p.db.Bounded(ctx)
 	defer cancel()

@@ -19,6 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -26,6 +27,7 @@ const (
 	// idlePrune is the interval of runs while no jobs move.
 	idlePrune = 10 * time.Minute
 
+	// pruneTimeout ends a run with much to delete; the next one goes on, because each batch was committed.
 	pruneTimeout = time.Minute
 )
 
@@ -63,10 +65,12 @@ type Pruner struct {
 	deadLetters *deadletter.Store
 	workflows   *workflow.Store
 	queues      *queueconfig.Cache
-	walked      [16]byte // how far pruneQueues has come
-	config      Config
-	moved       atomic.Bool
-	ranAt       atomic.Int64 // clock.Running at the latest run
+	// walked is only used by the running goroutine. It is lost at a restart: the walk then begins anew.
+	walked [16]byte // how far pruneQueues has come
+	config Config
+	// moved is set by Notify, on any goroutine, and cleared when a run begins: what moves during a run asks for another one.
+	moved atomic.Bool
+	ranAt atomic.Int64 // clock.Running at the latest run
 }
 
 type prunerSignals struct {
@@ -95,7 +99,8 @@ func New(archetype *baseservice.Archetype, deps Deps, config Config) *Pruner {
 	return p
 }
 
-// Notify reports that jobs moved, on this node or on another one.
+// Notify reports that jobs moved, on this node or on another one. It is called after every commit, so it writes only if it has
+// to: a write to shared memory would slow down the other cores.
 func (p *Pruner) Notify() {
 	if !p.moved.Load() {
 		p.moved.Store(true)
@@ -103,6 +108,7 @@ func (p *Pruner) Notify() {
 }
 
 // NextIn is the time until the next run, which begins at a tick of the interval, as far as this node knows now.
+// A move that comes later may shorten it.
 func (p *Pruner) NextIn() time.Duration {
 	since := p.sinceRun()
 	if p.moved.Load() {
@@ -126,36 +132,35 @@ func (p *Pruner) due() bool {
 
 // Start runs the loop until stopped. The first run is at once, because no server may have run for long.
 func (p *Pruner) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := p.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		ticker := time.NewTicker(p.config.Interval)
-		defer ticker.Stop()
-		p.run(ctx)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				if p.due() {
-					p.run(ctx)
-				}
-			}
-		}
-	}()
+	service.Run(ctx, &p.BaseStartStop, p.loop)
 	return nil
 }
 
+// loop runs at once, because no server may have run for long.
+func (p *Pruner) loop(ctx context.Context) {
+	ticker := time.NewTicker(p.config.Interval)
+	defer ticker.Stop()
+	p.run(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if p.due() {
+				p.run(ctx)
+			}
+		}
+	}
+}
+
+// The flag is cleared before the run and not after it, or a job that moves meanwhile would be missed.
 func (p *Pruner) run(ctx context.Context) {
 	p.moved.Store(false)
 	p.ranAt.Store(int64(clock.Running()))
 	limited, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
 	pruned, err := p.runOnce(limited)
+	// A stop is no failure, and the next start prunes at once.
 	if err != nil && ctx.Err() == nil {
 		p.moved.Store(true) // run again at the next tick
 		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs and workflows failed; the next run continues it", slog.Any("error", err))
@@ -167,6 +172,7 @@ func (p *Pruner) run(ctx context.Context) {
 	p.TestSignals.Pruned.Signal(pruned)
 }
 
+// The steps do not depend on each other; an error ends the run, and what the steps before it deleted stays deleted.
 func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	view, err := p.queues.View(ctx)
 	if err != nil {

@@ -22,12 +22,14 @@ const (
 )
 
 // kept is how long finished jobs are kept, in milliseconds; keepElse: as long as it takes without looking for them.
+// SQL reads it as a JSON array, by position (JobListForRetention).
 type kept [3]int64 // completed, discarded, cancelled
 
 const keepElse = -1
 
 // Done is how long completed and cancelled jobs are kept before their day is dropped: the longest time in force, server being that of the
-// settings. Zero: for ever.
+// settings. Zero: for ever. It is a maximum over all queues, and 0 is the largest: one queue that keeps its jobs for ever keeps
+// the days of all.
 func Done(view *queueconfig.View, server time.Duration) time.Duration {
 	longest, first := time.Duration(0), true
 	eachDone(view, server, func(d time.Duration) {
@@ -38,6 +40,7 @@ func Done(view *queueconfig.View, server time.Duration) time.Duration {
 	return longest
 }
 
+// The retention of jobs whose queue sets nothing is among them, even if there is no such queue.
 func eachDone(view *queueconfig.View, server time.Duration, f func(d time.Duration)) {
 	base := standard(view)
 	f(or(base.Completed, server))
@@ -69,6 +72,7 @@ func Workflows(view *queueconfig.View, server time.Duration) time.Duration {
 }
 
 // pruneQueues deletes what queues keep for a shorter time than all others. Without such queues it sends no statement.
+// It looks at a million jobs a run at most and remembers where it was, so a large database takes several runs for one walk.
 func (p *Pruner) pruneQueues(ctx context.Context, view *queueconfig.View) (deleted int64, err error) {
 	params, looks := p.keeping(view)
 	if !looks {
@@ -105,7 +109,8 @@ func (p *Pruner) looked(ctx context.Context, params dbsqlc.JobListForRetentionPa
 	return p.db.Q.JobListForRetention(ctx, params)
 }
 
-// keeping says what a walk looks for; looks: something at all.
+// keeping says what a walk looks for; looks: something at all. A time that is no shorter than that of the days needs no walk:
+// the day goes first.
 func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetentionParams, looks bool) {
 	dropped := Done(view, p.config.Completed)
 	shorter := func(d, than time.Duration) int64 {
@@ -123,7 +128,10 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	params.CompletedMs, params.DiscardedMs, params.CancelledMs, params.MaxLooked = k[0], k[1], k[2], walkLooked
 	keeps := map[string]kept{}
 	view.Each(func(q *queueconfig.Queue) {
+		// Queues that set the same as the standard need no entry, so the list stays short.
 		own := keptOf(q.Config.Retention)
+		// The sweep of discarded jobs leaves such queues out (ownDiscarded), so the walk must take them, also if they keep
+		// longer than others.
 		if q.Discarded != nil {
 			looks, own[1] = true, q.Discarded.Milliseconds()
 		}
@@ -145,13 +153,14 @@ func ownDiscarded(view *queueconfig.View) (names []string) {
 	return pg.Strings(names)
 }
 
+// The ids were found by a statement before, so a job may have been retried or deleted since: JobDelete checks the states again.
 func (p *Pruner) deleteOld(ctx context.Context, ids [][16]byte) (deleted int64, err error) {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), deleteBatch)]
 		ids = ids[len(part):]
 		bounded, cancel := p.db.Bounded(ctx)
 		rows, err := p.db.Q.JobDelete(bounded, dbsqlc.JobDeleteParams{
-			Ids: part, States: []string{"completed", "discarded", "cancelled"}, Node: p.commits.Node, EventType: eventlog.StateChanged, Reason: reasonRetention,
+			Ids: part, States: []string{"completed", "discarded", "cancelled"}, Node: p.commits.Node, EventType: eventlog.StateChanged, Source: "scheduler", Reason: reasonRetention,
 		})
 		cancel()
 		if err != nil {

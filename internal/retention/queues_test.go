@@ -45,6 +45,7 @@ func TestRetentionOfQueues(t *testing.T) {
 		require.Equal(t, []string{"long cancelled 5", "long completed 5", "plain cancelled 5", "plain completed 5", "short cancelled 5", "short completed 2"}, left(b, "jobs_done"))
 		require.Equal(t, []string{"long discarded 10", "plain discarded 9", "short discarded 3"}, left(b, "jobs"))
 		require.Equal(t, 3, b.Number(`SELECT count(*) FROM ojs.events WHERE queue = 'short' AND from_state = 'completed' AND to_state IS NULL AND internal`))
+		require.Equal(t, []string{"scheduler"}, b.Texts(`SELECT DISTINCT source FROM ojs.events WHERE from_state IS NOT NULL AND to_state IS NULL`), "the same of the walk and of the sweep")
 		require.Zero(t, run(t, b))
 	})
 

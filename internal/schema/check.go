@@ -14,12 +14,15 @@ import (
 )
 
 // Check refuses the first job whose args violate the schema that applies to it, with an *ojs.Error; at is its index, -1 without an
-// error. q reads what this node does not know yet. A type without schemas costs a look into a map. A nil store has no schemas.
+// error. q reads what this node does not know yet. A type without schemas costs a look into a map. A nil store has no
+// schemas. It may run inside a transaction, and q is then on its connection: a second one could empty the pool. It changes
+// nothing and may run anywhere at once. The index may be older than a change by up to a second (docs/reference/schemas.md,
+// Which schema applies). An error that is no *ojs.Error is that of the database, and at is 0 then.
 func (s *Store) Check(ctx context.Context, q *dbsqlc.Queries, jobs ...*job.Job) (at int, err error) {
 	if s == nil {
 		return -1, nil
 	}
-	ix, err := s.known(ctx, q)
+	ix, err := s.index.InTx(ctx, q)
 	if err != nil {
 		return 0, err
 	}
@@ -33,7 +36,8 @@ func (s *Store) Check(ctx context.Context, q *dbsqlc.Queries, jobs ...*job.Job) 
 	return -1, nil
 }
 
-// CheckEach is Check for jobs that are stored independently; nil: all may be stored.
+// CheckEach is Check for jobs that are stored independently; nil: all may be stored. A job that is refused leaves the
+// others to be checked. The result is nil or has an element for each job.
 func (s *Store) CheckEach(ctx context.Context, q *dbsqlc.Queries, jobs []*job.Job) (errs []error) {
 	for next := 0; next < len(jobs); {
 		at, err := s.Check(ctx, q, jobs[next:]...)
@@ -55,6 +59,7 @@ func (s *Store) CheckEach(ctx context.Context, q *dbsqlc.Queries, jobs []*job.Jo
 	return errs
 }
 
+// A schema that was deleted since the index was read refuses nothing.
 func (s *Store) checkOne(ctx context.Context, q *dbsqlc.Queries, info *Info, j *job.Job) error {
 	c := s.compiled.get(info)
 	if c == nil {
@@ -63,16 +68,20 @@ func (s *Store) checkOne(ctx context.Context, q *dbsqlc.Queries, info *Info, j *
 			return err
 		}
 	}
+	// A typed nil must not become an error, hence the test.
 	if refused := c.check(j.Args); refused != nil {
 		return refused
 	}
 	return nil
 }
 
-// load reads and compiles a schema; nil: it was deleted meanwhile.
+// load reads and compiles a schema; nil: it was deleted meanwhile. It runs once per schema and node, and again after the
+// schema was dropped for room. The compiled form is kept by its creation time, so that a schema that was registered anew
+// under the same name is another one.
 func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compiled, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// No lock is held here.
 	row, err := q.SchemaGet(ctx, info.Type, info.Version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -80,12 +89,14 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	if err != nil {
 		return nil, err
 	}
-	s.loading.Lock() // one at a time: that of a large schema takes long. Not while it reads, see reload
+	s.loading.Lock() // one at a time: that of a large schema takes long. Not while it reads, as in follow.Value.InTx
 	defer s.loading.Unlock()
 	if c := s.compiled.get(info); c != nil {
 		return c, nil
 	}
 	stored := fromRow(&row)
+	// It was compiled when it was registered, perhaps by a newer release. Its jobs are refused rather than stored
+	// unchecked.
 	c, err := compile(stored.Info, stored.Document)
 	if err != nil {
 		s.logger.ErrorContext(ctx, "this node cannot compile a registered schema; upgrade it, or delete the schema", slog.String("category", "error"),
@@ -94,50 +105,4 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	}
 	s.compiled.put(c)
 	return c, nil
-}
-
-// known is the index of all schemas, which is read before the first check.
-func (s *Store) known(ctx context.Context, q *dbsqlc.Queries) (*index, error) {
-	if !s.checked.Load() {
-		s.checked.Store(true)
-	}
-	if ix := s.index.Load(); ix != nil {
-		return ix, nil
-	}
-	return s.reload(ctx, q)
-}
-
-// reload reads the names of all schemas. It holds no lock while it reads: a caller in a transaction would wait for one that waits for a
-// connection, and all connections may belong to transactions that wait for the first.
-func (s *Store) reload(ctx context.Context, q *dbsqlc.Queries) (*index, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	version, err := q.SchemaChangeVersion(ctx) // before the names: a change between the two is read again
-	if err != nil {
-		return nil, err
-	}
-	if ix := s.index.Load(); ix != nil && ix.version == version {
-		return ix, nil
-	}
-	list, err := listAll(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	ix := newIndex(version, list)
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if newer := s.index.Load(); newer != nil && newer.version > version {
-		return newer, nil
-	}
-	s.index.Store(ix)
-	return ix, nil
-}
-
-func listAll(ctx context.Context, q *dbsqlc.Queries) ([]Info, error) {
-	rows, err := q.SchemaListAll(ctx, MaxSchemas)
-	list := make([]Info, len(rows))
-	for i, r := range rows {
-		list[i] = Info{Key{r.Type, r.Version}, r.VersionNumber, r.Uri, r.Enforce, r.CreatedAt.Time}
-	}
-	return list, err
 }

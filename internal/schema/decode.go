@@ -11,12 +11,15 @@ import (
 
 var registrationNames = []string{"uri", "type", "version", "schema", "enforce"}
 
-// DecodePut reads a registration whose type and version stand in the path. Without a URI the schema gets urn:ojs:schema:<type>:<version>.
+// DecodePut reads a registration whose type and version stand in the path. Without a URI the schema gets
+// urn:ojs:schema:<type>:<version>. It compiles the document, which may take long; the caller has bounded the size of the
+// body.
 func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
 	b, err := read(body)
 	if err != nil {
 		return nil, err
 	}
+	// A version of digits in a path counts as a number, as there is no JSON type to tell.
 	in := &Registration{Schema: Schema{Info: Info{Key: key, VersionNumber: IsNumber(key.Version)}}}
 	if !job.ValidType(key.Type) {
 		b.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", payload.Quote(key.Type))
@@ -31,7 +34,8 @@ func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
 	return b.finish(in)
 }
 
-// DecodeRegistration reads a registration that names everything in its body, as SDKs send it.
+// DecodeRegistration reads a registration that names everything in its body, as SDKs send it. The URI is required here,
+// unlike in DecodePut.
 func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 	b, err := read(body)
 	if err != nil {
@@ -59,6 +63,7 @@ func read(body []byte) (*reader, *ojs.Error) {
 	return b, nil
 }
 
+// It is shown in paths and errors, and must be unique in the database.
 func (b *reader) uri() string {
 	text, _ := rawjson.Text(b.Get("uri"))
 	if len(text) > maxURIBytes || !job.AbsoluteURI(text) {
@@ -69,7 +74,8 @@ func (b *reader) uri() string {
 
 const versionExpected = "an integer >= 0, or a string of letters, digits and . _ + - that starts with a letter or digit, at most 128 bytes long"
 
-// version is echoed with the JSON type that it was sent with.
+// version is echoed with the JSON type that it was sent with. 1 and "1" are the same version (docs/reference/schemas.md,
+// Registration object).
 func (b *reader) version() (text string, number bool) {
 	v := b.Get("version")
 	text, isText := rawjson.Text(v)
@@ -82,7 +88,8 @@ func (b *reader) version() (text string, number bool) {
 	return text, number
 }
 
-// finish reads the document, last of all: compiling it takes longest.
+// finish reads the document, last of all: compiling it takes longest. The compiled form is thrown away: it belongs to a
+// registration that may still be refused.
 func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	if b.Get("enforce") != nil {
 		enforce := b.Boolean("enforce")
@@ -95,6 +102,7 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	if err := b.Problems.Err(); err != nil {
 		return nil, err
 	}
+	// The size is that of the document as sent, with its white space.
 	if len(document) > MaxBytes {
 		return nil, ojs.ErrTooLarge("schema", MaxBytes, len(document))
 	}
@@ -105,6 +113,7 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	return in, nil
 }
 
+// The error has the place in the document, where the compiler tells it.
 func badSchema(err error) *ojs.Error {
 	wire := ojs.ErrInvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
 	return wire.With("validation_errors", []payload.Violation{{Path: "$.schema", Message: err.Error()}})

@@ -2,69 +2,33 @@ package schema
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/riverqueue/river/rivershared/baseservice"
-	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/follow"
 )
 
-// lookInterval is how often a node that checks jobs looks whether schemas have changed, in case a notification was lost.
-const lookInterval = time.Second
-
-// Follower reads the changes of schemas that other nodes make. Every node runs one; without new jobs it reads nothing.
-type Follower struct {
-	baseservice.BaseService
-	startstop.BaseStartStop
-
-	store   *Store
-	changed chan struct{}
+// NewFollower returns the service that reads the changes of schemas that other nodes make. It bounds how long a node checks
+// by old schemas (docs/reference/schemas.md, Which schema applies).
+func NewFollower(archetype *baseservice.Archetype, s *Store) *follow.Follower[index] {
+	return follow.NewFollower(archetype, s.index, "schemas")
 }
 
-// NewFollower returns a follower for the schemas of the store.
-func NewFollower(archetype *baseservice.Archetype, store *Store) *Follower {
-	return baseservice.Init(archetype, &Follower{store: store, changed: make(chan struct{}, 1)})
-}
-
-// Notify reports that a node has changed schemas, or that notifications may be lost.
-func (f *Follower) Notify() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
+// readIndex reads the names of all schemas if they have changed. Documents are not read: most are never needed on this
+// node. The bound of the list holds a table that was filled by hand. If the number has not moved the names are not read.
+func readIndex(ctx context.Context, q *dbsqlc.Queries, known *index) (*index, error) {
+	version, err := q.SchemaChangeVersion(ctx) // before the names: a change between the two is read again
+	if err != nil || known != nil && known.version == version {
+		return known, err
 	}
-}
-
-// Start runs the loop until stopped.
-func (f *Follower) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := f.StartInit(ctx)
-	if !shouldStart {
-		return nil
+	rows, err := q.SchemaListAll(ctx, MaxSchemas)
+	if err != nil {
+		return nil, err
 	}
-	go func() {
-		started()
-		defer stopped()
-		ticker := time.NewTicker(lookInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-f.changed:
-			case <-ticker.C:
-				if !f.store.checked.Load() {
-					continue
-				}
-			}
-			f.look(ctx)
-		}
-	}()
-	return nil
-}
-
-func (f *Follower) look(ctx context.Context) {
-	f.store.checked.Store(false)
-	if _, err := f.store.reload(ctx, f.store.db.Q); err != nil && ctx.Err() == nil {
-		f.store.checked.Store(true) // look again
-		f.Logger.WarnContext(ctx, "changes of schemas were not read; trying again every second", slog.String("category", "error"), slog.Any("error", err))
+	list := make([]Info, len(rows))
+	for i, r := range rows {
+		list[i] = Info{Key{r.Type, r.Version}, r.VersionNumber, r.Uri, r.Enforce, r.CreatedAt.Time}
 	}
+	return newIndex(version, list), nil
 }

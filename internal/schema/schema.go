@@ -1,6 +1,12 @@
 // Package schema owns the JSON Schemas of job arguments: the registry, and the check of new jobs against it. Domains that take new
 // jobs from clients call Check before they store one. The package must never fetch what a schema refers to, and never take longer
 // for a check than its budget permits (meter.go).
+//
+// A node knows two things of schemas. The index has the names of all, is read before the first check and again after a
+// change (check.go, follower.go). The compiled form of a schema is made when a job needs it first, and dropped for room
+// (index.go). Both may be dropped at any time. The index may be old: a node then checks by old schemas, for up to a second.
+//
+// Documents and args are hostile input: compile.go bounds the time to compile, meter.go and pattern.go that of a check.
 package schema
 
 import (
@@ -11,7 +17,7 @@ import (
 )
 
 const (
-	// MaxBytes is the largest schema.
+	// MaxBytes is the largest schema. Documents are not kept in memory but compiled, within maxCompiled.
 	MaxBytes = 256 << 10
 
 	// MaxSchemas is how many schemas a database has at most. Every node keeps their names in memory.
@@ -27,7 +33,8 @@ type Key struct {
 	Version string // its text, whether it was sent as a number or as a string
 }
 
-// Info is a schema without its document.
+// Info is a schema without its document. CreatedAt is by the clock of the database. Only Enforce ever changes; a schema
+// that is deleted and registered again is another one, with a later CreatedAt.
 type Info struct {
 	Key
 	VersionNumber bool // the version was sent as a number, and answers show a number
@@ -42,6 +49,7 @@ type Schema struct {
 	Document []byte // compact JSON
 }
 
+// It copies nothing: the document is that of the row.
 func fromRow(r *dbsqlc.Schema) *Schema {
 	return &Schema{
 		Info: Info{
@@ -51,7 +59,8 @@ func fromRow(r *dbsqlc.Schema) *Schema {
 	}
 }
 
-// ValidVersion reports whether s is ^[A-Za-z0-9][A-Za-z0-9._+\-]*$ of at most 128 bytes, and not the last segment of another route.
+// ValidVersion reports whether s is ^[A-Za-z0-9][A-Za-z0-9._+\-]*$ of at most 128 bytes, and not the last segment of
+// another route. docs/reference/schemas.md, Registration object. "versions" is the path of the list.
 func ValidVersion(s string) bool {
 	if s == "" || len(s) > maxVersionBytes || !alphanumeric(s[0]) || s == "versions" {
 		return false
@@ -75,7 +84,7 @@ func IsNumber(version string) bool {
 }
 
 // compareVersions orders versions as readers expect: 2 before 10, 1.9.0 before 1.10.0. Runs of digits compare by value, everything
-// else by bytes.
+// else by bytes. It is no semantic versioning: 1.0.0-rc is newer than 1.0.0.
 func compareVersions(a, b string) int {
 	for a != "" && b != "" {
 		x, y := run(a), run(b)
@@ -102,6 +111,7 @@ func run(s string) (n int) {
 	return n
 }
 
+// It compares digits as texts, because a version may have more of them than an integer.
 func compareDigits(a, b string) int {
 	for len(a) > 1 && a[0] == '0' {
 		a = a[1:]

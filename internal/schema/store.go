@@ -7,52 +7,64 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Store registers schemas and checks jobs against them. Use New.
+// Store registers schemas and checks jobs against them. Use New, and run its NewFollower. index may be older than the
+// database by a second, and follow.Value decides who reads it. loading is held while a schema is compiled, never while a
+// statement runs: a transaction that waits for it would keep its connection.
 type Store struct {
 	db     *pg.DB
 	logger *slog.Logger
 
-	index    atomic.Pointer[index] // nil: not read yet
-	reading  sync.Mutex
-	checked  atomic.Bool // since the latest look of the follower
+	index    *follow.Value[index]
 	compiled compiledSchemas
 	loading  sync.Mutex
 }
 
 // New returns a registry on the database.
-func New(db *pg.DB, logger *slog.Logger) *Store { return &Store{db: db, logger: logger} }
+func New(db *pg.DB, logger *slog.Logger) *Store {
+	return &Store{db: db, logger: logger, index: follow.New(db, readIndex)}
+}
 
-// Forget drops what this node knows, after a reset of the database.
+// Changed is called when schemas may have changed on any node. It does not block.
+func (s *Store) Changed() { s.index.Changed() }
+
+// OnListening sets how the store learns whether notifications arrive.
+func (s *Store) OnListening(f func() bool) { s.index.OnListening(f) }
+
+// Forget drops what this node knows, after a reset of the database. The next check reads the names again.
 func (s *Store) Forget() {
-	s.index.Store(nil)
+	s.index.Forget()
 	s.compiled.clear()
 }
 
-// Registration is a request to register a schema.
+// Registration is a request to register a schema. The document was compiled by the decoder, so Put does not look at it
+// again.
 type Registration struct {
 	Schema
 	Enforce *bool // nil: not sent
 }
 
 // Put registers a schema. A version never changes: the same schema again changes at most whether it is enforced, and another one under
-// its version or URI is a conflict. When Put returns, this node checks jobs by it; the others do within a second.
+// its version or URI is a conflict. When Put returns, this node checks jobs by it; the others do within a second. It is
+// idempotent. Changes take turns at a row, so no two of them both find a version free, or room for one more.
 func (s *Store) Put(ctx context.Context, in *Registration) (stored *Schema, created bool, err error) {
 	err = s.change(ctx, func(q *dbsqlc.Queries) (err error) {
+		// At the bound a repetition must still succeed.
 		if n, err := q.SchemaCount(ctx, MaxSchemas); err != nil || n >= MaxSchemas {
 			if stored, err = s.repeated(ctx, q, in); errors.Is(err, pgx.ErrNoRows) {
 				err = ErrTooMany()
 			}
 			return err
 		}
+		// No row means that the version or the URI is taken; repeated tells which.
 		rows, err := q.SchemaInsert(ctx, dbsqlc.SchemaInsertParams{
 			Type: in.Type, Version: in.Version, VersionNumber: in.VersionNumber, Uri: in.URI, Schema: in.Document,
 			Enforce: in.Enforce != nil && *in.Enforce,
@@ -70,10 +82,12 @@ func (s *Store) Put(ctx context.Context, in *Registration) (stored *Schema, crea
 	return stored, created, err
 }
 
-// repeated is the registered schema, if it is the same. The error of an unknown one is pgx.ErrNoRows.
+// repeated is the registered schema, if it is the same. The error of an unknown one is pgx.ErrNoRows. It runs under the
+// lock of the change. in.Enforce nil keeps what is stored.
 func (s *Store) repeated(ctx context.Context, q *dbsqlc.Queries, in *Registration) (*Schema, error) {
 	row, err := q.SchemaGet(ctx, in.Type, in.Version)
 	if errors.Is(err, pgx.ErrNoRows) {
+		// Neither the version nor the URI is known only if the insert was not tried, at the bound of schemas.
 		other, err := q.SchemaGetByURI(ctx, in.URI)
 		if err != nil {
 			return nil, err
@@ -97,6 +111,7 @@ func (s *Store) repeated(ctx context.Context, q *dbsqlc.Queries, in *Registratio
 	return fromRow(&row), err
 }
 
+// White space and the order of members do not count; the digits of numbers do.
 func sameJSON(a, b []byte) bool {
 	if string(a) == string(b) {
 		return true
@@ -106,6 +121,7 @@ func sameJSON(a, b []byte) bool {
 	return errX == nil && errY == nil && reflect.DeepEqual(x, y)
 }
 
+// It names the schema that is in the way, so that the client can compare.
 func errTaken(message string, stored *Schema) *ojs.Error {
 	return ojs.NewError(ojs.KindSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version, "uri": stored.URI})
 }
@@ -115,7 +131,8 @@ func ErrTooMany() *ojs.Error {
 	return ojs.NewError(ojs.KindUnsupported, fmt.Sprintf("The server has %d schemas, and keeps no more; delete some.", MaxSchemas), map[string]any{"max_schemas": MaxSchemas})
 }
 
-// Delete removes a version. Jobs that name it are not checked any more; if it was the newest, the one before is.
+// Delete removes a version. Jobs that name it are not checked any more; if it was the newest, the one before is. Jobs that
+// are stored already are not touched.
 func (s *Store) Delete(ctx context.Context, key Key) (deleted *Schema, err error) {
 	err = s.change(ctx, func(q *dbsqlc.Queries) error {
 		rows, err := q.SchemaDelete(ctx, key.Type, key.Version)
@@ -132,13 +149,15 @@ func (s *Store) Delete(ctx context.Context, key Key) (deleted *Schema, err error
 
 func errMissing(key Key) error { return ojs.ErrNotFound("schema", key.Type+"/"+key.Version) }
 
-// change runs do in a transaction that no other change overlaps. After its commit this node knows the change.
+// change runs do in a transaction that no other change overlaps. After its commit this node knows the change. The
+// notification goes with the commit. If the outcome of the commit is unknown, the next look of the Follower finds it out.
 func (s *Store) change(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // this node reads the change even if the client hangs up
 	defer cancel()
 	err := pg.Retry(func() error {
 		return s.db.InTx(bounded, func(tx pgx.Tx) error {
 			q := dbsqlc.New(tx)
+			// It locks the one row of schema_change to the commit, and raises the number that all nodes compare.
 			if err := q.SchemaChange(bounded); err != nil {
 				return err
 			}
@@ -148,13 +167,14 @@ func (s *Store) change(ctx context.Context, do func(q *dbsqlc.Queries) error) er
 	if err != nil {
 		return pg.ClientError(err)
 	}
-	if _, err := s.reload(bounded, s.db.Q); err != nil {
-		s.index.Store(nil) // read before the next check
+	// The change holds all the same, so the error is not returned.
+	if _, err := s.index.Read(bounded); err != nil {
+		s.index.Forget() // read before the next check
 	}
 	return nil
 }
 
-// Get returns a version of the schema of a type.
+// Get returns a version of the schema of a type. It reads the database and so shows a change at once.
 func (s *Store) Get(ctx context.Context, key Key) (*Schema, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -176,7 +196,7 @@ func (s *Store) GetByURI(ctx context.Context, uri string) (*Schema, error) {
 	return fromRow(&row), pg.ClientError(err)
 }
 
-// Versions are those of a type, newest first.
+// Versions are those of a type, newest first. It takes the names from the index, which is compared with the database for it.
 func (s *Store) Versions(ctx context.Context, jobType string) ([]*Info, error) {
 	ix, err := s.fresh(ctx)
 	if err != nil {
@@ -197,8 +217,8 @@ func (s *Store) List(ctx context.Context) ([]*Info, error) {
 	return ix.all(), nil
 }
 
-// fresh is the index as it is now, for answers that list schemas.
+// fresh is the index as it is now, for answers that list schemas. It costs one row while nothing has changed.
 func (s *Store) fresh(ctx context.Context) (*index, error) {
-	ix, err := s.reload(ctx, s.db.Q)
+	ix, err := s.index.Read(ctx)
 	return ix, pg.ClientError(err)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -81,11 +82,12 @@ func TestRegisteredAgain(t *testing.T) {
 	require.True(t, b.refuses(`[1]`))
 }
 
-// TestFollower has a node learn of a change of another one from the look alone: the bundle has no LISTEN.
+// TestFollower has a node that misses the notifications learn of changes of another one because it checks jobs.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
 	other := &bundle{b.Node(unchecked)}
+	other.Schemas.OnListening(func() bool { return true })
 	require.False(t, other.refuses(`[]`))
 	b.put("1", `{"minItems":1}`)
 	require.False(t, other.refuses(`[]`), "it does not know yet")
@@ -96,6 +98,12 @@ func TestFollower(t *testing.T) {
 	require.NoError(t, b.DB.Reset(t.Context()))
 	b.put("1", `{"maxItems":0}`) // a node that missed the reset
 	require.Eventually(t, func() bool { return other.refuses(`[1]`) }, domaintest.WaitFor, 20*time.Millisecond)
+}
+
+func TestFollowerStartStopStress(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	startstoptest.Stress(t.Context(), t, schema.NewFollower(b.Archetype, b.Schemas))
 }
 
 // TestOneOfManyRegistersAVersion has two nodes register different schemas under one version.

@@ -14,13 +14,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// maxMessage is how long a message about one violation is: that of an enum lists all its values.
+// maxMessage is how long a message about one violation is: that of an enum lists all its values. Fifty of them stay a
+// readable answer.
 const maxMessage = 300
 
 var english = message.NewPrinter(language.English)
 
 // flatten lists the innermost causes of a validation error, up to a number of them. root is the JSONPath of the value in which the one
-// that was checked has the location base.
+// that was checked has the location base. Only innermost causes tell what to change; the others say that a part does not
+// fit. anyOf lists those of all its branches.
 func flatten(err *jsonschema.ValidationError, root string, base []string, most int) (list []payload.Violation) {
 	var walk func(e *jsonschema.ValidationError)
 	walk = func(e *jsonschema.ValidationError) {
@@ -32,6 +34,7 @@ func flatten(err *jsonschema.ValidationError, root string, base []string, most i
 			})
 		}
 		for _, cause := range e.Causes {
+			// The walk ends early: args with a million mistakes have a million causes.
 			if len(list) == most {
 				return
 			}
@@ -43,6 +46,7 @@ func flatten(err *jsonschema.ValidationError, root string, base []string, most i
 	return list
 }
 
+// A name may be as long as args, so it is shortened.
 func jsonPointer(location []string) string {
 	var b strings.Builder
 	for _, token := range location {
@@ -54,6 +58,7 @@ func jsonPointer(location []string) string {
 
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
+// Path is for people and pointer for programs (docs/reference/schemas.md, Violations).
 func jsonPath(root string, location []string) string {
 	b := []byte(root)
 	for _, token := range location {
@@ -72,7 +77,7 @@ func jsonPath(root string, location []string) string {
 
 func isWord(c byte) bool { return alphanumeric(c) || c == '_' }
 
-// refusal is the 422 for args that violate a schema.
+// refusal is the 422 for args that violate a schema. list has at least one element.
 func (c *compiled) refusal(list []payload.Violation) *ojs.Error {
 	return ojs.NewError(ojs.KindSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
 		"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,

@@ -21,7 +21,7 @@ const (
 // Periods are the lengths of the points of a history, by name.
 var Periods = map[string]time.Duration{"1m": time.Minute, "5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour}
 
-// HistoryQuery says which history to read.
+// HistoryQuery says which history to read. Period is one of Periods; the transport has checked it.
 type HistoryQuery struct {
 	Queue        string // "": all
 	Period       time.Duration
@@ -37,7 +37,8 @@ type Point struct {
 }
 
 // History returns a point for each period that the range touches, empty ones included. Points of less than an hour reach back for
-// a day, others for 30 days: it begins later if Since is before.
+// a day, others for 30 days: it begins later if Since is before. Figures count published events, so the latest events may be
+// missing.
 func (s *Store) History(ctx context.Context, h HistoryQuery) ([]Point, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -46,6 +47,7 @@ func (s *Store) History(ctx context.Context, h HistoryQuery) ([]Point, error) {
 		return nil, pg.ClientError(err)
 	}
 	since, until := h.span(now)
+	// The number of points is bounded by what is kept: 1 440 of a minute, 720 of an hour.
 	points := emptyPoints(since, until, h.Period)
 	if len(points) == 0 {
 		return points, nil
@@ -62,7 +64,8 @@ func (s *Store) History(ctx context.Context, h HistoryQuery) ([]Point, error) {
 	return points, pg.ClientError(err)
 }
 
-// read calls add for each stored hour, for points of an hour and more, and for each stored minute.
+// read calls add for each stored hour, for points of an hour and more, and for each stored minute. Hours and minutes never
+// overlap: a minute is moved into the sum of its hour in one statement, and both are read in one snapshot.
 func (h HistoryQuery) read(ctx context.Context, q *dbsqlc.Queries, since, until pgtype.Timestamptz, add func(pgtype.Timestamptz, dbsqlc.StatsHourListRow)) error {
 	if h.Period >= time.Hour {
 		hours, err := q.StatsHourList(ctx, dbsqlc.StatsHourListParams{Queue: h.Queue, Since: since, Until: until})
@@ -83,7 +86,7 @@ func (h HistoryQuery) read(ctx context.Context, q *dbsqlc.Queries, since, until 
 	return err
 }
 
-// span is the range that can be read.
+// span is the range that can be read. A range that ends before it begins gives no points and no error.
 func (h HistoryQuery) span(now time.Time) (since, until time.Time) {
 	at := func(w job.When, otherwise time.Time) time.Time {
 		switch {
@@ -108,6 +111,7 @@ func (h HistoryQuery) span(now time.Time) (since, until time.Time) {
 	return since, until
 }
 
+// Points begin at multiples of the period since the zero time of Go, which is midnight UTC for days.
 func emptyPoints(since, until time.Time, period time.Duration) []Point {
 	points := []Point{}
 	for at := since.UTC().Truncate(period); at.Before(until); at = at.Add(period) {

@@ -30,7 +30,8 @@ type Queue struct {
 // maxTotal bounds the queues that a list counts.
 const maxTotal = 10_000
 
-// Page says which queues a list shows, by name.
+// Page says which queues a list shows, by name. Of After and Offset one is used by a call; both together would skip rows behind
+// the cursor.
 type Page struct {
 	After         string // the cursor: names behind it
 	Offset, Limit int
@@ -43,13 +44,15 @@ type QueuePage struct {
 	More   bool
 }
 
-// Queues lists queues by name.
+// Queues lists queues by name. The list, the total and the counts come from one snapshot. A queue that is created between two
+// pages shows up if its name is behind the cursor.
 func (s *Store) Queues(ctx context.Context, p Page) (page QueuePage, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := s.db.Q.WithTx(tx)
 		rows, err := q.StatsQueueListPage(ctx, dbsqlc.StatsQueueListPageParams{
+			// One row more than the page is read, to know whether there is another.
 			MaxTotal: maxTotal, After: p.After, SkipRows: int64(p.Offset), MaxRows: int64(p.Limit) + 1,
 		})
 		if err != nil {
@@ -69,7 +72,8 @@ func (s *Store) Queues(ctx context.Context, p Page) (page QueuePage, err error) 
 	return page, pg.ClientError(err)
 }
 
-// Queue reads one queue. The error of an unknown one is ojs.ErrNotFound.
+// Queue reads one queue. The error of an unknown one is ojs.ErrNotFound. All of it is of one snapshot, the configuration
+// included.
 func (s *Store) Queue(ctx context.Context, name string) (Queue, error) {
 	var one [1]Queue
 	ctx, cancel := s.db.Bounded(ctx)
@@ -77,6 +81,7 @@ func (s *Store) Queue(ctx context.Context, name string) (Queue, error) {
 	err := pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := s.db.Q.WithTx(tx)
 		r, err := q.QueueGet(ctx, name)
+		// No other error may become a 404.
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ojs.ErrNotFound("queue", name)
 		}
@@ -127,6 +132,7 @@ func fill(ctx context.Context, q *dbsqlc.Queries, queues []Queue) error {
 	rates, err := q.StatsQueueRateList(ctx, names)
 	for _, r := range rates {
 		queue := byName[r.Queue]
+		// Rates are of the last 60 s and run times of the last hour, from one statement.
 		queue.Rates.Completed, queue.Rates.Failed, queue.Latency = r.Completed, r.Failed, r.Durations
 	}
 	return err

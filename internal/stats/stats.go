@@ -14,13 +14,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Store reads the figures. Use New.
+// Store reads the figures. Use New. It only reads, in short transactions of its own, and may be used by any number of
+// goroutines.
 type Store struct{ db *pg.DB }
 
 // New returns a store on the database.
 func New(db *pg.DB) *Store { return &Store{db} }
 
-// Counts are jobs per state.
+// Counts are jobs per state. A state without jobs may be missing, which reads as 0.
 type Counts map[ojs.JobState]int64
 
 // Rates are what happened in 60 s.

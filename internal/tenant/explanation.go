@@ -9,7 +9,8 @@ import (
 )
 
 // shared are the reasons for which a job waits that are not its tenant's alone, with what tenants are told of them. The members of these
-// reasons count the jobs and workers of others.
+// reasons count the jobs and workers of others. A reason that is added to ojs.explain and tells of others must be added
+// here, or tenants see it whole.
 var shared = map[string]string{
 	"queue_limited": "A limit of queue %s lets no job start now.",
 	"no_workers":    "No living worker fetches queue %s. Workers that send no heartbeats are not known.",
@@ -18,7 +19,9 @@ var shared = map[string]string{
 }
 
 // Explanation is why a job of a tenant is not running, as the tenant may see it: without counts of the jobs and workers of others, and
-// with its limit key as the job has it. The order of members is kept.
+// with its limit key as the job has it. The order of members is kept. whole is the object of ojs.explain; members that are
+// not named here are left out, so a new one stays hidden until somebody has decided about it. It has no access to the
+// database and may be called by any caller that has checked whose the job is.
 func Explanation(whole []byte, tenant string) ([]byte, error) {
 	var e struct {
 		JobID      json.RawMessage              `json:"job_id"`
@@ -39,16 +42,20 @@ func Explanation(whole []byte, tenant string) ([]byte, error) {
 	}
 	for i, r := range e.Reasons {
 		var code, message, key string
+		// A member that is missing leaves its text empty.
 		_, _, _ = json.Unmarshal(r["code"], &code), json.Unmarshal(r["message"], &message), json.Unmarshal(r["key"], &key)
 		switch told, isShared := shared[code]; {
 		case isShared:
 			message = fmt.Sprintf(told, e.Queue)
+			// All other members of the reason are left out: they count what others have.
 			e.Reasons[i] = map[string]json.RawMessage{"code": r["code"], "message": quoted(message)}
+		// The stored key has the tenant in front of the one that the job has sent.
 		case code == "limited":
 			own := strings.TrimPrefix(key, job.PartitionKey(tenant, "", nil))
 			message = strings.Replace(message, key, own, 1)
 			r["key"], r["message"] = quoted(own), quoted(message)
 		}
+		// The summary is the sentence of the first reason (docs/reference/jobs.md, Explain).
 		if i == 0 {
 			e.Summary = message
 		}
@@ -60,6 +67,7 @@ func Explanation(whole []byte, tenant string) ([]byte, error) {
 	return out, nil
 }
 
+// Characters such as < are escaped, which JSON permits.
 func quoted(text string) json.RawMessage {
 	b, _ := json.Marshal(text) // a string always encodes
 	return b

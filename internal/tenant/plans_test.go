@@ -1,14 +1,12 @@
 package tenant_test
 
 import (
-	"encoding/json"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
@@ -18,41 +16,11 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-type planNode struct {
-	Type     string     `json:"Node Type"`
-	Relation string     `json:"Relation Name"`
-	Index    string     `json:"Index Name"`
-	Cond     string     `json:"Index Cond"`
-	Plans    []planNode `json:"Plans"`
-}
-
 // fromTheStart are statements that read an index from its beginning, one row or up to their LIMIT.
 var fromTheStart = []string{"tenantCount", "tenancyGet", "jobListPage", "jobListFloor", "jobCountPage"}
 
-func (n planNode) problems(statement string) (found []string) {
-	grows := strings.HasPrefix(n.Relation, "jobs") || strings.HasPrefix(n.Relation, "events_") || n.Relation == "tenant_counts" || n.Relation == "workflows"
-	switch {
-	case strings.Contains(n.Type, "Hash Join") || strings.Contains(n.Type, "Merge Join"):
-		found = append(found, n.Type)
-	case grows && (n.Type == "Seq Scan" || strings.HasPrefix(n.Type, "Bitmap")),
-		grows && strings.HasPrefix(n.Type, "Index") && n.Cond == "" && !slices.Contains(fromTheStart, statement):
-		found = append(found, n.Type+" of "+n.Relation+" "+n.Index)
-	}
-	for _, child := range n.Plans {
-		found = append(found, child.problems(statement)...)
-	}
-	return found
-}
-
-// indexes are those that a plan reads.
-func (n planNode) indexes() (found []string) {
-	if n.Index != "" {
-		found = append(found, n.Index)
-	}
-	for _, child := range n.Plans {
-		found = append(found, child.indexes()...)
-	}
-	return found
+func grows(relation string) bool {
+	return strings.HasPrefix(relation, "jobs") || strings.HasPrefix(relation, "events_") || relation == "tenant_counts" || relation == "workflows"
 }
 
 // TestPlans checks that the statements about tenants, and the lists of jobs, find their rows by an index, whatever the planner knows of
@@ -89,34 +57,15 @@ func TestPlans(t *testing.T) {
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
 		for _, s := range statements {
-			plan := explained(t, conn, string(s[2]))
-			for _, problem := range plan.problems(string(s[1])) {
+			whole := func(string) bool { return slices.Contains(fromTheStart, string(s[1])) }
+			plan := domaintest.Explained(t, conn, string(s[2]))
+			for _, problem := range plan.Problems(grows, whole) {
 				t.Errorf("%s: %s: %s", state.name, s[1], problem)
 			}
 			if strings.HasPrefix(string(s[1]), "job") {
-				require.Contains(t, plan.indexes(), "jobs_tenant", "%s: %s", state.name, s[1])
+				require.Contains(t, plan.Indexes(), "jobs_tenant", "%s: %s", state.name, s[1])
 			}
 		}
 		conn.Release()
 	}
-}
-
-// explained is the plan that the sessions of the pool use for a statement with parameters.
-func explained(t *testing.T, conn *pgxpool.Conn, statement string) planNode {
-	t.Helper()
-	described, err := conn.Conn().Prepare(t.Context(), "", statement)
-	require.NoError(t, err)
-	args := strings.TrimSuffix(strings.Repeat("NULL,", len(described.ParamOIDs)), ",")
-	if args != "" {
-		args = "(" + args + ")"
-	}
-	_, err = conn.Exec(t.Context(), "PREPARE explained AS "+statement)
-	require.NoError(t, err)
-	var text []byte
-	require.NoError(t, conn.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) EXECUTE explained"+args).Scan(&text))
-	_, err = conn.Exec(t.Context(), "DEALLOCATE explained")
-	require.NoError(t, err)
-	var plans []struct{ Plan planNode }
-	require.NoError(t, json.Unmarshal(text, &plans))
-	return plans[0].Plan
 }

@@ -12,6 +12,9 @@ import (
 )
 
 // Sources are the functions of the domains that a sweep calls.
+//
+// All are required. They run one at a time per node (Timer.mu), but beside those of other nodes, so each must be safe to run
+// twice for the same rows.
 type Sources struct {
 	// Jobs applies one batch of due transitions, of jobs that were due at after or later, and returns how many jobs moved.
 	Jobs func(ctx context.Context, after pgtype.Timestamptz) (moved int, err error)
@@ -26,6 +29,7 @@ type Sources struct {
 	WorkerDeadAt func(lastBeat, now time.Time) time.Time
 
 	// Unreachable is called when the database could not be read.
+	// Workers could not reach any node either, perhaps, so package worker does not declare them dead for a while.
 	Unreachable func()
 }
 
@@ -53,6 +57,7 @@ func (d Due) next() time.Duration {
 func (d Due) reached(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.Now) }
 
 // NextDue reads the earliest due time of each kind. It leaves out jobs due before after, which a sweep has applied.
+// It also sets the clock of this process (package clock), as each sweep reads the time of the database anyway.
 func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
 	return t.nextDue(ctx, after, pg.Beginning)
 }
@@ -68,6 +73,7 @@ func (t *Timer) nextDue(ctx context.Context, after, cronsAfter pgtype.Timestampt
 		return Due{}, err
 	}
 	clock.Set(row.Now.Time, asked)
+	// WorkerLeft is the time of what is left to do about workers that have ended: about their jobs, or their rows.
 	due := Due{Now: row.Now.Time, Jobs: row.JobDue, Workers: row.WorkerLeft, Crons: row.CronDue}
 	if row.WorkerSeen.Valid {
 		dead := t.sources.WorkerDeadAt(row.WorkerSeen.Time, due.Now)

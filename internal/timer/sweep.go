@@ -20,6 +20,7 @@ const (
 	fullShare = 20
 
 	// commitDelay is the delay of commits that every sweep allows for.
+	// A due time that becomes visible later than that is found by the next full sweep.
 	commitDelay = 2 * time.Second
 
 	errorPause = time.Second
@@ -31,6 +32,8 @@ const (
 )
 
 // SweepDue applies what this node knows to be due, at most one batch, so that a fetch does not pay for thousands of jobs.
+// It runs on the goroutine of a fetch, so jobs that are due by the knowledge of the node are available to it. A sweep that runs
+// at the moment makes it wait for its end.
 func (t *Timer) SweepDue(ctx context.Context) {
 	if t.sources != nil && t.left() <= 0 {
 		t.run(context.WithoutCancel(ctx), 1)
@@ -38,6 +41,7 @@ func (t *Timer) SweepDue(ctx context.Context) {
 }
 
 // run applies at most so many batches; 0: until nothing is due.
+// It schedules the next run in every case but the end of ctx, after an error in errorPause.
 func (t *Timer) run(ctx context.Context, batches int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,6 +72,9 @@ func (t *Timer) run(ctx context.Context, batches int) {
 
 // runOnce applies everything that is due now, but for rows that other transactions have locked, and returns the time until the
 // next due time. If nothing is due it costs one statement with an index probe for each kind of due time.
+//
+// Guarded by t.mu, which its caller holds. After an error what was applied stays applied, and swept stays where it was, so the
+// next run looks at the rest.
 func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	s := sweep{after: t.swept, full: t.fullDue()}
 	if s.full {
@@ -94,9 +101,11 @@ func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.
 			return moved, 0, err
 		}
 		switch batches--; {
+		// Something is due, and nothing could be moved: it must be locked.
 		case n == 0:
 			next, err := t.blocked(ctx, due, s.full)
 			return moved, next, err
+		// 0: run at once again, on the goroutine of the timer.
 		case batches == 0:
 			return moved, 0, nil
 		}
@@ -109,6 +118,7 @@ type sweep struct {
 	full  bool               // none are
 }
 
+// Such a sweep walks the dead entries at the head of jobs_due. Its cost is that of its first read, measured each time.
 func (t *Timer) fullDue() bool {
 	late := t.late.Swap(false)
 	return late || time.Since(t.fullAt) >= max(t.Intervals.Full, fullShare*t.fullCost) || t.retryIn() <= 0
@@ -150,6 +160,7 @@ func (t *Timer) blocked(ctx context.Context, due Due, full bool) (next time.Dura
 }
 
 // apply applies one batch of each kind that is due.
+// Crons come first, because a tick must not wait for a thousand jobs.
 func (t *Timer) apply(ctx context.Context, due Due, after pgtype.Timestamptz) (moved int, err error) {
 	if due.reached(due.Crons) {
 		n, cronErr := t.sources.Crons(ctx)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -38,6 +39,9 @@ type Intervals struct {
 }
 
 // Timer sleeps until the earliest due time that this node knows, and sweeps then.
+//
+// It is memory of this node: if the node stops, others find what is due by their polls, within Intervals.Idle and nearly always
+// Busy.
 type Timer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -46,8 +50,10 @@ type Timer struct {
 	Intervals Intervals
 
 	db      *pg.DB
-	sources *Sources      // nil: before Serve
-	next    atomic.Int64  // clock.Running at the next run
+	sources *Sources // nil: before Serve
+	// math.MaxInt64: none is scheduled, or one runs.
+	next atomic.Int64 // clock.Running at the next run
+	// Capacity 1. A signal in it means that the loop has to look at next again.
 	earlier chan struct{} // signalled when next became earlier
 	mu      sync.Mutex    // one run at a time
 
@@ -87,6 +93,7 @@ func (t *Timer) Serve(sources Sources) { t.sources = &sources }
 
 // Schedule makes sure that a run happens when the time has passed. Nearly every call finds an earlier run scheduled and
 // costs one atomic load.
+// Statements return due times relative to the clock of the database; nothing here compares them with the clock of this machine.
 func (t *Timer) Schedule(in time.Duration) {
 	if in <= 0 {
 		t.late.Store(true)
@@ -130,27 +137,20 @@ func (t *Timer) Notify() {
 }
 
 // Overdue is by how much the scheduled run is late; 0 if it is not.
+// Health checks use it: a timer that is late for long does not run.
 func (t *Timer) Overdue() time.Duration {
 	return max(0, -t.left())
 }
 
 // Start runs the loop until stopped.
 func (t *Timer) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := t.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	t.Schedule(0) // for what became due while no node was running
-	go func() {
-		started()
-		defer stopped()
-		t.loop(ctx)
-	}()
+	service.Run(ctx, &t.BaseStartStop, t.loop)
 	return nil
 }
 
 // loop sleeps until the next run. It looks at next again when it wakes, because a fetch may have swept meanwhile (SweepDue).
 func (t *Timer) loop(ctx context.Context) {
+	t.Schedule(0) // for what became due while no node was running
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

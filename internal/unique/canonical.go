@@ -17,6 +17,10 @@ import (
 // appendCanonical appends v in the form of RFC 8785, with all strings in Unicode NFC. It differs from the RFC where that has no
 // form: integers beyond 2^53 keep their digits instead of being rounded, numbers beyond a double keep their literal, and half of
 // a surrogate pair, which JavaScript clients can send, stays an escape. Of equal names the last one counts.
+//
+// v is valid JSON that rawjson.Check has accepted. A change of the output changes the keys of all jobs that are enqueued later,
+// so that they do not find those that are stored: the vectors in docs/reference/unique.md, Key are tests. Clients that encrypt
+// args compute the same key.
 func appendCanonical(b []byte, v jsontext.Value) []byte {
 	switch v[0] {
 	case '{':
@@ -43,9 +47,11 @@ type member struct {
 	name  []byte
 	units []uint16 // the order of the RFC is that of UTF-16
 	value jsontext.Value
+	// The place in the object, so that the last of equal names can be found after the sort.
 	place int
 }
 
+// Names are equal if they are equal in NFC, however they were escaped.
 func appendObject(b []byte, v jsontext.Value) []byte {
 	var members []member
 	for literal, value := range rawjson.Members(v) {
@@ -68,14 +74,19 @@ func appendObject(b []byte, v jsontext.Value) []byte {
 }
 
 // appendNumber appends a number as JavaScript does.
+//
+// 5, 5.0 and 50e-1 are one number, as for JavaScript. The order of the tests matters: an integer beyond a double must not be
+// parsed as one.
 func appendNumber(b []byte, v jsontext.Value) []byte {
 	if n, kind := rawjson.Int(v); kind == rawjson.IsInt {
 		return strconv.AppendInt(b, n, 10)
 	}
+	// An integer beyond int64 keeps its digits.
 	if !bytes.ContainsAny(v, ".eE") {
 		return append(b, v...)
 	}
 	f, err := strconv.ParseFloat(string(v), 64)
+	// A number beyond a double keeps its literal.
 	if err != nil {
 		return append(b, v...)
 	}
@@ -87,6 +98,7 @@ func appendNumber(b []byte, v jsontext.Value) []byte {
 
 // normalized is the content of a string literal in NFC. A lone surrogate is the three bytes that UTF-8 would have for it, which no
 // valid text contains.
+// Most literals have no escapes, and are not copied for them.
 func normalized(literal jsontext.Value) []byte {
 	if text := literal[1 : len(literal)-1]; !bytes.ContainsRune(text, '\\') {
 		return norm.NFC.Bytes(text)
@@ -94,6 +106,7 @@ func normalized(literal jsontext.Value) []byte {
 	return norm.NFC.Bytes(unescaped(literal[1 : len(literal)-1]))
 }
 
+// jsontext.AppendUnquote would replace lone surrogates by U+FFFD, and so make different texts equal.
 func unescaped(text []byte) []byte {
 	b := make([]byte, 0, len(text))
 	for i := 0; i < len(text); {
@@ -109,6 +122,7 @@ func unescaped(text []byte) []byte {
 		}
 		r := unit(text[i+2:])
 		i += 6
+		// Two escapes that form a pair are one character. A high surrogate without a low one stays by itself.
 		if utf16.IsSurrogate(r) && i+6 <= len(text) && text[i] == '\\' && text[i+1] == 'u' {
 			if pair := utf16.DecodeRune(r, unit(text[i+2:])); pair != utf8.RuneError {
 				r = pair
@@ -124,14 +138,17 @@ func unescaped(text []byte) []byte {
 	return b
 }
 
+// By the character behind the backslash. \u is not among them.
 var escapes = ['u']byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
+// digits are the four behind \u.
 func unit(digits []byte) rune {
 	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // valid JSON
 	return rune(n)
 }
 
 // surrogate reads a lone surrogate as unescaped writes it.
+// UTF-8 never has these bytes: 0xED is followed by less than 0xA0 in valid text.
 func surrogate(b []byte) (rune, bool) {
 	if len(b) < 3 || b[0] != 0xED || b[1] < 0xA0 {
 		return 0, false
@@ -139,6 +156,7 @@ func surrogate(b []byte) (rune, bool) {
 	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
 }
 
+// Code points above U+FFFF sort by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
 func unitsOf(text []byte) []uint16 {
 	units := make([]uint16, 0, len(text))
 	for i := 0; i < len(text); {
@@ -154,6 +172,7 @@ func unitsOf(text []byte) []uint16 {
 	return units
 }
 
+// Only what JSON requires is escaped, with the short form where there is one, as RFC 8785 says.
 func appendString(b, text []byte) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -179,4 +198,5 @@ func appendString(b, text []byte) []byte {
 	return append(b, '"')
 }
 
+// The reverse of escapes, for control characters; 0: there is no short form.
 var short = [' ']byte{'\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}

@@ -17,11 +17,13 @@ import (
 )
 
 // Check is the look for equivalent jobs of one insert.
+// The zero value waits for locks as long as the transaction does.
 type Check struct {
 	// LockTimeout is how long the transaction waits for a lock from here on, in the notation of Postgres. "": unchanged.
 	LockTimeout string
 
 	// Try leaves keys that another transaction has locked alone, instead of waiting for them.
+	// Flushes set it, because their other callers must not wait; see package queue, unique.go.
 	Try bool
 }
 
@@ -32,15 +34,19 @@ type Found struct {
 }
 
 // search is what has to be known about a key.
+// One per key, however many jobs of the insert have it.
 type search struct {
-	key    string
-	lock   int64
+	key  string
+	lock int64
+	// It is the union of those of all policies of the key, and period the longest: decide applies each policy by itself.
 	states []ojs.JobState
 	period time.Duration // 0: without limit
 	all    bool          // whether the oldest job that blocks is not enough
 }
 
 // searches are those for the keys of jobs with a policy, by their locks.
+// They are sorted by lock: two transactions that lock the same keys in another order would deadlock. Jobs without a policy that
+// have a key take no part, as they prevent nothing.
 func searches(jobs []*job.Job) []*search {
 	var list []*search
 	byKey := make(map[string]*search)
@@ -57,6 +63,7 @@ func searches(jobs []*job.Job) []*search {
 		case !slices.Equal(s.states, u.States) || s.period != u.Period:
 			s.widen(u)
 		}
+		// reject and ignore are answered with the oldest job; replace needs every job.
 		s.all = s.all || u.OnConflict != "reject" && u.OnConflict != "ignore"
 	}
 	slices.SortFunc(list, func(a, b *search) int { return cmp.Compare(a.lock, b.lock) })
@@ -64,6 +71,7 @@ func searches(jobs []*job.Job) []*search {
 }
 
 // widen makes the search one for another policy, too.
+// With two policies the oldest job may block only one of them, hence all. A period of 0 is the longest.
 func (s *search) widen(u *job.Unique) {
 	period := s.period
 	s.all, s.states = true, slices.Clone(s.states)
@@ -78,6 +86,7 @@ func (s *search) widen(u *job.Unique) {
 }
 
 // done are the states of the search that only jobs in jobs_done have.
+// They are looked for in a statement of its own, and only if the policy names them: that table has a partition per day.
 func (s *search) done() (states []ojs.JobState) {
 	for _, state := range s.states {
 		if state == ojs.StateCompleted || state == ojs.StateCancelled {
@@ -88,11 +97,13 @@ func (s *search) done() (states []ojs.JobState) {
 }
 
 // params are the arguments of UniqueListHolders and UniqueListDone.
+// Arrays with one element per key.
 type params struct {
 	keys, states []string
 	periods, max []int64
 }
 
+// The states of a key are one text, because PostgreSQL has no arrays of arrays with different lengths.
 func (p *params) add(s *search, states []ojs.JobState) {
 	words := make([]string, len(states))
 	for i, state := range states {
@@ -104,6 +115,7 @@ func (p *params) add(s *search, states []ojs.JobState) {
 	}
 	micros := s.period.Microseconds()
 	if s.period > 0 {
+		// 0 would mean no limit.
 		micros = max(1, micros)
 	}
 	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros), append(p.max, limit)
@@ -115,6 +127,9 @@ func (p *params) holders() dbsqlc.UniqueListHoldersParams {
 
 // Run locks the keys of the jobs until the end of the transaction, looks for the jobs that hold them, and decides. It is one round
 // trip: each statement of a pipeline has a snapshot of its own.
+//
+// The statements must follow each other: the look has to see what the last holder of a lock has committed. The locks are advisory
+// and end with the transaction, also for keys that no job has. After an error the transaction is over.
 func (c Check) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Found, error) {
 	l := newLook(jobs)
 	if err := pg.Pipeline(ctx, tx, l.steps(ctx, c)...); err != nil {
@@ -131,6 +146,7 @@ func (c Check) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Found, erro
 }
 
 // look is the statements of a check with their results.
+// The second half is filled by the steps, which a pipeline calls twice: they only assign.
 type look struct {
 	locks      []int64
 	live, done params
@@ -142,10 +158,12 @@ type look struct {
 	now     pgtype.Timestamptz
 }
 
+// now is read only for jobs that are scheduled for an absolute time: only for these it decides the state.
 func newLook(jobs []*job.Job) *look {
 	l := &look{timed: slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative })}
 	for _, s := range searches(jobs) {
 		l.locks = append(l.locks, s.lock)
+		// States of finished jobs do no harm here: ojs.jobs has no such rows, but for discarded ones.
 		l.live.add(s, s.states)
 		if states := s.done(); states != nil {
 			l.done.add(s, states)
@@ -154,7 +172,9 @@ func newLook(jobs []*job.Job) *look {
 	return l
 }
 
+// The lock timeout first, then the locks, then the look; the clock last, so that it is read under the locks.
 func (l *look) steps(ctx context.Context, c Check) (steps []pg.Step) {
+	// It holds to the end of the transaction, also for the rows of jobs and queues that are locked after the keys.
 	if c.LockTimeout != "" {
 		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).SystemLockTimeout(ctx, c.LockTimeout) })
 	}
@@ -197,6 +217,7 @@ func (l *look) held() map[string][]Holder {
 	return held
 }
 
+// An id that is stored has no place in the request, hence Stored.
 func storedHolder(r dbsqlc.UniqueListHoldersRow) Holder {
 	return Holder{
 		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time}, Item: Stored,
@@ -205,6 +226,7 @@ func storedHolder(r dbsqlc.UniqueListHoldersRow) Holder {
 }
 
 // Live finds, for each key that a job holds which has not ended, the oldest such job. The caller has locked the keys.
+// Package queue asks before a manual retry. Only jobs that have not ended count then, whatever their policies said.
 func Live(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]Holder, error) {
 	var p params
 	for _, key := range keys {

@@ -16,12 +16,16 @@ import (
 // Key is the unique key of a job with a policy: the one that its client computed, or 64 hex digits of a SHA-256 over the parts
 // of the job that its policy names, as canonical JSON (docs/reference/unique.md, Key). Tenants have keys of their own: that of a tenant's
 // job is a SHA-256 over the tenant and this key, as in ojs.tenant_key of SQL.
+//
+// ojs.enqueue computes no key: it takes one that its caller has made. The key is fixed when the job is stored: changes of its
+// meta later do not move it.
 func Key(j *job.Job) string {
 	key := j.Unique.Key
 	if key == "" {
 		sum := sha256.Sum256(appendCanonical(nil, identity(j)))
 		key = hex.EncodeToString(sum[:])
 	}
+	// The lock of a key is made of its first 64 bits, so tenants do not wait for each other either.
 	if tenant := job.TenantOf(j.Lane); tenant != "" {
 		sum := sha256.Sum256([]byte(tenant + "/" + key))
 		key = hex.EncodeToString(sum[:])
@@ -30,6 +34,7 @@ func Key(j *job.Job) string {
 }
 
 // Assign gives the jobs that have a policy their keys.
+// It may run several times: the key of the first time stays.
 func Assign(jobs ...*job.Job) {
 	for _, j := range jobs {
 		if j.Unique != nil && j.UniqueKey == "" {
@@ -39,6 +44,7 @@ func Assign(jobs ...*job.Job) {
 }
 
 // identity is the JSON object that identifies a job, before it is made canonical.
+// The type always counts, also if the policy does not name it.
 func identity(j *job.Job) []byte {
 	u := j.Unique
 	b := append([]byte(`{"type":`), payload.Quote(j.Type)...)
@@ -60,6 +66,7 @@ func identity(j *job.Job) []byte {
 
 // appendArgs appends all of args, or an object with the named ones: digits are an index, and any other name is a member of the
 // first object among args that has it. One pass over args, however many names there are.
+// A name that addresses nothing is null here. Decoding has refused it for jobs of clients.
 func appendArgs(b []byte, u *job.Unique, args jsontext.Value) []byte {
 	if len(u.ArgsKeys) == 0 {
 		return append(b, args...)
@@ -68,6 +75,7 @@ func appendArgs(b []byte, u *job.Unique, args jsontext.Value) []byte {
 	for _, name := range u.ArgsKeys {
 		wanted[name] = !isIndex(name)
 	}
+	// A name that was found is not wanted any more, so the first object that has it counts.
 	found := make(map[string]jsontext.Value, len(u.ArgsKeys))
 	var elements []jsontext.Value
 	for e := range rawjson.Elements(args) {
@@ -110,6 +118,7 @@ func appendSelected(b []byte, names []string, values map[string]jsontext.Value) 
 	return append(b, '}')
 }
 
+// nil for a job without meta: all selected members are null then.
 func membersOf(object jsontext.Value) map[string]jsontext.Value {
 	if object == nil {
 		return nil
@@ -121,9 +130,11 @@ func membersOf(object jsontext.Value) map[string]jsontext.Value {
 	return values
 }
 
+// "" counts as one, but is no number, and so addresses nothing.
 func isIndex(name string) bool { return strings.Trim(name, "0123456789") == "" }
 
 // lockOf is the advisory lock of a key. Keys that share their first 64 bits wait for each other, and nothing else.
+// UniqueLockDiscarded and ojs.enqueue compute the same number in SQL.
 func lockOf(key string) int64 {
 	n, err := strconv.ParseUint(key[:16], 16, 64)
 	if err != nil {

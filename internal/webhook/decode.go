@@ -14,7 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Definition is a subscription as its owner decides it (docs/reference/webhooks.md, Subscription).
+// Definition is a subscription as its owner decides it (docs/reference/webhooks.md, Subscription). Decode fills in the
+// defaults. Events and Sources are checked by the caller, which knows the event types and translates aliases; Match has the
+// outcome. Secret is plain text in memory only for the time of the call; String and MarshalJSON keep it out of logs.
 type Definition struct {
 	URL              string
 	Events           []string // patterns as sent; not checked
@@ -32,6 +34,8 @@ type Definition struct {
 }
 
 const (
+	// docs/reference/webhooks.md, Subscription has the limits. The filter is compared with each event in SQL, so its size
+	// is a cost of every event.
 	defaultWebhookTimeoutMS = 30_000
 	defaultWebhookInFlight  = 10
 	maxWebhookPatterns      = 50     // of one list
@@ -41,7 +45,8 @@ const (
 	minSecret, maxSecret    = 8, 256 // characters
 )
 
-// Decode reads a new subscription.
+// Decode reads a new subscription. A secret may be missing although it is needed: the caller then puts a generated one into
+// the body before, if the server is set up for that.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
 	w := &Definition{
 		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
@@ -56,7 +61,8 @@ func Decode(raw []byte) (*Definition, *ojs.Error) {
 	return w, r.read()
 }
 
-// Patch puts a partial update over current: what is absent stays.
+// Patch puts a partial update over current: what is absent stays. current is a copy, so a refusal leaves nothing half
+// changed. null resets a member to its default (docs/reference/webhooks.md, Subscription).
 func Patch(raw []byte, current Definition) (*Definition, *ojs.Error) {
 	r, err := read(raw, &current)
 	if err != nil {
@@ -91,7 +97,8 @@ func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) 
 	return w.Secret, overlapS, r.err()
 }
 
-// Replay is what a replay asks for (docs/reference/webhooks.md, Routes).
+// Replay is what a replay asks for (docs/reference/webhooks.md, Routes). Ages are relative to the clock of the database and
+// are resolved by Store.Replay.
 type Replay struct {
 	Since, Until job.When
 	All          bool // not only what was abandoned
@@ -125,7 +132,8 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 	return res, r.err()
 }
 
-// reader collects what is wrong: what is not of its type (400) goes before what is not admissible (422).
+// reader collects what is wrong: what is not of its type (400) goes before what is not admissible (422). w holds the values
+// that were there before and gets those that were read, mistakes included: it must not be used after an error.
 type reader struct {
 	members  map[string]jsontext.Value
 	w        *Definition
@@ -133,7 +141,7 @@ type reader struct {
 	refused  *ojs.Error
 }
 
-// read begins a decoding on top of w, which holds what is not sent.
+// read begins a decoding on top of w, which holds what is not sent. Of members with equal names the last one counts.
 func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -172,6 +180,7 @@ func (r *reader) err() *ojs.Error {
 	return r.refused
 }
 
+// Members that are absent keep their values in w, so it serves creation and change alike.
 func (r *reader) read() *ojs.Error {
 	if v, sent := r.members["url"]; sent {
 		text, ok := rawjson.Text(v)
@@ -209,6 +218,7 @@ func (r *reader) list(name string, v jsontext.Value) []string {
 	return values
 }
 
+// The value must not be in an error: errors are logged and shown.
 func (r *reader) secret() {
 	v := r.members["secret"]
 	if rawjson.IsNull(v) { // like one that was not sent
@@ -228,6 +238,7 @@ func (r *reader) secret() {
 	r.w.Secret = text
 }
 
+// A secret may be copied into headers and shells of receivers.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
@@ -237,6 +248,7 @@ func printable(s string) bool {
 	return true
 }
 
+// A filter is replaced as a whole, so what it does not name is cleared.
 func (r *reader) filter() {
 	v, sent := r.members["filter"]
 	if !sent {
@@ -273,7 +285,7 @@ func nonEmpty(values []string) []string {
 	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
 }
 
-// FilterOf reads a stored filter.
+// FilterOf reads a stored filter. The table keeps the filter as sent, for answers, beside the columns that matching uses.
 func FilterOf(filter []byte) (w Definition) {
 	if filter == nil {
 		return w
@@ -283,6 +295,7 @@ func FilterOf(filter []byte) (w Definition) {
 	return w
 }
 
+// Its size is that of the compact form.
 func (r *reader) metadata() {
 	v, sent := r.members["metadata"]
 	switch {
@@ -309,6 +322,7 @@ func (r *reader) options() {
 	r.boolean("active", &w.Active)
 }
 
+// A text such as "5" is not taken for a number.
 func (r *reader) integer(name string, into *int32, low, high int64, otherwise int32) {
 	v, sent := r.members[name]
 	if !sent {

@@ -13,7 +13,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// DeliveryList selects deliveries of the log. Zero values do not filter.
+// DeliveryList selects deliveries of the log. Zero values do not filter. Of Before and Offset at most one counts. Since and
+// Until are compared with the creation of the delivery.
 type DeliveryList struct {
 	Tenant          string // those of the tenant's subscriptions
 	Webhook, Before *[16]byte
@@ -40,7 +41,9 @@ type DeliveryPage struct {
 	Total      int64     // matches up to 10 000, among the newest deliveries that were looked at
 }
 
-// Deliveries returns a page of the log.
+// Deliveries returns a page of the log. The ids and the rows come from two statements without a common snapshot: a delivery
+// that was pruned in between is missing from the page. The page may be shorter than the limit with Next set: at most
+// pg.MaxLooked deliveries are looked at (docs/reference/http.md, Pagination).
 func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPage, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -66,6 +69,7 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 	if err != nil {
 		return page, pg.ClientError(err)
 	}
+	// A cursor may point behind deliveries that do not match: the next page goes on from where looking has stopped.
 	ids, next := deliveriesFound(found, l.Limit)
 	page.Next, page.Total = next, found[0].Total
 	if l.Before != nil { // the total includes the pages before the cursor
@@ -80,7 +84,9 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 	return page, pg.ClientError(err)
 }
 
-// deliveriesFound returns the ids of a page, and where the next one begins; nil: there is none.
+// deliveriesFound returns the ids of a page, and where the next one begins; nil: there is none. The statement always
+// returns at least one row, which carries the total and the floor; its id is zero if nothing was found. Floor is where
+// looking has stopped; zero means at the end of the log.
 func deliveriesFound(found []dbsqlc.WebhookDeliveryListRow, limit int) (ids [][16]byte, next *[16]byte) {
 	for _, row := range found {
 		if row.ID != ([16]byte{}) {
@@ -115,7 +121,7 @@ func (s *Store) Delivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []A
 // ErrNoDelivery is the API error for an unknown delivery.
 func ErrNoDelivery(id string) error { return ojs.ErrNotFound("webhook_delivery", id) }
 
-// Backlog counts the subscriptions, and the unfinished deliveries up to 100 000.
+// Backlog counts the subscriptions, and the unfinished deliveries up to 100 000. The metrics of a node ask for it.
 func (s *Store) Backlog(ctx context.Context) (webhooks, pending int64, err error) {
 	row, err := s.db.Q.WebhookGetBacklog(ctx, 100_000)
 	return row.Webhooks, row.Pending, err

@@ -13,33 +13,42 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
 	// busyPoll and idlePoll are how often a node polls without a wake-up: the node with the lease may have died, or LISTEN
-	// may not work.
+	// may not work. A lost wake-up delays a first attempt by at most one of them.
 	busyPoll = 5 * time.Second
 	idlePoll = time.Minute
 
 	// claimRest lets wake-ups at the same time share a claim. A long transaction anywhere in the cluster makes claims read
-	// dead index entries (2 µs each), so claims take at most half of the time.
+	// dead index entries (2 µs each), so claims take at most half of the time. longClaimRest bounds the rest: a claim of
+	// minutes must not silence the node for minutes.
 	claimRest     = 5 * time.Millisecond
 	claimShare    = 1
 	longClaimRest = 5 * time.Second
 
+	// Status tells of an outage only after degradedAfter, so that a restart of the database does not degrade the node.
 	errorPause    = time.Second
 	degradedAfter = 30 * time.Second // of failed claims
 
 	busyMaintain = time.Minute
 	idleMaintain = 10 * time.Minute
 
-	// stopGrace is how long requests may still take when the node stops. Then they are cancelled, and another node sends them.
+	// stopGrace is how long requests may still take when the node stops. Then they are cancelled, and another node sends
+	// them. A longer grace would delay every stop by the slowest endpoint.
 	stopGrace = 5 * time.Second
 
+	// See record.
 	recordTries = 5
 )
 
 // Dispatcher sends due deliveries, on every node, at most Config.Workers at a time.
+//
+// One goroutine runs loop; each request has another one. running is the number of requests, raised by the loop only, so the
+// loop never starts more than Workers. wake has room for one signal: a second one would lead to the same claim. senders is
+// waited for at the stop.
 type Dispatcher struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -72,7 +81,7 @@ func (d *Dispatcher) Wake() {
 	}
 }
 
-// Status is ok, or degraded if claims have failed for 30 s.
+// Status is ok, or degraded if claims have failed for 30 s. The time comes from a clock that cannot be set (package clock).
 func (d *Dispatcher) Status() string {
 	if since := d.failing.Load(); since != 0 && clock.Running()-time.Duration(since) > degradedAfter {
 		return "degraded"
@@ -80,27 +89,30 @@ func (d *Dispatcher) Status() string {
 	return "ok"
 }
 
-// Start runs the loop until stopped.
+// Start runs the loop until stopped. It claims at once: deliveries may have waited while no node ran. A stop ends the loop
+// first, gives the requests stopGrace, cuts them off then, and returns when each has recorded its outcome or released its
+// lease.
 func (d *Dispatcher) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := d.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		sending, cut := context.WithCancel(context.WithoutCancel(ctx))
-		defer cut()
-		d.loop(ctx, sending)
-		timer := time.AfterFunc(stopGrace, cut)
-		defer timer.Stop()
-		d.senders.Wait()
-		d.sender.client.CloseIdleConnections()
-	}()
+	service.Run(ctx, &d.BaseStartStop, d.run)
 	return nil
 }
 
-// loop ends with ctx. The requests that it has started go on until sending ends, at most stopGrace later.
+// run lets the requests that it has started end, for at most stopGrace.
+func (d *Dispatcher) run(ctx context.Context) {
+	// Requests must not end with ctx: they have their grace.
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	d.loop(ctx, sending)
+	// Only when the loop has ended: before, a request could still be started.
+	timer := time.AfterFunc(stopGrace, cut)
+	defer timer.Stop()
+	d.senders.Wait()
+	// Connections would otherwise outlive the service.
+	d.sender.client.CloseIdleConnections()
+}
+
+// loop ends with ctx. The requests that it has started go on until sending ends, at most stopGrace later. The rest after a
+// pass is not cut short by a wake-up; the wake-up stays in the channel and is taken after it.
 func (d *Dispatcher) loop(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -120,16 +132,20 @@ func (d *Dispatcher) loop(ctx, sending context.Context) {
 	}
 }
 
-// pass claims and starts due deliveries, and returns when the next pass is due without a wake-up.
+// pass claims and starts due deliveries, and returns when the next pass is due without a wake-up. It runs in one goroutine
+// per node and starts requests without waiting for them.
 func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	want := d.config.Workers - int(d.running.Load())
+	// No claim: a lease that waits for a free worker would run out.
 	if want <= 0 {
 		return busyPoll // a request that finishes wakes the loop
 	}
+	// Before the claim, so that the claim finds what was released.
 	d.releaseLost(ctx)
 	// A stop must not cut the claim off from its result: what it has leased would wait for the end of the lease.
 	claimed, err := d.store.ClaimDeliveries(context.WithoutCancel(ctx), want)
 	if err != nil {
+		// claimed has what the claim has returned before its commit was sent.
 		if pg.IsUnknown(err) {
 			d.lost = append(d.lost, claimed.Deliveries...)
 		}
@@ -145,15 +161,18 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	for i := range claimed.Deliveries {
 		d.start(sending, &claimed.Deliveries[i])
 	}
+	// After the start of the requests, which need not wait for it.
 	d.maintain(ctx)
 	return d.nextPass(claimed)
 }
 
+// All lines of this loop are warnings: what has failed is tried again.
 func (d *Dispatcher) warn(ctx context.Context, message string, err error) {
 	d.Logger.WarnContext(ctx, message, slog.String("category", "webhook"), slog.Any("error", err))
 }
 
-// warnSealed logs, at most once a minute, the subscriptions that only nodes with another key can deliver.
+// warnSealed logs, at most once a minute, the subscriptions that only nodes with another key can deliver. While keys are
+// being changed it is normal that some nodes cannot open some secrets, hence a warning and no error.
 func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 	if len(sealed) == 0 || time.Since(d.warnedAt) < time.Minute {
 		return
@@ -168,6 +187,7 @@ func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 		slog.String("category", "webhook"), slog.Group("attributes", "subscription_ids", ids))
 }
 
+// c.Next includes the ends of the leases of other nodes, so a delivery of a crashed node is claimed when its lease ends.
 func (d *Dispatcher) nextPass(c Claimed) time.Duration {
 	next := idlePoll
 	if len(c.Deliveries) > 0 || d.running.Load() > 0 {
@@ -179,6 +199,7 @@ func (d *Dispatcher) nextPass(c Claimed) time.Duration {
 	return next
 }
 
+// running is lowered before Wake, so that the pass that is woken sees the room.
 func (d *Dispatcher) start(ctx context.Context, delivery *Delivery) {
 	d.running.Add(1)
 	d.sent.Store(true)

@@ -2,7 +2,9 @@ package webhook
 
 import "github.com/jackc/pgx/v5/pgtype"
 
-// Record is a subscription as it is stored. Its fields are the columns of ojs.webhooks, in their order.
+// Record is a subscription as it is stored. Its fields are the columns of ojs.webhooks, in their order. The order of the
+// fields matters, because a row is converted to it as a whole. SuccessCount and FailureCount are changed by
+// WebhookDeliveryRecord only, under the lock of the row.
 type Record struct {
 	ID                  [16]byte
 	Url                 string
@@ -35,7 +37,8 @@ type Record struct {
 	Tenant              pgtype.Text // whose events it gets; NULL: those of all
 }
 
-// SecretRecord is a secret as it is stored.
+// SecretRecord is a secret as it is stored. At most two of a subscription are valid; an expired one may stay until the next
+// rotation.
 type SecretRecord struct {
 	ID        [16]byte
 	WebhookID [16]byte
@@ -46,7 +49,8 @@ type SecretRecord struct {
 	ExpiresAt pgtype.Timestamptz // NULL: the current secret
 }
 
-// DeliveryRecord is a delivery as it is stored.
+// DeliveryRecord is a delivery as it is stored. The outcomes of attempts, claims and releases are guarded by Claims and
+// Status in the statements, not by a lock that is held during a request.
 type DeliveryRecord struct {
 	ID             [16]byte
 	WebhookID      [16]byte
@@ -72,7 +76,8 @@ type DeliveryRecord struct {
 	CompletedAt    pgtype.Timestamptz
 }
 
-// AttemptRecord is one attempt of a delivery as it is stored.
+// AttemptRecord is one attempt of a delivery as it is stored. Snippet is at most 1 024 bytes. StartedAt is the time of the
+// record less the duration, so it is that of the database.
 type AttemptRecord struct {
 	DeliveryID [16]byte
 	Attempt    int32

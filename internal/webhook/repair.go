@@ -8,7 +8,8 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// repair cancels and restarts the deliveries that a stopped node has left in a wrong state.
+// repair cancels and restarts the deliveries that a stopped node has left in a wrong state. Both are nets: deliveries of a
+// subscription whose delete was interrupted, and a defect of the order.
 func (d *Dispatcher) repair(ctx context.Context) {
 	if err := d.store.CancelOrphans(ctx); err != nil && ctx.Err() == nil {
 		d.warn(ctx, "deliveries of deleted webhook subscriptions were not cancelled; trying again later", err)
@@ -25,7 +26,9 @@ func (d *Dispatcher) repair(ctx context.Context) {
 }
 
 // RestartStuckDeliveries makes ordered deliveries due that wait although no earlier one of their subject is unfinished. Every
-// finished delivery makes the next one due, so there should be none; see WebhookDeliveryMakeDue.
+// finished delivery makes the next one due, so there should be none; see WebhookDeliveryMakeDue. Each subscription is
+// locked for its look, because the end of a delivery and the next one's turn are one statement under the same lock: without
+// it the look could come between. An error of one subscription does not keep the others from being looked at.
 func (s *Store) RestartStuckDeliveries(ctx context.Context) (restarted int64, err error) {
 	ordered, err := s.db.Q.WebhookListOrdered(ctx)
 	for _, id := range ordered {
@@ -43,7 +46,7 @@ func (s *Store) RestartStuckDeliveries(ctx context.Context) (restarted int64, er
 }
 
 // CancelOrphans cancels deliveries of deleted subscriptions: the node that deleted the subscription has stopped before it
-// cancelled all of them.
+// cancelled all of them. Any number of nodes may run it; a delivery is cancelled once.
 func (s *Store) CancelOrphans(ctx context.Context) error {
 	var orphans [][16]byte
 	err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
@@ -56,6 +59,7 @@ func (s *Store) CancelOrphans(ctx context.Context) error {
 	return err
 }
 
+// The subscription is gone, so there is no row to lock, and no claim can find the deliveries.
 func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
 	return s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, batchRows) })
 }

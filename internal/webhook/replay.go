@@ -10,8 +10,10 @@ import (
 )
 
 // Replay delivers events of a time span again: those whose delivery was given up, or all that match and are kept. It returns
-// their number.
+// their number. Portions that were committed stay after an error, and the number counts what they made. Replays of one
+// subscription take turns by its lock, a page each. It waits for no request.
 func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error) {
+	// An age such as 24h counts back from the clock of the database.
 	if err := job.ResolveAges(ctx, s.db.Now, &r.Since, &r.Until); err != nil {
 		return 0, pg.ClientError(err)
 	}
@@ -23,6 +25,8 @@ func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error
 	if r.All {
 		return s.replayAll(ctx, w, since, until)
 	}
+	// Deliveries that fail again while the replay runs are left out by it; otherwise a fast failing endpoint would keep the
+	// loop going without end.
 	began, err := s.db.Now(ctx)
 	if err != nil {
 		return 0, pg.ClientError(err)
@@ -46,6 +50,7 @@ func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error
 	}
 }
 
+// It bounds how long the lock of the subscription keeps outcomes from being recorded.
 const replayRows = 1000
 
 // replayPage locks the subscription, so that two replays do not both insert a missing delivery, and a delivery that finishes
@@ -70,7 +75,8 @@ func replayError(made int64, err error) error {
 	return pg.PartlyError(err)
 }
 
-// replayAll reads the log once, one page per transaction.
+// replayAll reads the log once, one page per transaction. The place of the last event that was looked at leads to the next
+// page. It ends with a page that is not full, or one that lies behind until.
 func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Time) (total int64, err error) {
 	p := dbsqlc.WebhookReplayAllParams{WebhookID: w.ID, Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows}
 	for {

@@ -7,7 +7,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// RetryDelivery makes a delivery due now under its old id. Its retry schedule begins again.
+// RetryDelivery makes a delivery due now under its old id. Its retry schedule begins again. It works in any status, also
+// while a node sends the delivery. The change is committed before the row is read, so an error after it says that a part
+// was done. The notification comes last; without it the delivery waits for a poll.
 func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []AttemptRecord, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

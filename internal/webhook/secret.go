@@ -11,7 +11,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// RotateSecret makes secret the current one. The previous one stays valid for overlap; if it is negative, for secretOverlap.
+// RotateSecret makes secret the current one. The previous one stays valid for overlap; if it is negative, for
+// secretOverlap. Callers validate the secret. After an error with an unknown outcome the secret may have changed; the
+// caller cannot see the new one and has to rotate again. A running attempt goes on with the secrets of its claim.
 func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
 	if overlap < 0 {
 		overlap = secretOverlap
@@ -19,7 +21,7 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
 }
 
-// DropPreviousSecret makes the previous secret invalid at once.
+// DropPreviousSecret makes the previous secret invalid at once. It does nothing if there is none, so it can be repeated.
 func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
 	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
 		_, err := q.WebhookSecretDeletePrevious(ctx, id)
@@ -27,7 +29,8 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 	})
 }
 
-// changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three.
+// changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three. The
+// answer is read in the transaction, with the secrets that it leaves.
 func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
@@ -52,7 +55,8 @@ type rotation struct {
 }
 
 // rotate stores a new current secret. At most two are valid, so the one before the current one is deleted. The caller has
-// locked the subscription.
+// locked the subscription. The order matters: the previous secret goes first, then the current one becomes the previous,
+// and only then the new one is the current. The other way round the delete would take the one that is to stay valid.
 func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, r rotation) error {
 	if _, err := q.WebhookSecretDeletePrevious(ctx, r.webhook); err != nil {
 		return err
@@ -64,7 +68,8 @@ func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, r rotation) error
 	return err
 }
 
-// addSecret seals a secret. Its last four characters stay readable: people tell secrets apart by them.
+// addSecret seals a secret. Its last four characters stay readable: people tell secrets apart by them. It is sealed with
+// the current key of this node.
 func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]byte, secret string) (SecretRecord, error) {
 	sealed, keyID, err := s.vault.seal(secret)
 	if err != nil {
@@ -80,7 +85,8 @@ func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]by
 var errUnknownKey = errors.New("a webhook secret is sealed with a key that is not configured: set OJS_WEBHOOKS_ENCRYPTION_KEY to the key it was stored with, " +
 	"or to NEW,OLD to change keys")
 
-// Secret is a valid secret in plain text.
+// Secret is a valid secret in plain text. ID goes into the row of the delivery, so that the server learns which secret the
+// receiver knows (see signer).
 type Secret struct {
 	ID    [16]byte
 	Value string
@@ -89,7 +95,9 @@ type Secret struct {
 // String keeps the value out of logs.
 func (s Secret) String() string { return "secret " + ojs.FormatID(s.ID) }
 
-// secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here.
+// secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here. One
+// secret that cannot be opened makes the whole subscription sealed: a request that lacks one of two signatures would fail
+// at receivers that know only that secret. Secrets of a sealed subscription may be in the map and must not be used.
 func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (secrets map[[16]byte][]Secret, sealed [][16]byte, err error) {
 	rows, err := q.WebhookSecretList(ctx, webhooks)
 	if err != nil {
@@ -107,7 +115,7 @@ func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16
 	return secrets, sealed, nil
 }
 
-// SecretsOf returns the valid secrets of one subscription.
+// SecretsOf returns the valid secrets of one subscription. It is for test events, which do not claim.
 func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -119,4 +127,5 @@ func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, erro
 }
 
 // secretOverlap is how long the secret before the current one stays valid, if the call does not say.
+// docs/reference/webhooks.md, Rotation.
 const secretOverlap = 24 * time.Hour

@@ -17,13 +17,16 @@ import (
 )
 
 const (
+	// An endpoint that sends without end would keep the place of a request until the timeout; what is behind maxResponse is
+	// not read, and the connection is closed.
 	maxResponse   = 64 << 10       // bytes that are read of a response
 	maxSnippet    = 1024           // bytes of it in the delivery log
 	maxRetryAfter = 24 * time.Hour // more is not granted to an endpoint
 	tlsTimeout    = 10 * time.Second
 )
 
-// Message is one request to be sent.
+// Message is one request to be sent. Secrets and Signer are plain text; a message is never logged. Traceparent is set by
+// the dispatcher, for the span of the attempt.
 type Message struct {
 	URL         string
 	ID          string // del_…; the same for all attempts, so that receivers notice a repetition
@@ -41,7 +44,8 @@ type Message struct {
 	Clock       Clock         // of the database, for the timestamp that receivers check
 }
 
-// Result is the result of a request.
+// Result is the result of a request. Code and Error are both set if the response broke off. Error is one word of
+// docs/reference/webhooks.md, Outcomes, which clients see. Duration is measured by this node.
 type Result struct {
 	Code       int           // HTTP status, 0: no response
 	Error      string        // timeout, dns, tls, connect, blocked_address or body; "": the response was read
@@ -53,7 +57,8 @@ type Result struct {
 // accepted reports whether the endpoint has accepted the delivery.
 func (r Result) accepted() bool { return r.Error == "" && r.Code >= 200 && r.Code <= 299 }
 
-// sender makes the requests. It never follows a redirect or calls an address that the rules do not allow.
+// sender makes the requests. It never follows a redirect or calls an address that the rules do not allow. It keeps no state
+// of deliveries, and its functions may be called from many goroutines.
 type sender struct {
 	config Config
 	dialer *egress.Dialer
@@ -61,13 +66,15 @@ type sender struct {
 }
 
 // newSender keeps as many connections to one host as there may be requests: with the default, two, a burst for one endpoint would
-// connect for nearly every request.
+// connect for nearly every request. Compression is off, because the limit of what is read would hold for the packed bytes
+// only.
 func newSender(config Config) *sender {
 	s := &sender{config: config, dialer: &egress.Dialer{Rules: config.Rules, LookUp: config.LookUp}}
 	transport := &http.Transport{
 		DialContext:         s.dialer.DialContext,
 		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
 		TLSHandshakeTimeout: tlsTimeout,
+		// A transport with its own dialer does not try HTTP/2 otherwise.
 		ForceAttemptHTTP2:   true,
 		DisableCompression:  true,
 		MaxIdleConns:        config.Workers,
@@ -86,7 +93,9 @@ func newSender(config Config) *sender {
 // noRedirect makes a redirect the response, which is a failed attempt. Subscriptions must name the final URL.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// admit checks a URL again: the rules may have changed since it was stored.
+// admit checks a URL again: the rules may have changed since it was stored. A URL that is not admitted any more counts as
+// blocked, whatever the reason. With a proxy the name is resolved only to check it: the proxy resolves it again, and may
+// get another answer. That is why a proxy has to keep rules of its own.
 func (s *sender) admit(ctx context.Context, u *url.URL) error {
 	var refused *egress.RefusedError
 	if err := s.config.Rules.CheckURL(u.String()); errors.As(err, &refused) {
@@ -99,7 +108,7 @@ func (s *sender) admit(ctx context.Context, u *url.URL) error {
 	return err
 }
 
-// send makes one attempt.
+// send makes one attempt. It returns when the response was read, or its timeout or ctx has ended.
 func (s *sender) send(ctx context.Context, m *Message) Result {
 	start := time.Now() // before the timeout begins, or a request that takes all of it would seem shorter
 	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
@@ -109,11 +118,13 @@ func (s *sender) send(ctx context.Context, m *Message) Result {
 	return res
 }
 
+// It never returns an error: each way to fail is a word in Result.Error, for the log of deliveries.
 func (s *sender) attempt(ctx context.Context, m *Message) Result {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, strings.NewReader(m.Body))
 	if err != nil {
 		return Result{Error: "blocked_address"}
 	}
+	// Before the request, as a proxy would otherwise connect before anything is checked.
 	if err := s.admit(ctx, req.URL); err != nil {
 		return Result{Error: classify(ctx, err)}
 	}
@@ -123,6 +134,7 @@ func (s *sender) attempt(ctx context.Context, m *Message) Result {
 		return Result{Error: classify(ctx, err)}
 	}
 	defer func() { _ = resp.Body.Close() }() // it has been read
+	// The status of a response whose body breaks off is kept for the log.
 	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp, m.Clock.Now())}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	if err != nil {
@@ -135,6 +147,8 @@ func (s *sender) attempt(ctx context.Context, m *Message) Result {
 	return res
 }
 
+// docs/reference/webhooks.md, Request lists them. The timestamp is made here and not at the claim, so it is that of the
+// attempt.
 func (s *sender) headers(h http.Header, m *Message) {
 	h.Set("Content-Type", "application/json")
 	if m.CloudEvents {
@@ -152,7 +166,9 @@ func (s *sender) headers(h http.Header, m *Message) {
 	m.sign(h, m.Clock.Now())
 }
 
-// classify turns an error into the word that the delivery log shows. Its text may contain internals that clients must not see.
+// classify turns an error into the word that the delivery log shows. Its text may contain internals that clients must not
+// see. The order matters: a refused address and the end of ctx hide in errors of the network, too. Some errors of package
+// tls have no type, so their text is compared.
 func classify(ctx context.Context, err error) string {
 	var (
 		dns      *net.DNSError
@@ -166,6 +182,7 @@ func classify(ctx context.Context, err error) string {
 	switch {
 	case errors.Is(err, egress.ErrBlocked):
 		return "blocked_address"
+	// The end of the node counts as a timeout here; deliver looks at its own ctx before it records.
 	case ctx.Err() != nil:
 		return "timeout"
 	case errors.As(err, &dns):
@@ -180,7 +197,8 @@ func classify(ctx context.Context, err error) string {
 	return "connect"
 }
 
-// retryAfter reads the header Retry-After of a 429 or 503: seconds or a date.
+// retryAfter reads the header Retry-After of a 429 or 503: seconds or a date. A date is compared with the clock of the
+// database. What cannot be read counts as absent.
 func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0
@@ -199,7 +217,8 @@ func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	return 0
 }
 
-// snippet is the beginning of a response, as valid text for PostgreSQL.
+// snippet is the beginning of a response, as valid text for PostgreSQL. Cutting by bytes may split a character, which
+// ToValidUTF8 then drops. PostgreSQL stores no U+0000.
 func snippet(body []byte) string {
 	if len(body) > maxSnippet {
 		body = body[:maxSnippet]

@@ -12,6 +12,7 @@ import (
 )
 
 // Sign is the value of X-OJS-Signature. The key is the whole secret, with its prefix (docs/reference/webhooks.md, Request).
+// The test vector is in docs/reference/webhooks.md, Signatures.
 func Sign(secret string, timestamp int64, body string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(strconv.AppendInt(nil, timestamp, 10))
@@ -20,7 +21,8 @@ func Sign(secret string, timestamp int64, body string) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// SignStandard is one value of webhook-signature, as Standard Webhooks defines it.
+// SignStandard is one value of webhook-signature, as Standard Webhooks defines it. A secret whose rest is not base64 is
+// taken as text, prefix included: refusing it would stop the deliveries of a subscription that works with X-OJS-Signature.
 func SignStandard(secret, id string, timestamp int64, body string) string {
 	key := []byte(secret)
 	if encoded, ok := strings.CutPrefix(secret, "whsec_"); ok {
@@ -35,7 +37,8 @@ func SignStandard(secret, id string, timestamp int64, body string) string {
 
 // signer chooses the secret for X-OJS-Signature. While two are valid, a receiver may know only one of them: odd attempts use
 // the one that signed the latest success, at first the older one, and even attempts the other (docs/reference/webhooks.md,
-// Rotation).
+// Rotation). secrets has the newest first, so the older one is at index 1. The server learns from the first success which
+// secret the receiver has, so that later deliveries succeed at their first attempt.
 func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 	switch len(secrets) {
 	case 0: // the table was changed by hand; the receiver cannot verify the request then
@@ -56,6 +59,7 @@ func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 // sign makes a signature with each valid secret, so that a receiver that knows any of them can verify the request. X-OJS-Signature has
 // room for one only; see signer.
 func (m *Message) sign(h http.Header, now time.Time) {
+	// One time for all signatures and both headers, or a receiver could not verify each of them.
 	timestamp := now.Unix()
 	h.Set("X-OJS-Timestamp", strconv.FormatInt(timestamp, 10))
 	all := make([]string, len(m.Secrets))

@@ -27,21 +27,26 @@ func ID(id [16]byte) string { return WebhookPrefix + ojs.FormatID(id) }
 // DeliveryID is the id of a delivery as clients see it.
 func DeliveryID(id [16]byte) string { return DeliveryPrefix + ojs.FormatID(id) }
 
-// Webhook is a subscription with its valid secrets, newest first.
+// Webhook is a subscription with its valid secrets, newest first. The secrets are sealed; only the id, the hint and the
+// times are shown.
 type Webhook struct {
 	Record
 	Secrets []SecretRecord
 }
 
-// Match holds the patterns of a subscription in the form of ojs.event_matches.
+// Match holds the patterns of a subscription in the form of ojs.event_matches. The transports make it from a Definition:
+// they know the types of events and their aliases.
 type Match struct {
 	Types, Sources []string
 }
 
-// Create stores a subscription with its secret.
+// Create stores a subscription with its secret. It gets the events published after its commit: from_place is the end of the
+// log in the insert, and no pass of the fan-out goes beyond the end that its own list has seen. It is not idempotent. The
+// advisory lock serializes creations, or two could both find room for the last subscription.
 func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webhook, error) {
 	var made *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		// It comes before the count, in a statement of its own: the count must see what the last holder has inserted.
 		if err := q.WebhookLock(ctx); err != nil {
 			return err
 		}
@@ -71,7 +76,8 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 	return made, err
 }
 
-// lockWebhook reads and locks a subscription that the transaction will change.
+// lockWebhook reads and locks a subscription that the transaction will change. It waits for claims and records of the
+// subscription, which are short.
 func lockWebhook(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (Record, error) {
 	rows, err := q.WebhookGetForUpdate(ctx, id)
 	switch {
@@ -94,6 +100,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*Webhook, error) {
 	return s.oneWebhook(ctx, s.db.Q, records(rows), id)
 }
 
+// It may run inside or outside of a transaction, and rows is empty or has one element.
 func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record, id [16]byte) (*Webhook, error) {
 	if len(rows) == 0 {
 		return nil, ErrNoWebhook(ID(id))
@@ -108,6 +115,7 @@ func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record
 // ErrNoWebhook is the API error for an unknown subscription.
 func ErrNoWebhook(id string) error { return ojs.ErrNotFound("webhook_subscription", id) }
 
+// The order of rows is kept. All secrets come by one statement.
 func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []Record) ([]Webhook, error) {
 	ids, at := make([][16]byte, len(rows)), make(map[[16]byte]int, len(rows))
 	list := make([]Webhook, len(rows))
@@ -132,7 +140,8 @@ type Filter struct {
 	Limit  int
 }
 
-// List lists subscriptions, newest first, and counts those that match.
+// List lists subscriptions, newest first, and counts those that match. The total does not depend on the page. Its two
+// statements have no common snapshot; a subscription deleted in between is missing.
 func (s *Store) List(ctx context.Context, l Filter) ([]Webhook, int64, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -169,7 +178,10 @@ var lastID = [16]byte{
 	0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
 }
 
-// Change stores what change returns for the current subscription. A secret in it is a rotation.
+// Change stores what change returns for the current subscription. A secret in it is a rotation. change may be called more
+// than once, and under the lock of the subscription, so it must neither block nor have effects. The change is committed
+// before its deliveries follow; an error after that says that a part was done, and the same request completes it only if it
+// changes something again. Tenant cannot be changed.
 func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Definition) (*Definition, Match, error)) (*Webhook, error) {
 	var before Record
 	var changed *Webhook
@@ -186,6 +198,7 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
 			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
 			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+			// before was read under the lock, so only one of two changes at once reactivates.
 			Reactivate: in.Active && !before.Active,
 		})
 		if err != nil {
@@ -202,10 +215,14 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 	if err != nil {
 		return nil, err
 	}
+	// Outside of the transaction: a subscription may have a million deliveries, and the lock would stop its claims
+	// meanwhile.
 	return changed, s.updateDeliveries(ctx, &before, changed)
 }
 
-// updateDeliveries applies a change of the subscription to its unfinished deliveries, in batches.
+// updateDeliveries applies a change of the subscription to its unfinished deliveries, in batches. Order: first which
+// deliveries wait for others, then which are due. Fan-out passes meanwhile use the new settings already, as they read them
+// under the lock.
 func (s *Store) updateDeliveries(ctx context.Context, before *Record, now *Webhook) error {
 	var err error
 	if now.Ordering != before.Ordering {
@@ -222,6 +239,7 @@ func (s *Store) updateDeliveries(ctx context.Context, before *Record, now *Webho
 	return pg.PartlyError(errors.Join(err, s.db.Q.WebhookNotify(ctx))) // a higher max_in_flight makes room for deliveries
 }
 
+// It has neither secret nor tenant: the first is sealed, the second stays as it is.
 func webhookOf(row *Record) Definition {
 	filter := FilterOf(row.Filter) // the columns have the patterns in another form
 	return Definition{
@@ -231,7 +249,9 @@ func webhookOf(row *Record) Definition {
 	}
 }
 
-// Delete removes a subscription and cancels its unfinished deliveries.
+// Delete removes a subscription and cancels its unfinished deliveries. The row goes first, so no new delivery can be made
+// or claimed; the cancel in batches follows. If the node stops in between, CancelOrphans of any node goes on. A second call
+// returns not found.
 func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
 		deleted, err := q.WebhookDelete(ctx, id)

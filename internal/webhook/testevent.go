@@ -15,14 +15,15 @@ import (
 // testType is a type that webhooks alone send. It is never in the event log.
 const testType = "webhook.test"
 
-// Tested is the result of a test.
+// Tested is the result of a test. Success false is no error of the call (docs/reference/webhooks.md, Test event).
 type Tested struct {
 	DeliveryID string
 	Success    bool
 	Result
 }
 
-// envelope has the members of an event in the order of docs/reference/events.md, Envelope.
+// envelope has the members of an event in the order of docs/reference/events.md, Envelope. Events of the log get their
+// envelope in SQL (ojs.webhook_body); a test event is in no log, so it is made here.
 type envelope struct {
 	SpecVersion     string          `json:"specversion"`
 	ID              string          `json:"id"`
@@ -34,7 +35,10 @@ type envelope struct {
 	Data            json.RawMessage `json:"data"`
 }
 
-// Test sends one signed event in one attempt and waits for the answer. It also tests inactive subscriptions.
+// Test sends one signed event in one attempt and waits for the answer. It also tests inactive subscriptions. It goes past
+// the claim, max_in_flight and the schedule. Of the subscription it changes the latest status and, if it succeeds, the
+// proven secret, but no count. It holds no transaction while it waits for the endpoint. If the log cannot be written, the
+// caller gets an error although the request was made.
 func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	secrets, err := d.store.SecretsOf(ctx, w.ID)
 	if err != nil {
@@ -63,6 +67,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	return Tested{DeliveryID: m.ID, Success: status == "delivered", Result: res}, err
 }
 
+// Attempt 1 signs with the secret that a real first attempt would use.
 func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*Message, error) {
 	webhook := ID(w.ID)
 	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
@@ -98,7 +103,8 @@ type TestDelivery struct {
 	Body    string
 }
 
-// LogTest writes a test delivery to the delivery log.
+// LogTest writes a test delivery to the delivery log. The row has position 0, which no event has, so it can be neither
+// retried nor replayed.
 func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -13,13 +13,15 @@ import (
 )
 
 // vault encrypts webhook secrets with AES-256-GCM (docs/reference/webhooks.md, Rotation). Without a key they are stored in
-// plain text.
+// plain text. It is set at the start and never changed, so it needs no lock. A key id is the beginning of the SHA-256 of
+// the key: nodes agree on it without a setting, and it tells nothing of use about the key.
 type vault struct {
 	current string // key id, "": none
 	keys    map[string]cipher.AEAD
 }
 
-// newVault takes keys of 32 bytes. The first one encrypts and decrypts, the others decrypt.
+// newVault takes keys of 32 bytes. The first one encrypts and decrypts, the others decrypt. No keys: seal stores plain
+// text, and open reads only what is stored so.
 func newVault(keys [][]byte) vault {
 	v := vault{keys: make(map[string]cipher.AEAD, len(keys))}
 	for i, key := range keys {
@@ -34,6 +36,7 @@ func newVault(keys [][]byte) vault {
 		sum := sha256.Sum256(key)
 		id := hex.EncodeToString(sum[:4])
 		v.keys[id] = gcm
+		// Without keys, current is "", which names no key.
 		if i == 0 {
 			v.current = id
 		}
@@ -41,7 +44,8 @@ func newVault(keys [][]byte) vault {
 	return v
 }
 
-// seal returns the nonce and the sealed secret as one value. Without keys the secret stays readable, and keyID is "".
+// seal returns the nonce and the sealed secret as one value. Without keys the secret stays readable, and keyID is "". The
+// nonce is random, 12 bytes; a key seals far fewer secrets than would make two equal ones likely.
 func (v vault) seal(secret string) (sealed []byte, keyID string, err error) {
 	gcm := v.keys[v.current]
 	if gcm == nil {
@@ -55,6 +59,7 @@ func (v vault) seal(secret string) (sealed []byte, keyID string, err error) {
 }
 
 // open returns errUnknownKey if this node does not have the key. Another node may have it, while keys are being changed.
+// Another error means that the stored bytes were changed.
 func (v vault) open(sealed []byte, keyID string) (string, error) {
 	if keyID == "" {
 		return string(sealed), nil
@@ -71,7 +76,9 @@ func (v vault) open(sealed []byte, keyID string) (string, error) {
 }
 
 // ResealSecrets encrypts with the current key all secrets that are stored in plain text or under another key. Call it at
-// start: it fails if a secret cannot be decrypted.
+// start: it fails if a secret cannot be decrypted. Nodes that start together do the same work; the id of the old key in the
+// statement lets one of them win, and both results can be opened. Nodes that still run without the new key cannot open what
+// was resealed: hence NEW,OLD on all of them before OLD is removed. Secrets that have expired are left out.
 func (s *Store) ResealSecrets(ctx context.Context) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

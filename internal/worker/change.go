@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// The types come from the statement, which has compared the old row with the new one under its lock.
 func beatChange(changes []eventlog.Change, r *dbsqlc.WorkerHeartbeatRow) []eventlog.Change {
 	for _, eventType := range r.EventTypes {
 		changes = append(changes, eventlog.Change{Type: eventType, Subject: r.ID, WorkerID: r.ID, At: r.LastBeatAt.Time})
@@ -22,10 +23,12 @@ func expireChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventl
 	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time, Reason: job.WorkerDeath})
 }
 
+// Its event was written by the statement that deleted the row.
 func deregisterChange(changes []eventlog.Change, r *dbsqlc.WorkerDeregisterRow) []eventlog.Change {
 	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.Now.Time})
 }
 
+// The statement writes at most one event per JobHeartbeatInterval and run.
 func heartbeatChange(changes []eventlog.Change, r *dbsqlc.JobHeartbeatRow) []eventlog.Change {
 	if !r.Emitted {
 		return changes

@@ -11,7 +11,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a worker's heartbeat, or its registration (docs/reference/http.md, Heartbeat).
+// Beat is a worker's heartbeat, or its registration (docs/reference/http.md, Heartbeat). Facts and Load are for the
+// registry and for events; nothing is decided by them but the pool that a worker names. Jobs lists ids as texts and, where
+// they are ids at all, as bytes.
 type Beat struct {
 	WorkerID     string
 	Tenant       string     // that the call names; "": none
@@ -35,21 +37,24 @@ var heartbeatNames = []string{
 	"hostname", "pid", "queues", "concurrency",
 }
 
-// factNames are stored as they were last reported; any other member is ignored.
+// factNames are stored as they were last reported; any other member is ignored. Their order is that of the stored object.
 var factNames = []string{"labels", "started_at", "version", "metadata", "memory_mb", "cpu_percent"}
 
-// maxFactsBytes bounds what is stored about a worker; more is dropped, because a beat must not fail for it.
+// maxFactsBytes bounds what is stored about a worker; more is dropped, because a beat must not fail for it. All facts are
+// dropped then, not some of them: half an object would mislead.
 const maxFactsBytes = 65_536
 
-// DecodeRegistration reads the body of a registration, which extends no job.
+// DecodeRegistration reads the body of a registration, which extends no job. A registration extends nothing, because the
+// process that had the jobs has ended.
 func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
 	b, err := DecodeHeartbeat(raw)
+	// The reported number and texts of jobs are kept, for the registry.
 	b.Register, b.Jobs.IDs = true, nil
 	return b, err
 }
 
 // DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
-// are taken if they fit and dropped if not.
+// are taken if they fit and dropped if not. A refused heartbeat could make a healthy worker dead, hence the leniency.
 func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -84,6 +89,7 @@ func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Erro
 // body is the body of a heartbeat.
 type body struct{ payload.Body }
 
+// An unknown state counts as not reported, so the stored one stays.
 func (b *body) workerState() string {
 	if stop, _ := rawjson.Bool(b.Get("shutdown")); stop {
 		return "terminate"
@@ -103,7 +109,8 @@ func stateOf(text string) string {
 	}
 }
 
-// activeJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places.
+// activeJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places. A negative number
+// counts as 0.
 func (b *body) activeJobs(r *Beat) {
 	reported := false
 	var ids []string
@@ -132,6 +139,8 @@ func (b *body) activeJobs(r *Beat) {
 	}
 }
 
+// Values that do not fit are left out, one by one; nil queues mean that none were sent, an empty list that the worker has
+// none.
 func (b *body) describe(r *Beat) {
 	hostname, _ := rawjson.Text(b.Get("hostname"))
 	r.Hostname = job.Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
@@ -152,6 +161,7 @@ func (b *body) describe(r *Beat) {
 	}
 }
 
+// They are shown as sent, apart from U+0000, which PostgreSQL cannot store in text.
 func facts(others []payload.Member) []byte {
 	b := []byte{'{'}
 	for _, name := range factNames {
@@ -171,9 +181,11 @@ func facts(others []payload.Member) []byte {
 	return b
 }
 
-// maxNumber bounds the text of a number that goes into an event.
+// maxNumber bounds the text of a number that goes into an event. JSON permits numbers of any length, and an event is kept
+// for days.
 const maxNumber = 32
 
+// The numbers are copied as texts, so they keep their digits.
 func load(facts []byte) string {
 	var b []byte
 	if facts == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Leave is the deregistration of a worker.
+// Leave is the deregistration of a worker. Both go into the event worker.stopped.
 type Leave struct {
 	WorkerID      string
 	Reason        string // shutdown, signal or error

@@ -9,7 +9,9 @@ import (
 )
 
 // desiredState is the state that a worker should have (docs/reference/workers.md, Directives). A worker that terminates
-// stays so. Otherwise the directive of an operator takes precedence, then that of a test, then the state it reported.
+// stays so. Otherwise the directive of an operator takes precedence, then that of a test, then the state it reported. Every
+// argument is "" if there is none. A resume, the directive running, hides a reported quiet until the worker reports
+// running; the statement removes it then.
 func desiredState(reported, directive, test string) string {
 	switch {
 	case reported == terminate:
@@ -31,10 +33,13 @@ const (
 	terminate = "terminate"
 )
 
-// isQuiet reports whether a worker with that state or directive gets no jobs.
+// isQuiet reports whether a worker with that state or directive gets no jobs. The cache of quiet workers is made by this
+// rule and WorkerListQuiet by the same in SQL; both must agree.
 func isQuiet(state string) bool { return state == quiet || state == terminate }
 
-// Direct stores an operator's directive: running, quiet or terminate.
+// Direct stores an operator's directive: running, quiet or terminate. It is committed when it returns, and may be repeated.
+// This node follows at once, the others by the notification that the statement sends (docs/reference/workers.md, Quiet
+// workers). The directive is stored even if the worker terminates; desiredState decides what it is told.
 func (s *Store) Direct(ctx context.Context, id, directive string) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -45,11 +50,13 @@ func (s *Store) Direct(ctx context.Context, id, directive string) error {
 	if len(rows) == 0 {
 		return ojs.ErrNotFound("worker", id)
 	}
+	// After the commit, or a fetch could be refused for a change that is rolled back.
 	s.workers.SetQuiet(id, isQuiet(directive) || isQuiet(rows[0].State))
 	return nil
 }
 
-// DirectAll stores a directive for all workers that are alive, and returns their number.
+// DirectAll stores a directive for all workers that are alive, and returns their number. It is one statement, so either all
+// have the directive or none; a worker that registers at the same time may miss it.
 func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -61,7 +68,8 @@ func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 }
 
 // testDirectives lets jobs choose the state in the answers to these beats (docs/reference/workers.md, Test directives). It is
-// off by default, because it lets any producer make a worker quiet.
+// off by default, because it lets any producer make a worker quiet. Of the jobs of one worker terminate wins over quiet.
+// Nothing is stored.
 func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResult) error {
 	if !s.config.TestDirectives {
 		return nil
@@ -91,6 +99,7 @@ func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResu
 	return nil
 }
 
+// Other values are ignored: meta belongs to the client.
 func testDirective(meta []byte) (directive string) {
 	for literal, value := range rawjson.Members(meta) {
 		if string(rawjson.Name(literal)) == "test_directive" {

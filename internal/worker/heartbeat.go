@@ -14,7 +14,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// BeatResult answers a Beat.
+// BeatResult answers a Beat. State is one of running, quiet, terminate. An id of the beat is in exactly one of the three
+// lists, or in none if the job has completed. Time is zero in the answer to a repeated part (jobsOnly).
 type BeatResult struct {
 	State     string // what the worker should be
 	Extended  [][16]byte
@@ -28,7 +29,10 @@ type BeatResult struct {
 }
 
 // Heartbeat registers the worker and extends the leases of its jobs. It waits for jobs whose rows are locked. A worker of a tenant must
-// not have the id of a living one of somebody else.
+// not have the id of a living one of somebody else. The worker is written in the first flush; the repetitions are for
+// locked jobs only, and end after the time that package queue waits for locks. A job that is still locked then is in no
+// list, and its reservation is as it was. After an error the beat may have been stored without the extensions; the next one
+// repeats both.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	if b.Tenant != "" {
 		if err := s.checkTenant(ctx, b); err != nil {
@@ -43,11 +47,14 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 		res.Extended = append(res.Extended, more.Extended...)
 		res.Cancelled = append(res.Cancelled, more.Cancelled...)
 		res.Lost = append(res.Lost, more.Lost...)
+		// Only those that are still locked are asked again.
 		res.locked = more.locked
 	}
 	return res, pg.WriteError(err)
 }
 
+// It looks without a lock. If two tenants choose one id at the same moment, both pass, and the worker belongs to the one
+// whose beat is stored last.
 func (s *Store) checkTenant(ctx context.Context, b Beat) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -61,10 +68,14 @@ func (s *Store) checkTenant(ctx context.Context, b Beat) error {
 }
 
 // flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.
+// The timer is told the time at which the workers would be dead, so that this node looks then. Several beats of one worker
+// never share a flush (Key in New), because the answer of a row goes to one of them.
 func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	res := make([]BeatResult, len(beats))
+	// Workers before jobs: a worker that was dead is revived first, and its jobs from before its death are then not
+	// extended.
 	if err := s.beatWorkers(ctx, beats, res); err != nil {
 		return nil, err
 	}
@@ -73,12 +84,15 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	}
 	s.timer.Schedule(s.config.DeadAfter)
 	s.commits.Committed()
+	// An error here fails the answer although the beat is stored; the next beat repeats it.
 	if err := s.testDirectives(ctx, beats, res); err != nil {
 		return nil, err
 	}
 	return res, s.classifyUnextended(ctx, beats, res)
 }
 
+// at has the beats that still need an answer; a row that came back takes its entry away. The flush is no transaction, so a
+// second try reads what the other node has committed.
 func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
 	at := make(map[string]int, len(beats))
 	for i, b := range beats {
@@ -108,16 +122,20 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	return nil
 }
 
+// nil of a list means "not reported" and keeps what is stored. What the worker fetches on this node is sent along, for
+// workers that report no queues.
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbeatParams {
 	p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
 	for i, b := range beats {
 		if j, wanted := at[b.WorkerID]; !wanted || j != i {
 			continue
 		}
+		// Only what it has fetched on this node; the row keeps what another node has stored.
 		queues, count := s.workers.Fetches(b.WorkerID)
 		p.Ids = append(p.Ids, b.WorkerID)
 		p.Registers = append(p.Registers, b.Register)
 		p.States = append(p.States, b.State)
+		// The column has 32 bits; a larger number is a mistake that must not fail the beat.
 		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
 		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.Jobs.Texts))
 		p.Queues = append(p.Queues, jsonList(b.Queues))
@@ -154,6 +172,8 @@ func textList(texts []string) []byte {
 	return append(b, ']')
 }
 
+// The statement skips rows that other transactions have locked, and rows that the worker does not have. A lease never
+// becomes shorter.
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
 		EventType:        ojs.EventJobHeartbeat,
@@ -180,12 +200,14 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	for _, r := range rows {
 		i := at[r.WorkerID]
 		res[i].Extended = append(res[i].Extended, r.ID)
+		// Both times are of the database, so the difference does not depend on the clock of the node.
 		s.timer.Schedule(r.DueAt.Time.Sub(r.Now.Time))
 	}
 	return nil
 }
 
-// classifyUnextended finds out why jobs were not extended.
+// classifyUnextended finds out why jobs were not extended. It reads after the extension, in a snapshot of its own: a job
+// that has ended in between is shown as what it is now.
 func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []BeatResult) error {
 	var ids [][16]byte
 	for i, b := range beats {
@@ -196,6 +218,7 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 	if ids == nil {
 		return nil
 	}
+	// All ids of the beats are asked, as the extended ones are known anyway.
 	rows, err := s.db.Q.JobListUnextended(ctx, ids)
 	if err != nil {
 		return err
@@ -212,11 +235,13 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 		for _, id := range b.Jobs.IDs {
 			d, found := done[id]
 			switch {
+			// It is still the worker's and was not extended, so its row was locked: it is tried again.
 			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].locked = append(res[i].locked, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
 			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].Cancelled = append(res[i].Cancelled, id)
+			// It belongs to another run or worker, or does not exist: the worker must stop it.
 			default:
 				res[i].Lost = append(res[i].Lost, id)
 			}

@@ -7,18 +7,23 @@ import (
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
 	// readGap is the least time between two reads, so that a change of many workers, as in a deployment, is read once. Nodes
-	// must follow a change within a second.
+	// must follow a change within a second. A failed read is repeated after errorPause, as no further notification may
+	// come.
 	readGap = 100 * time.Millisecond
 
 	errorPause = time.Second
 )
 
 // Liveness keeps the worker cache and the registry in step: fetches and acks count as beats, which it writes, and it reads
-// which workers are quiet. If there is nothing to do it sends no query.
+// which workers are quiet. If there is nothing to do it sends no query. It has one goroutine. read and beats have room for
+// one signal each; more would lead to the same statement. The quiet workers that the node knows may be stale by the time of
+// a notification and readGap; without notifications the fetch of a quiet worker may get jobs.
 type Liveness struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -47,19 +52,12 @@ func signal(c chan struct{}) {
 
 // Start runs the loop until stopped.
 func (l *Liveness) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := l.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	go func() {
-		started()
-		defer stopped()
-		l.loop(ctx)
-	}()
+	service.Run(ctx, &l.BaseStartStop, l.loop)
 	return nil
 }
 
-// loop has two timers. A nil channel means that there is nothing to read, or to write.
+// loop has two timers. A nil channel means that there is nothing to read, or to write. A signal only arms a timer, so that
+// a burst of signals makes one statement. Beats that are collected at the stop are not written.
 func (l *Liveness) loop(ctx context.Context) {
 	var readAt, writeAt <-chan time.Time
 	var readLast time.Time
@@ -67,8 +65,10 @@ func (l *Liveness) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		// A signal while a read is planned changes nothing: that read comes later than the change.
 		case <-l.read:
 			if readAt == nil {
+				// The first change after a quiet time is read at once.
 				readAt = time.After(readGap - min(readGap, time.Since(readLast)))
 			}
 		case <-readAt:
@@ -77,6 +77,7 @@ func (l *Liveness) loop(ctx context.Context) {
 				l.Logger.WarnContext(ctx, "quiet workers were not read; the read is repeated in a second", slog.Any("error", err))
 				readAt = time.After(errorPause)
 			}
+		// The first beat after a write starts the timer, so a beat waits for one interval at most.
 		case <-l.beats:
 			if writeAt == nil {
 				writeAt = time.After(l.store.beatInterval())

@@ -20,14 +20,17 @@ import (
 // even if the worker comes back. Then the jobs are failed as lost. If the node stops between the steps, another one
 // finishes the second step when reap_at, 5 s later, has passed.
 
-// reapBatch bounds the workers, and the jobs, of one statement.
+// reapBatch bounds the workers, and the jobs, of one statement. It bounds row locks and the size of a flush; a reap goes on
+// in the next pass.
 const reapBatch = 1000
 
 // listenFor is how long a node listens, after its start or after the database was unreachable, before it expires workers.
-// Workers that could not reach any node are alive, and send their next heartbeat within seconds.
+// Workers that could not reach any node are alive, and send their next heartbeat within seconds. Without it a restart of
+// the database for longer than DeadAfter would kill every worker at its end.
 const listenFor = 10 * time.Second
 
-// ListenAgain restarts the listening time. Call it when workers may not have been able to reach any node until now.
+// ListenAgain restarts the listening time. Call it when workers may not have been able to reach any node until now. It may
+// be called from any goroutine. The time is one of this node's monotonic clock and is compared with nothing else.
 func (s *Store) ListenAgain() {
 	now := time.Now()
 	s.listeningSince.Store(&now)
@@ -42,7 +45,8 @@ func (s *Store) listening() time.Duration {
 	return max(0, min(listenFor, s.config.DeadAfter)-time.Since(*since))
 }
 
-// DeadAt is when a worker with this last beat is dead.
+// DeadAt is when a worker with this last beat is dead. It tells when to look. Whether a worker is dead is decided in SQL
+// (WorkerExpire). Both arguments are times of the database.
 func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
 	dead := lastBeat.Add(s.config.DeadAfter)
 	if earliest := now.Add(s.listening()); earliest.After(dead) {
@@ -54,7 +58,8 @@ func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
 // DeadAfter is the silence after which a worker is dead.
 func (s *Store) DeadAfter() time.Duration { return s.config.DeadAfter }
 
-// deadWorker is an expired worker whose jobs must be failed.
+// deadWorker is an expired worker whose jobs must be failed. deadAt is the version of the death: an entry with a later one
+// was revived and has died again, and is left to whoever found that. silence goes into the error of the jobs.
 type deadWorker struct {
 	id      string
 	deadAt  pgtype.Timestamptz
@@ -85,6 +90,7 @@ func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	// The workers are dead already; another pass goes on after reap_at.
 	if err := s.recoverJobs(ctx, dead); err != nil {
 		return len(dead), err
 	}
@@ -94,7 +100,10 @@ func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 	return len(dead) + int(pruned), err
 }
 
-// claimDead expires silent workers. It returns them and the dead workers that another node has not finished.
+// claimDead expires silent workers. It returns them and the dead workers that another node has not finished. Any number of
+// nodes may call it. Expire changes a row once, and WorkerReapClaim moves reap_at by five seconds, so that two nodes work
+// on one dead worker only if the first takes longer than that; the guards of FailLost make that harmless. The dead of
+// others are taken up even while this node listens: they were declared dead by a node that could hear.
 func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -103,6 +112,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 			return nil, err
 		}
 	}
+	// Those that this node has just declared dead have a later reap_at and are not among them.
 	unfinished, err := s.db.Q.WorkerReapClaim(ctx, reapBatch)
 	for _, w := range unfinished {
 		dead = append(dead, newDeadWorker(w.ID, w.DeadAt, w.LastSeenAt))
@@ -110,7 +120,8 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	return dead, err
 }
 
-// expire declares silent workers dead and emits their events. A revived worker starts anew, so it is not quiet any more.
+// expire declares silent workers dead and emits their events. A revived worker starts anew, so it is not quiet any more. It
+// is one statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
 func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
 	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
 		ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
@@ -120,6 +131,7 @@ func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
 	}
 	eventlog.Emit(ctx, s.commits, rows, expireChange)
 	for _, r := range rows {
+		// Other nodes are notified by the statement if the worker was quiet.
 		s.workers.SetQuiet(r.ID, false)
 		dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
 	}
@@ -130,7 +142,8 @@ func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
 }
 
 // recoverJobs fails the jobs of dead workers and marks the workers as done. If a row is locked it leaves them to the next
-// try.
+// try. Failing the jobs and marking the workers are separate commits. After a crash between them the next try finds no jobs
+// and only marks.
 func (s *Store) recoverJobs(ctx context.Context, dead []deadWorker) error {
 	if len(dead) == 0 {
 		return nil
@@ -145,17 +158,20 @@ func (s *Store) recoverJobs(ctx context.Context, dead []deadWorker) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	ids, deadAt := idsOf(dead)
+	// The time of death guards a worker that has died again meanwhile.
 	return s.db.Q.WorkerReapDone(ctx, ids, deadAt)
 }
 
 // loseJobs fails every job that is reserved for the dead workers, in batches, and returns how many of them became available
 // again. The error is queue.ErrLocked if other transactions have locked some. Attempt and started_at guard that a job is still
-// in the same run.
+// in the same run. kept counts rows that could not be changed and would come first again; the list skips them, so the loop
+// ends. A batch that was committed stays after an error.
 func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, err error) {
 	silences := make(map[string]time.Duration, len(dead))
 	for _, d := range dead {
 		silences[d.id] = d.silence
 	}
+	// Each round lists what is left, so jobs that others have ended meanwhile are not touched.
 	for kept := 0; ; {
 		rows, err := s.listReserved(ctx, dead, kept)
 		if err != nil {
@@ -189,7 +205,8 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 	}
 }
 
-// listReserved leaves out the first skip jobs.
+// listReserved leaves out the first skip jobs. Only jobs that were fetched before the death count: a worker that has come
+// back keeps those that it fetched since.
 func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) ([]dbsqlc.JobListByDeadWorkersRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -199,7 +216,9 @@ func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) (
 	})
 }
 
-// Delete removes a dead worker and fails the jobs that are reserved for it. A worker that is alive is a conflict.
+// Delete removes a dead worker and fails the jobs that are reserved for it. A worker that is alive is a conflict. The jobs
+// go first: after an error the entry is still there, and the call can be repeated. It waits for locked jobs as long as
+// package queue does.
 func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error) {
 	requeued, err = s.reapOne(ctx, id)
 	if errors.Is(err, errAlive) {
@@ -217,10 +236,11 @@ func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error)
 	return requeued, pg.WriteError(err)
 }
 
-// errAlive means that a worker is not dead.
+// errAlive means that a worker is not dead. It stays inside of the package.
 var errAlive = errors.New("the worker is alive")
 
-// reapOne fails all jobs that are reserved for a dead worker, also those that it fetched after it was declared dead.
+// reapOne fails all jobs that are reserved for a dead worker, also those that it fetched after it was declared dead. The
+// new time of death covers them.
 func (s *Store) reapOne(ctx context.Context, id string) (requeued int, err error) {
 	dead, err := s.expireAgain(ctx, id)
 	if err != nil {
@@ -237,7 +257,8 @@ func (s *Store) reapOne(ctx context.Context, id string) (requeued int, err error
 	return requeued, err
 }
 
-// expireAgain sets the time of death of a dead worker to now.
+// expireAgain sets the time of death of a dead worker to now. If this node stops, another one finishes after five seconds.
+// No row means unknown or alive, which a second look tells apart.
 func (s *Store) expireAgain(ctx context.Context, id string) (deadWorker, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

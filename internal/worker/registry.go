@@ -20,12 +20,14 @@ import (
 )
 
 // Deregister removes a worker. Its jobs stay reserved until their leases end, unless the worker has been declared dead: then
-// they are failed at once.
+// they are failed at once. The delete and its event are one statement. Of two calls at once the second one gets not found.
+// The cache is changed after the commit: a worker with the same id that comes back is not quiet.
 func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	worker, err := s.Get(ctx, l.WorkerID)
 	if err != nil {
 		return err
 	}
+	// The entry is what tells other nodes that jobs of a dead worker are left, so they must be failed before it goes.
 	if worker.StaleAt.Valid {
 		if _, err := s.reapOne(ctx, l.WorkerID); err != nil && !errors.Is(err, errAlive) {
 			return err
@@ -33,6 +35,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// It takes the row whatever its state; a heartbeat that arrives later registers the worker anew.
 	deleted, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
 		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
@@ -49,7 +52,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	return nil
 }
 
-// Get reads a worker. The error of an unknown id is ojs.ErrNotFound.
+// Get reads a worker. The error of an unknown id is ojs.ErrNotFound. A dead worker is found, too, for an hour.
 func (s *Store) Get(ctx context.Context, id string) (Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -60,7 +63,8 @@ func (s *Store) Get(ctx context.Context, id string) (Record, error) {
 	return Record(w), pg.ClientError(err)
 }
 
-// Reserved returns those of the jobs that are reserved for the worker.
+// Reserved returns those of the jobs that are reserved for the worker. At most those of the given ids, because no index has
+// the jobs of a worker.
 func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]ReservedJob, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -71,7 +75,9 @@ func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]
 	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
 }
 
-// Filter chooses workers: the living before the dead, both with the latest sign of life first. Empty fields match all.
+// Filter chooses workers: the living before the dead, both with the latest sign of life first. Empty fields match all. Of
+// After and Offset at most one counts. States are those of Record, and stale. Queues matches reported queues and those of
+// fetches.
 type Filter struct {
 	Tenant         string // "": the workers of all
 	States, Queues []string
@@ -79,18 +85,19 @@ type Filter struct {
 	Offset, Limit  int
 }
 
-// Key is the place of a worker in the list. A worker that gives a sign of life moves to the front.
+// Key is the place of a worker in the list. A worker that gives a sign of life moves to the front. Pages may therefore miss
+// or repeat a worker that calls between them (docs/reference/workers.md, Registry).
 type Key struct {
 	Dead bool
 	Seen time.Time
 	ID   string
 }
 
-// KeyOf is the place of a worker.
+// KeyOf is the place of a worker. It is taken from the row as it was read; the place of the worker may have changed since.
 func KeyOf(w *Record) Key { return Key{w.StaleAt.Valid, w.LastSeenAt.Time, w.ID} }
 
 // String encodes the key as a cursor: whether the worker is dead, the time in microseconds, the precision of the database,
-// and the id.
+// and the id. The id comes last, as it may contain any byte but U+0000.
 func (k Key) String() string {
 	b := []byte{0}
 	if k.Dead {
@@ -100,7 +107,8 @@ func (k Key) String() string {
 	return base64.RawURLEncoding.EncodeToString(append(b, k.ID...))
 }
 
-// ParseKey decodes a cursor.
+// ParseKey decodes a cursor. It refuses what String cannot have made, because PostgreSQL refuses times and texts that are
+// out of its range.
 func ParseKey(text string) (key Key, ok bool) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) < 10 || b[0] > 1 {
@@ -111,7 +119,7 @@ func ParseKey(text string) (key Key, ok bool) {
 	return key, year > 0 && year < 10_000 && payload.IsName(key.ID) && utf8.ValidString(key.ID)
 }
 
-// Page is a part of the list of workers.
+// Page is a part of the list of workers. The three figures come from three statements without a common snapshot.
 type Page struct {
 	Workers []Record
 	More    bool   // workers follow this page
@@ -119,7 +127,8 @@ type Page struct {
 	Totals  Totals // of all workers, or of all of the tenant
 }
 
-// List returns a page of workers.
+// List returns a page of workers. A page behind a dead worker has no living ones any more: LivingBefore is then before all
+// times.
 func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -151,9 +160,10 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	return page, pg.ClientError(err)
 }
 
-// Totals counts workers by state.
+// Totals counts workers by state. The answer about the health of a node shows them.
 func (s *Store) Totals(ctx context.Context) (Totals, error) { return s.totals(ctx, "") }
 
+// It counts all rows: dead workers go after an hour, so there are few.
 func (s *Store) totals(ctx context.Context, tenant string) (Totals, error) {
 	row, err := s.db.Q.WorkerGetTotals(ctx, tenant)
 	return Totals(row), err

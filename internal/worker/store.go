@@ -1,6 +1,13 @@
 // Package worker owns the registry of workers: heartbeats, directives of operators, and reaping (reap.go). It extends
 // reservations itself (heartbeat.go); every other change of a job goes through package queue. It must never decide by the
 // clock of this machine that a worker is dead.
+//
+// A worker exists for the server from its first heartbeat or registration until it deregisters, or an hour after its death.
+// Whether it is dead is decided in SQL. A node keeps what it may forget in package worker/cache: which workers are quiet,
+// and the calls that count as signs of life until they are written.
+//
+// Two rules keep a worker that comes back from its old jobs: an expired worker has a time of death, and jobs that it
+// fetched before are not extended any more, and fail. Jobs that it fetches afterwards are its own.
 package worker
 
 import (
@@ -18,7 +25,8 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds the settings of the registry. It has no defaults: a zero is taken as a zero.
+// Config holds the settings of the registry. It has no defaults: a zero is taken as a zero. All nodes should have the same
+// DeadAfter: the one with the shortest declares workers dead for all.
 type Config struct {
 	// DeadAfter is the silence after which a registered worker is dead.
 	DeadAfter time.Duration
@@ -51,7 +59,8 @@ type Deps struct {
 	Tracer  *tracing.Tracer
 }
 
-// Store is the registry. Use New.
+// Store is the registry. Use New. It has no state of a worker; what nodes may forget is in the worker cache. listeningSince
+// is written by ListenAgain at any time.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -77,6 +86,8 @@ func New(deps Deps, config Config) *Store {
 	if config.OnFlush != nil {
 		flushed = func(requests int, took time.Duration) { config.OnFlush("heartbeat", requests, took) }
 	}
+	// Key keeps two beats of one worker out of one statement; Weight bounds a flush by its jobs, as a beat may list
+	// thousands. An error of one row splits the flush, so it fails one beat.
 	s.heartbeat = batch.New(batch.Config[Beat, BeatResult]{
 		Flush: s.flushHeartbeat, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: flushed,
 		Key:    func(b Beat) ([16]byte, bool) { return batch.TextKey(b.WorkerID), true },
@@ -85,7 +96,8 @@ func New(deps Deps, config Config) *Store {
 	return s
 }
 
-// Prepare reads which workers are quiet. Call it once, before the node answers requests.
+// Prepare reads which workers are quiet. Call it once, before the node answers requests. Without it, a worker that was
+// quiet would get jobs from a node that has just started.
 func (s *Store) Prepare(ctx context.Context) error {
 	s.ListenAgain()
 	return s.readQuiet(ctx)

@@ -12,19 +12,21 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// start is a step that begins.
+// start is a step that begins. It is a wish: settle begins it after the events that come before it are written.
 type start struct {
 	flow  *flow
 	index int32
 	trace string // traceparent of the run that it follows; "": none
 }
 
+// The trace of the cause goes with it, so that the next job's span follows the run that made it possible.
 func (p *pass) start(f *flow, index int32, c cause) {
 	p.starts = append(p.starts, start{f, index, c.trace})
 }
 
 // beginStarts begins the steps that were started, in order. Those of a dag begin together as far as they follow the same run: one step may
-// have thousands that waited for it.
+// have thousands that waited for it. A fan-out of thousands would otherwise cost a statement for the step and one for its
+// results each. p.starts is emptied first, because a step that ends at once adds more.
 func (p *pass) beginStarts(ctx context.Context) error {
 	starts := p.starts
 	p.starts = nil
@@ -52,7 +54,9 @@ func (p *pass) beginStarts(ctx context.Context) error {
 func (s *start) ofDAG() bool { return Type(s.flow.Type) == DAG && s.index < s.flow.Total }
 
 // begin begins a step: with the results that it gets, its job is inserted, or the first steps of its nested workflow begin.
+// The results are read once and shared by all first steps of a nested group.
 func (p *pass) begin(ctx context.Context, s start) error {
+	// A callback has an index above Total, and must not get the result of another callback.
 	below := min(s.index, s.flow.Total) // a step of a chain gets the results of those before it, a callback those of all members
 	got, err := p.members(ctx, s.flow, below, nil)
 	if err != nil {
@@ -62,6 +66,8 @@ func (p *pass) begin(ctx context.Context, s start) error {
 }
 
 // beginReady begins members of a dag. Neighbours that depend on the same steps share their results, which may be large.
+// Only steps that are still waiting begin. A portion ends at portionBytes of templates, so the statement may return fewer
+// steps than it was asked for; the loop goes on behind the last one. Indexes without a row were no longer waiting.
 func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
 	var needs string
 	var got *passed
@@ -73,6 +79,7 @@ func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
 		}
 		for i := range rows {
 			r := dbsqlc.WorkflowStepListWaitingRow(rows[i])
+			// The text of the list is the key: steps that wait for the same ones usually follow each other in a definition.
 			if own := integers(r.DependsOn); got == nil || own != needs {
 				v, err := p.members(ctx, s.flow, s.flow.Total, r.DependsOn)
 				if err != nil {
@@ -85,6 +92,8 @@ func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
 			}
 		}
 		last := rows[len(rows)-1].Index
+		// Steps up to the last returned one have begun, or were not waiting any more; the others did not fit into
+		// portionBytes.
 		for len(indexes) > 0 && indexes[0] <= last {
 			indexes = indexes[1:]
 		}
@@ -92,13 +101,14 @@ func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
 	return nil
 }
 
-// passed is what a job gets from the steps before it.
+// passed is what a job gets from the steps before it. It is shared by several jobs and must not be changed.
 type passed struct {
 	values
 	trace string
 }
 
-// beginAll begins the steps of a workflow with indexes from low to high.
+// beginAll begins the steps of a workflow with indexes from low to high. Only waiting ones begin, so a second call does
+// nothing. Callbacks have indexes above those of the members, and are never in the range of a nested workflow.
 func (p *pass) beginAll(ctx context.Context, f *flow, low, high int32, got *passed) error {
 	for low <= high {
 		rows, err := p.q.WorkflowStepListWaiting(ctx, dbsqlc.WorkflowStepListWaitingParams{
@@ -117,9 +127,11 @@ func (p *pass) beginAll(ctx context.Context, f *flow, low, high int32, got *pass
 	return nil
 }
 
+// The step of a nested workflow is added before those in it. Its row is stored with theirs or in an earlier portion.
 func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepListWaitingRow, got *passed) error {
 	st := &step{flow: f.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback.String, state: pending}
 	if r.Kind == kindWorkflow {
+		// The item has no job: it only changes the row of the step from waiting to pending.
 		if err := p.add(ctx, &item{step: st}); err != nil {
 			return err
 		}
@@ -127,12 +139,15 @@ func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepLis
 		if err != nil || child == nil {
 			return err
 		}
+		// Callbacks of the nested workflow have higher indexes and wait.
 		last := child.Total - 1
 		if Type(child.Type) == Chain {
 			last = 0
 		}
 		return p.beginAll(ctx, child, 0, last, got)
 	}
+	// The definition was checked when it was created, by the same function. Schemas and the configuration of the queue are
+	// not asked again, see checkSchemas and admit.
 	j, wire := job.DecodeItem(r.Template, p.s.config.Limits)
 	if wire != nil { // the limits of this node are other ones than those of the node that took the workflow
 		return p.add(ctx, &item{step: st, refused: errorObject(wire.Code, wire.Message)})
@@ -140,7 +155,8 @@ func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepLis
 	return p.add(ctx, &item{step: st, job: j, flow: f, passed: got})
 }
 
-// item is a step of a batch.
+// item is a step of a batch. Its outcome is in refused, details and duplicateOf, which insertJobs sets; all are empty
+// before, and if the job was stored.
 type item struct {
 	step    *step
 	flow    *flow
@@ -152,12 +168,14 @@ type item struct {
 	duplicateOf *[16]byte // the job that stands for the one that a unique policy has left out
 }
 
-// batch is a portion of steps that begin.
+// batch is a portion of steps that begin. bytes counts what clients sent for the jobs, not their results, so that a group
+// of small jobs goes in portions of 1 000.
 type batch struct {
 	items []*item
 	bytes int
 }
 
+// The batch is inserted when it is full, else by settle.
 func (p *pass) add(ctx context.Context, it *item) error {
 	if it.job != nil {
 		p.prepare(ctx, it)
@@ -170,11 +188,19 @@ func (p *pass) add(ctx context.Context, it *item) error {
 	return p.insert(ctx)
 }
 
-// prepare makes the job one of the workflow: it gets its workflow, its step and the results of those before (docs/reference/workflows.md, Results).
+// prepare makes the job one of the workflow: it gets its workflow, its step and the results of those before
+// (docs/reference/workflows.md, Results). Each try of the transaction makes new ids and new spans; only those of the try
+// that commits are used.
 func (p *pass) prepare(ctx context.Context, it *item) {
 	j := it.job
+	// An id in the template is the step's, never the job's; one that a client could choose would let a step collide with
+	// another job.
 	j.ID, j.ClientID = job.NewID(), false
+	// The workflow of a job is the root, also for jobs of nested ones: the statement that ends the job records the root to
+	// be locked.
 	j.WorkflowID, j.Source, j.Admitted = p.root.ID, p.source, true
+	// A running workflow would stand still if a full queue refused its next job, so only the creation may be refused
+	// (docs/reference/backpressure.md).
 	j.Unbounded = !p.creating
 	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
 	j.TraceID = job.TraceID(j.Meta)
@@ -184,7 +210,9 @@ func (p *pass) prepare(ctx context.Context, it *item) {
 	}
 }
 
-// appendAttributes returns extra with the attributes that only jobs of workflows have.
+// appendAttributes returns extra with the attributes that only jobs of workflows have. They are part of the stored job, so
+// parent_results do not change when a step before is retried (docs/reference/workflows.md, Results). The names cannot meet
+// those of a client: the decoder of jobs knows them as the server's own.
 func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
 	b := make([]byte, 0, len(extra)+256+len(it.passed.list)+len(it.passed.named))
 	if len(extra) > len(`{}`) {
@@ -205,8 +233,11 @@ func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
 	return append(b, '}')
 }
 
-// insert inserts the jobs of the batch, in order, and applies what unique policies have decided about them.
+// insert inserts the jobs of the batch, in order, and applies what unique policies have decided about them. The jobs come
+// before the rows of their steps, in one transaction. No other transaction sees a job whose step does not know it, so a
+// fetch and an ack cannot come between the two.
 func (p *pass) insert(ctx context.Context) error {
+	// It is emptied before the statements, because applyRefusals may add items to the next batch.
 	items := p.batch.items
 	p.batch = batch{}
 	if len(items) == 0 {
@@ -228,7 +259,7 @@ func (p *pass) insert(ctx context.Context) error {
 	return p.applyRefusals(ctx, items)
 }
 
-// began is the state of a step after the insert of its job, and the job.
+// began is the state of a step after the insert of its job, and the job. An id of zeros is stored as NULL.
 func (it *item) began() (state string, id [16]byte) {
 	switch {
 	case it.refused != nil:
@@ -241,6 +272,8 @@ func (it *item) began() (state string, id [16]byte) {
 	return pending, id
 }
 
+// They go through moved like any other end of a step: a refused member fails its chain, a duplicate begins the next step.
+// The rows of all items are stored before, because moved may read them as results.
 func (p *pass) applyRefusals(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		state, id := it.began()
@@ -256,7 +289,8 @@ func (p *pass) applyRefusals(ctx context.Context, items []*item) error {
 }
 
 // insertJobs inserts the jobs of the items, as far as their unique policies permit it: such a policy refuses a step, or names the job that
-// stands for its own.
+// stands for its own. Only a creation can meet a full queue, and its error rolls back all of it. A refusal by a unique
+// policy is no error here: it fails the step in a running workflow, and the caller makes an error of it in a creation.
 func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	jobs := make([]*job.Job, 0, len(items))
 	of := make([]*item, 0, len(items))
@@ -268,6 +302,8 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	if len(jobs) == 0 {
 		return nil
 	}
+	// Deferred statements go first, as InsertTx uses the transaction itself. Among them are events that must have lower
+	// numbers than those of the jobs.
 	if p.later != nil {
 		if err := p.later.Flush(ctx); err != nil {
 			return err
@@ -279,6 +315,7 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	}
 	for i, it := range of {
 		refused := in.Refused(i)
+		// An error rolls back the whole creation. In a running workflow it cannot happen, because such jobs are Unbounded.
 		if refused != nil && refused.Type == string(ojs.KindQueueFull) {
 			return refused.With("step_id", it.flow.Path+it.step.id) // nothing is stored
 		}
@@ -292,7 +329,8 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// enqueueSpan is the span of the enqueue of a job.
+// enqueueSpan is the span of the enqueue of a job. It is begun before the insert, so that the job stores the trace context
+// of the span, and accepted after the commit.
 type enqueueSpan struct {
 	span tracing.Enqueue
 	item *item
@@ -304,7 +342,8 @@ func (s enqueueSpan) accept() {
 	}
 }
 
-// errorObject is the error of a step.
+// errorObject is the error of a step. 2 048 bytes bound the message, because the error of a step is copied into jobs and
+// answers.
 func errorObject(code, message string) []byte {
 	b, _ := jsontext.AppendQuote([]byte(`{"code":`), code)
 	b, _ = jsontext.AppendQuote(append(b, `,"message":`...), job.Shorten(message, 2048))

@@ -12,15 +12,24 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// CancelCounts are the counts of jobs of a cancelled workflow.
+// CancelCounts are the counts of jobs of a cancelled workflow. StepsCancelled counts leaves that this call has cancelled,
+// with and without a job; those that the Follower cancels later are missing. Callbacks and nested workflows are in neither
+// number.
 type CancelCounts struct{ StepsCancelled, StepsAlreadyCompleted int }
 
 // Cancel ends a running root as cancelled, with all that is nested in it. Active jobs run on, unless force is set. The tree ends in
 // one transaction, so nothing begins after it; its jobs follow a portion at a time. If the node stops meanwhile, another one
-// goes on. actor is logged.
+// goes on. actor is logged. The end of the tree is committed before the first job is touched. A failure after that is
+// logged and not returned: the tree is cancelled, and `cancelling` of its row makes the Follower go on. Only the read for
+// the answer can still fail then, with an error that says that a part was done. A second call is refused with 409, as the
+// root has ended.
+//
+// A cancel that took the jobs in the transaction of the tree would hold the lock of the root for all of them, and no ack of
+// the tree could be answered meanwhile.
 func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor string) (*Workflow, CancelCounts, error) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
+	// From here on nothing of the tree begins, whatever happens to the rest of this call.
 	counts, err := s.cancelTree(bounded, id, force)
 	if err != nil {
 		return nil, counts, pg.ClientError(err)
@@ -32,6 +41,7 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 			slog.Group("ojs", "workflow_id", ojs.FormatID(id)), slog.Any("error", err))
 		s.Wake()
 	}
+	// The answer is read after the jobs, so that it shows their steps as cancelled where that was possible.
 	w, err := s.Get(bounded, id)
 	if err != nil {
 		return nil, counts, pg.PartlyError(err)
@@ -40,7 +50,8 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	return w, counts, nil
 }
 
-// cancelTree ends the tree and its steps that have no job.
+// cancelTree ends the tree and its steps that have no job. It writes no event and no row of jobs_done, so it needs no
+// partitions: the end of a cancelled tree shows in job.cancelled of its jobs.
 func (s *Store) cancelTree(ctx context.Context, id [16]byte, force bool) (counts CancelCounts, err error) {
 	err = pg.Retry(func() error {
 		return s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
@@ -52,6 +63,8 @@ func (s *Store) cancelTree(ctx context.Context, id [16]byte, force bool) (counts
 	return counts, err
 }
 
+// An advance that waits for the lock finds the root ended and only counts. Changes that are pending at this moment count
+// later, and StepsAlreadyCompleted lacks them.
 func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts CancelCounts, err error) {
 	found, err := p.lock(ctx, id)
 	if err != nil {
@@ -64,6 +77,7 @@ func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts 
 		return counts, errConflict(id, p.root.State, "has ended as "+p.root.State)
 	}
 	counts.StepsAlreadyCompleted = int(p.root.CompletedCount)
+	// First the steps without a job, of the whole tree: then no row of a step is left that something could begin.
 	if counts.StepsCancelled, err = p.cancelBelow(ctx, 0, p.root.LastFlow); err != nil {
 		return counts, err
 	}
@@ -75,7 +89,8 @@ func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts 
 	return counts, p.q.WorkflowCancel(ctx, dbsqlc.WorkflowCancelParams{EndedAt: p.now, Forced: force, ID: id})
 }
 
-// cancelNested ends all nested workflows that run. Those that have begun count as failed members.
+// cancelNested ends all nested workflows that run. Those that have begun count as failed members. Their end goes past
+// moved, which would fire callbacks and begin steps.
 func (p *pass) cancelNested(ctx context.Context) error {
 	a := dbsqlc.WorkflowStepListLiveParams{RootID: p.root.ID, AfterFlow: 0, AfterIndex: -1, MaxRows: portion}
 	for n := portion; n == portion; {
@@ -100,7 +115,7 @@ func (p *pass) cancelNested(ctx context.Context) error {
 	return p.endBelow(ctx, 1, p.root.LastFlow)
 }
 
-// notRoot tells a nested workflow from none.
+// notRoot tells a nested workflow from none. The text of the error names the root, so that the client can cancel that.
 func (p *pass) notRoot(ctx context.Context, id [16]byte) error {
 	rows, err := p.q.WorkflowGet(ctx, id)
 	if err != nil {
@@ -114,7 +129,12 @@ func (p *pass) notRoot(ctx context.Context, id [16]byte) error {
 }
 
 // cancelJobs cancels the jobs of a cancelled tree that have not ended, and counts those of members. Jobs that another transaction
-// has locked stay, and done is false: they are tried again later.
+// has locked stay, and done is false: they are tried again later. It may run on two nodes at once, and again after a crash:
+// a job that has ended is not cancelled again. The rows are listed without a lock; what changes meanwhile only ends jobs,
+// because nothing begins in a cancelled tree. A portion that was committed stays if a later one fails.
+//
+// It goes past locked jobs instead of waiting, because it holds the locks of other jobs of the portion: their acks would wait with it.
+// A job that ended since the list was read counts as skipped, too; the Follower then finds nothing more to do.
 func (s *Store) cancelJobs(ctx context.Context, root [16]byte, force bool) (members int, done bool, err error) {
 	a := dbsqlc.WorkflowStepListLiveParams{RootID: root, AfterFlow: 0, AfterIndex: -1, MaxRows: portion}
 	skipped := 0
@@ -140,6 +160,7 @@ func (s *Store) cancelJobs(ctx context.Context, root [16]byte, force bool) (memb
 	return members, true, s.db.Q.WorkflowCancelDone(ctx, root)
 }
 
+// Callbacks are cancelled with the members but not counted as such.
 func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.WorkflowStepListLiveRow, force bool) (members, skipped int, err error) {
 	var ids [][16]byte
 	ofMember := make(map[[16]byte]bool, len(rows))
@@ -153,6 +174,7 @@ func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.
 		return 0, 0, nil
 	}
 	var res queue.Cancelled
+	// It is shown as cancelled_by (docs/reference/workflows.md, Cancel).
 	by := queue.Cancel{By: "workflow:" + ojs.FormatID(root)}
 	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(ctx, func(tx pgx.Tx) (err error) {
@@ -163,6 +185,7 @@ func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.
 	if err != nil {
 		return 0, 0, err
 	}
+	// It calls Advance for the tree, which stores the cancelled steps before the answer is read.
 	res.AfterCommit(ctx)
 	for _, id := range res.IDs() {
 		if ofMember[id] {

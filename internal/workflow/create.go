@@ -17,7 +17,9 @@ import (
 )
 
 // Create stores a workflow and begins its first steps, all in one transaction. The error of an id that is taken, or of a job
-// that a unique policy refuses, is of kind duplicate_job.
+// that a unique policy refuses, is of kind duplicate_job. Nothing is stored after an error, but queues that did not exist
+// may have been created. After an error with an unknown outcome a client that chose the id finds out by reading it; others
+// use an idempotency key.
 func (s *Store) Create(ctx context.Context, def *Definition) (w *Workflow, err error) {
 	_, err = s.CreateOnce(ctx, def, queue.IdempotencyKey{}, func(created *Workflow) (queue.Answer, error) {
 		w = created
@@ -27,14 +29,18 @@ func (s *Store) Create(ctx context.Context, def *Definition) (w *Workflow, err e
 }
 
 // CreateOnce is Create with an idempotency key, unless that is empty: the answer that show makes is stored with the workflow, and is the
-// answer to the same call later.
+// answer to the same call later. show runs in the transaction, on what the transaction has stored, because the kept answer
+// must be the one of that commit. It may run more than once and must have no effect of its own. If the transaction has to
+// be tried again, all is made anew from def, ids that the client did not choose included.
 func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.IdempotencyKey, show func(*Workflow) (queue.Answer, error)) (answer queue.Answer, err error) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout) // fetches are woken even if the client hangs up
 	defer cancel()
+	// This tree is for the checks before the transaction only; each try makes its own.
 	nodes := treeOf(def)
 	if err := s.admit(bounded, nodes); err != nil {
 		return answer, pg.ClientError(err)
 	}
+	// Only for the first jobs; queues of later steps are created when these are inserted.
 	if err := s.createQueues(bounded, nodes[0]); err != nil {
 		return answer, pg.ClientError(err)
 	}
@@ -42,6 +48,8 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	var w *Workflow
 	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+			// The key comes first. A second call with the same key waits here for the first one, and then gets its answer,
+			// before it writes anything.
 			if answer, err = k.Claim(bounded, tx); err != nil || answer.Replayed {
 				return err
 			}
@@ -53,6 +61,7 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 			if err := p.create(bounded, treeOf(def)); err != nil {
 				return err
 			}
+			// The answer is read from the rows, so it shows what was stored and not what was sent.
 			if w, err = s.read(bounded, p.q, p.root.ID); err != nil {
 				return err
 			}
@@ -71,7 +80,8 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 }
 
 // checkSchemas refuses a definition with a job whose args violate a schema. Later steps are inserted without another check: a
-// schema that is registered meanwhile must not end a workflow that runs.
+// schema that is registered meanwhile must not end a workflow that runs. It reads on the connection of the transaction: a
+// second one, while the first is kept, could empty the pool.
 func (p *pass) checkSchemas(ctx context.Context, def *Definition) error {
 	jobs := make([]*job.Job, len(def.jobs))
 	for i, j := range def.jobs {
@@ -85,7 +95,8 @@ func (p *pass) checkSchemas(ctx context.Context, def *Definition) error {
 }
 
 // admit refuses a definition with a job that its queue does not take. Later steps and callbacks are not checked again: work that was
-// accepted goes on while a queue is drained.
+// accepted goes on while a queue is drained. It checks all jobs of the tree before the transaction, by what this node knows
+// of the queues; what a queue gives to the job of a later step is read when that job is inserted.
 func (s *Store) admit(ctx context.Context, nodes []*node) error {
 	var jobs []*job.Job
 	var steps []string
@@ -106,7 +117,8 @@ func (s *Store) admit(ctx context.Context, nodes []*node) error {
 	return err
 }
 
-// createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its end.
+// createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its
+// end. They stay if the creation fails.
 func (s *Store) createQueues(ctx context.Context, root *node) error {
 	var jobs []*job.Job
 	_ = root.first(func(n *node, index int, child *node) error {
@@ -118,6 +130,9 @@ func (s *Store) createQueues(ctx context.Context, root *node) error {
 	return s.jobs.CreateQueues(ctx, jobs)
 }
 
+// Workflows come before jobs, and jobs before steps: the id that is taken is found before anything else is written, and the
+// rows of steps already have their jobs, which saves an update of each. No lock is taken, as no other transaction sees the
+// tree.
 func (p *pass) create(ctx context.Context, nodes []*node) error {
 	now, err := p.q.SystemPing(ctx)
 	if err != nil {
@@ -125,6 +140,7 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 	}
 	p.now = pgtype.Timestamptz{Time: now.Time, Valid: true}
 	for _, n := range nodes {
+		// All workflows of a tree have the same time of creation.
 		n.CreatedAt = p.now
 		p.flows[n.Flow] = n.flow
 	}
@@ -142,6 +158,8 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 	return p.settleFirst(ctx, items)
 }
 
+// Two creations with one id at once: the second one waits at the primary key until the first has ended, and then finds the
+// id taken or free.
 func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 	for part := range slices.Chunk(nodes, portion) {
 		a := workflowRows(part)
@@ -158,7 +176,9 @@ func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 	return nil
 }
 
-// insertFirst inserts the jobs of the steps that begin at once. A job that a unique policy refuses fails all of the creation.
+// insertFirst inserts the jobs of the steps that begin at once. A job that a unique policy refuses fails all of the
+// creation. Portions are bounded in rows and bytes like those of an advance. The steps of nested workflows are among the
+// items, because their rows begin as pending, too.
 func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 	var items []*item
 	done, bytes := 0, 0
@@ -200,8 +220,10 @@ func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 	return items, err
 }
 
-// insertSteps stores the steps, in portions of rows and bytes.
+// insertSteps stores the steps, in portions of rows and bytes. The template of a step whose job exists is not stored:
+// nothing reads it any more.
 func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) error {
+	// All steps are stored in one go; this tells which of them have a job already.
 	begun := make(map[place]*item, len(items))
 	for _, it := range items {
 		begun[place{it.step.flow, it.step.index}] = it
@@ -231,7 +253,9 @@ func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) er
 	return insert()
 }
 
-// settleFirst applies the inserts that unique policies have left out.
+// settleFirst applies the inserts that unique policies have left out. Without such jobs nothing follows and nothing is read
+// or written here. With them a chain may go on, or end, within its own creation; all its rows exist by now, which the
+// statements of settle need.
 func (p *pass) settleFirst(ctx context.Context, items []*item) error {
 	a := dbsqlc.WorkflowStepBeginParams{RootID: p.root.ID}
 	for _, it := range items {
@@ -252,7 +276,8 @@ func (p *pass) settleFirst(ctx context.Context, items []*item) error {
 	return p.settle(ctx)
 }
 
-// existing leaves out the equivalent job if it is one of the same definition, which is not stored either.
+// existing leaves out the equivalent job if it is one of the same definition, which is not stored either. A client must not
+// get an id that will never be found.
 func existing(details map[string]any, items []*item) map[string]any {
 	details = maps.Clone(details)
 	for _, it := range items {

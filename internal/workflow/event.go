@@ -13,7 +13,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// event is an event of the root; workflows nested in it have none (docs/reference/events.md, Payloads).
+// event is an event of the root; workflows nested in it have none (docs/reference/events.md, Payloads). data is JSON in the
+// form that docs/reference/events.md, Payloads shows. source is the principal of the event: the worker for a step, "api"
+// for the end of a tree.
 type event struct {
 	kind   string
 	source string
@@ -27,7 +29,9 @@ func (p *pass) data() []byte {
 	return b
 }
 
-// stepCompleted adds the event of a job that has completed.
+// stepCompleted adds the event of a job that has completed. c.row is nil for a step that an existing job stands for: it has
+// neither a run nor a worker. steps_remaining is taken from the counts in memory, so the events of one portion count down
+// one by one.
 func (p *pass) stepCompleted(f *flow, st *step, c cause) {
 	source, ms := "scheduler", int64(0)
 	if c.row != nil {
@@ -45,14 +49,15 @@ func (p *pass) stepCompleted(f *flow, st *step, c cause) {
 	p.events = append(p.events, event{ojs.EventWorkflowStepCompleted, source, b})
 }
 
-// endedRoot is a tree that has ended in the transaction.
+// endedRoot is a tree that has ended in the transaction. started is the first fetch of a job; without one, for example if
+// every step had an equivalent job, it is the creation. failure is nil for a completed tree.
 type endedRoot struct {
 	root           *flow
 	started, ended time.Time
 	failure        *dbsqlc.WorkflowFirstFailureRow
 }
 
-// rootEnded adds the event of the end of the tree.
+// rootEnded adds the event of the end of the tree. A cancelled tree does not come here and has no event of its own.
 func (p *pass) rootEnded(ctx context.Context, f *flow) error {
 	p.ended = &endedRoot{root: f, started: f.CreatedAt.Time, ended: p.now.Time}
 	starts, err := p.q.WorkflowGetStart(ctx, f.ID)
@@ -73,6 +78,7 @@ func (p *pass) rootEnded(ctx context.Context, f *flow) error {
 		p.events = append(p.events, event{ojs.EventWorkflowCompleted, "api", b})
 		return nil
 	}
+	// WorkflowFirstFailure leaves out nested workflows that completed in spite of a failure, and reads their stored states.
 	if err := p.store(ctx); err != nil { // which nested workflows have completed matters
 		return err
 	}
@@ -92,7 +98,8 @@ func (p *pass) rootEnded(ctx context.Context, f *flow) error {
 	return nil
 }
 
-// writeEvents stores the events that have been added, in their order.
+// writeEvents stores the events that have been added, in their order. The changes for the bus are collected here and
+// emitted after the commit.
 func (p *pass) writeEvents(ctx context.Context) error {
 	if len(p.events) == 0 {
 		return nil

@@ -2,6 +2,8 @@ package workflow
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -9,28 +11,39 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
 	// lookInterval is how often a Follower looks for changes that no node has followed, while jobs move; leftAge is how long a node
-	// has had for it.
+	// has had for it. Together they bound what a client waits for the next step after a crash of the node that took its
+	// ack: about two seconds. A smaller age would have the Follower compete with the nodes that are at it.
 	lookInterval = time.Second
 	leftAge      = time.Second
 
 	// lookCost is the least time between two looks, as a multiple of what the latest one took: with an old snapshot in the cluster the
-	// dead rows of workflow_pending stay, and a look walks them.
+	// dead rows of workflow_pending stay, and a look walks them. A look thus takes at most a twentieth of the time of one
+	// connection.
 	lookCost = 20
 
-	// checkInterval is how often running workflows without a live job are looked for, and checkRoots how many are looked at.
+	// checkInterval is how often running workflows without a live job are looked for, and checkRoots how many are looked
+	// at. It is a net for defects, not a part of the normal way.
 	checkInterval = time.Minute
 	checkRoots    = 200
 
+	// It bounds the roots of one look; more are taken by the next one.
 	leftRoots = 1000
 )
 
 // Follower lets workflows follow changes of jobs that are left over, because the node that made them stopped before its workflow
-// had followed, or because an application made them in SQL. Every node runs one. On a server on which nothing moves it reads nothing.
+// had followed, or because an application made them in SQL. Every node runs one. On a server on which nothing moves it
+// reads nothing. All nodes look at the same rows. That costs a look of each and no more: a root that another node has
+// advanced has no pending rows, and its turn ends after one statement.
+//
+// moved and running are written by any goroutine through Notify and cleared by the loop before it reads the database,
+// never after: a change that arrives during the read is then looked for again. after belongs to the loop.
 type Follower struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -46,7 +59,8 @@ func NewFollower(archetype *baseservice.Archetype, store *Store) *Follower {
 	return baseservice.Init(archetype, &Follower{store: store})
 }
 
-// Notify reports that jobs moved, on this node or on another one.
+// Notify reports that jobs moved, on this node or on another one. It runs after every commit of the node, so it writes only
+// if the value changes: a store to a shared cache line per commit costs the other processors a miss.
 func (f *Follower) Notify() {
 	if !f.moved.Load() {
 		f.moved.Store(true)
@@ -58,20 +72,14 @@ func (f *Follower) Notify() {
 
 // Start runs the loop until stopped. It looks at once: no node may have run for long.
 func (f *Follower) Start(ctx context.Context) error {
-	ctx, shouldStart, started, stopped := f.StartInit(ctx)
-	if !shouldStart {
-		return nil
-	}
-	f.store.Wake()
-	go func() {
-		started()
-		defer stopped()
-		f.loop(ctx)
-	}()
+	service.Run(ctx, &f.BaseStartStop, f.loop)
 	return nil
 }
 
+// It is one goroutine, so looks and checks never overlap on a node. A signal on left is taken once; what it stands for is
+// read from the database.
 func (f *Follower) loop(ctx context.Context) {
+	f.store.Wake()
 	look, check := time.NewTicker(lookInterval), time.NewTicker(checkInterval)
 	defer look.Stop()
 	defer check.Stop()
@@ -86,6 +94,8 @@ func (f *Follower) loop(ctx context.Context) {
 				f.check(ctx)
 			}
 			continue
+		// Somebody knows that something is left, so its age does not matter, nor does the rest. A change that another node
+		// is just about to follow is followed by whichever comes first.
 		case <-f.store.left:
 			age = 0
 		case <-look.C:
@@ -99,7 +109,8 @@ func (f *Follower) loop(ctx context.Context) {
 	}
 }
 
-// look lets the trees follow whose changes are older than age. It looks again if there are younger ones, or an error.
+// look lets the trees follow whose changes are older than age. It looks again if there are younger ones, or an error. moved
+// is cleared first; see Follower.
 func (f *Follower) look(ctx context.Context, age time.Duration) {
 	f.moved.Store(false)
 	again, err := f.store.FollowLeft(ctx, age)
@@ -111,7 +122,9 @@ func (f *Follower) look(ctx context.Context, age time.Duration) {
 	}
 }
 
-// FollowLeft lets trees follow whose changes are older than age, and goes on with interrupted cancels. again: there are younger ones.
+// FollowLeft lets trees follow whose changes are older than age, and goes on with interrupted cancels. again: there are
+// younger ones. Roots are advanced one after the other, each in its own transactions; one that fails does not keep the
+// others from it, and the errors are joined. Changes younger than age are left to the node that made them.
 func (s *Store) FollowLeft(ctx context.Context, age time.Duration) (again bool, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -119,24 +132,31 @@ func (s *Store) FollowLeft(ctx context.Context, age time.Duration) (again bool, 
 	if err != nil {
 		return false, err
 	}
+	var failed error
 	for _, r := range rows {
 		if !r.Old {
 			again = true
 			continue
 		}
+		done := true
 		if r.Cancelling {
-			done, err := s.resumeCancel(ctx, r.RootID)
-			if err != nil {
-				return true, err
-			}
-			again = again || !done
-		} else if err := s.Advance(ctx, r.RootID); err != nil {
-			return true, err
+			done, err = s.resumeCancel(ctx, r.RootID)
+		} else {
+			err = s.Advance(ctx, r.RootID)
+		}
+		again = again || !done
+		if err == nil {
+			continue
+		}
+		failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", ojs.FormatID(r.RootID), err))
+		if ctx.Err() != nil || pg.IsUnavailable(err) {
+			break // the others would meet it, too
 		}
 	}
-	return again || len(rows) == leftRoots, nil
+	return again || failed != nil || len(rows) == leftRoots, failed
 }
 
+// Whether active jobs are cancelled too was stored with the cancel.
 func (s *Store) resumeCancel(ctx context.Context, root [16]byte) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -148,7 +168,10 @@ func (s *Store) resumeCancel(ctx context.Context, root [16]byte) (done bool, err
 	return done, err
 }
 
+// It goes through the roots a page per interval, and begins again after the last one. It stops while no root runs and no
+// job moves.
 func (f *Follower) check(ctx context.Context) {
+	// It is set again if something runs, or a job moves meanwhile.
 	f.running.Store(false)
 	c, err := f.store.Check(ctx, f.after)
 	if c.Running > 0 || c.More || err != nil {
@@ -172,7 +195,7 @@ type Checked struct {
 }
 
 // Check looks at running roots behind one for those that none of their jobs will move any more, and lets them follow what became of the
-// jobs. There should be none.
+// jobs. There should be none. A root that cannot be repaired does not keep the others from it; the errors are joined.
 func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -181,6 +204,7 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 		return c, err
 	}
 	c.Running, c.More = len(rows), len(rows) == checkRoots
+	var failed error
 	for _, r := range rows {
 		c.Last = r.ID
 		if !r.Stuck.Bool {
@@ -190,12 +214,14 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 		s.logger.ErrorContext(ctx, "a running workflow has no job that could move it; reading what became of its jobs", slog.String("category", "error"),
 			slog.Group("ojs", "workflow_id", ojs.FormatID(r.ID)))
 		if err := s.repair(ctx, r.ID); err != nil {
-			return c, err
+			failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", ojs.FormatID(r.ID), err))
 		}
 	}
-	return c, nil
+	return c, failed
 }
 
+// It reconstructs the missing rows from the jobs. If two nodes repair a root at once, a job may get two rows; the second
+// one finds the step in that state already and changes nothing.
 func (s *Store) repair(ctx context.Context, root [16]byte) error {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()

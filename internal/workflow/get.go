@@ -14,7 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Get reads a workflow, root or nested, with all that is nested in it, in one snapshot.
+// Get reads a workflow, root or nested, with all that is nested in it, in one snapshot. One snapshot, because the tree is
+// read in portions: an advance between two of them could show a step as waiting in a workflow that is shown as completed.
+// It counts as a read of a list (DB.Reading), as a large tree takes many statements.
 func (s *Store) Get(ctx context.Context, id [16]byte) (w *Workflow, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -28,7 +30,8 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (w *Workflow, err error) {
 	return w, pg.ClientError(err)
 }
 
-// read is Get in a transaction: portions of the tree's workflows, and of its steps.
+// read is Get in a transaction: portions of the tree's workflows, and of its steps. CreateOnce calls it in its own
+// transaction, which is not a snapshot but sees nothing else of the tree than its own rows.
 func (s *Store) read(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (*Workflow, error) {
 	rows, err := q.WorkflowGet(ctx, id)
 	if err != nil {
@@ -47,7 +50,8 @@ func (s *Store) read(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (*Work
 	return v.flows[top.Flow], nil
 }
 
-// view collects what an answer shows of a tree.
+// view collects what an answer shows of a tree. bytes is compared with maxResults over all portions, so later portions have
+// less room. Within a portion the largest results are left out, over several it is the last ones.
 type view struct {
 	q     *dbsqlc.Queries
 	top   *dbsqlc.Workflow
@@ -56,6 +60,7 @@ type view struct {
 	bytes int64 // of results so far
 }
 
+// A nested workflow needs the id of the one above it for parent_id, which is the only row outside of its range of numbers.
 func (v *view) readFlows(ctx context.Context) error {
 	ids := map[int32][16]byte{}
 	add := func(w *dbsqlc.Workflow) {
@@ -77,6 +82,7 @@ func (v *view) readFlows(ctx context.Context) error {
 		}
 	}
 	add(v.top)
+	// A tree has at most as many workflows as leaves allow, so the loop is bounded by the limits of a definition.
 	a := dbsqlc.WorkflowListTreeParams{RootID: v.top.RootID, AfterFlow: v.top.Flow, LastFlow: v.top.LastFlow, MaxRows: portion}
 	for a.AfterFlow < a.LastFlow {
 		rows, err := v.q.WorkflowListTree(ctx, a)
@@ -98,6 +104,7 @@ func lastOf(list []int32) int32 {
 	return list[len(list)-1]
 }
 
+// ParentID, StartedAt and the steps are filled in by the caller.
 func shownWorkflow(w *dbsqlc.Workflow) *Workflow {
 	return &Workflow{
 		ID: w.ID, RootID: w.RootID, Type: Type(w.Type), Name: w.Name, State: w.State, Meta: w.Meta, StepsForm: w.StepsForm,
@@ -107,6 +114,8 @@ func shownWorkflow(w *dbsqlc.Workflow) *Workflow {
 	}
 }
 
+// Steps come in the order of workflows and indexes, so Workflow.Steps[i] is the step with index i: callbacks stand behind
+// the members and go to their own list.
 func (v *view) readSteps(ctx context.Context) error {
 	a := dbsqlc.WorkflowStepListTreeParams{
 		RootID: v.top.RootID, AfterFlow: v.top.Flow, AfterIndex: -1, LastFlow: v.top.LastFlow, MaxRows: portion, MaxBytes: maxResults,
@@ -139,6 +148,7 @@ func (v *view) readSteps(ctx context.Context) error {
 	}
 }
 
+// Dependencies of a dag are kept as decimal indexes until finish, because they may name steps of a later portion.
 func (v *view) step(w *Workflow, r *dbsqlc.WorkflowStepListTreeRow) Step {
 	st := Step{
 		Index: int(r.Index), ID: r.StepID, Type: r.Type, State: r.State, JobState: r.JobState, Callback: r.Callback, Queue: r.Queue,
@@ -193,7 +203,8 @@ func (v *view) ofJob(st *Step, r *dbsqlc.WorkflowStepListTreeRow) {
 	}
 }
 
-// finish sets what depends on other steps: names of steps that others depend on, and states of nested workflows.
+// finish sets what depends on other steps: names of steps that others depend on, and states of nested workflows. Inner
+// workflows come first, because the start of a nested workflow is needed for the step above it.
 func (v *view) finish() {
 	for _, number := range slices.Backward(v.order) { // nested ones first
 		w := v.flows[number]
@@ -205,7 +216,7 @@ func (v *view) finish() {
 					st.DependsOn[n] = w.Steps[index].ID
 				}
 			}
-			if st.Workflow != nil && number != v.top.Flow || st.Workflow != nil {
+			if st.Workflow != nil {
 				w.began(st)
 			}
 		}
@@ -216,6 +227,7 @@ func (v *view) finish() {
 }
 
 // began sets the state of the step of a nested workflow: active once one of its jobs has started.
+// docs/reference/workflows.md, States.
 func (w *Workflow) began(st *Step) {
 	st.StartedAt = earliest(st.Workflow.Steps)
 	if st.State == pending && st.StartedAt != nil {
@@ -223,6 +235,7 @@ func (w *Workflow) began(st *Step) {
 	}
 }
 
+// It returns nil if none has started.
 func earliest(steps []Step) (first *time.Time) {
 	for i := range steps {
 		if at := steps[i].StartedAt; at != nil && (first == nil || at.Before(*first)) {
@@ -232,6 +245,7 @@ func earliest(steps []Step) (first *time.Time) {
 	return first
 }
 
+// A nested workflow has no such row; finish takes the earliest start of its steps.
 func (v *view) readStart(ctx context.Context) error {
 	if v.top.Flow != 0 {
 		return nil
@@ -246,7 +260,7 @@ func (v *view) readStart(ctx context.Context) error {
 	return nil
 }
 
-// Progress is the part of a workflow that is done, 0 to 1 (docs/reference/workflows.md, Progress).
+// Progress is the part of a workflow that is done, 0 to 1 (docs/reference/workflows.md, Progress). Callbacks do not count.
 func (w *Workflow) Progress() float64 {
 	if w.Total == 0 {
 		return 0
@@ -271,7 +285,7 @@ func (st *Step) Done() float64 {
 	return st.Progress
 }
 
-// logChange writes a line about a root.
+// logChange writes a line about a root. Meta and args are not logged: they belong to clients.
 func (s *Store) logChange(ctx context.Context, message string, w *Workflow, more ...any) {
 	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", ojs.FormatID(w.ID), "state", w.State),
 		slog.Group("attributes", append([]any{"workflow_type", string(w.Type), "workflow_name", w.Name, "jobs", w.JobCount}, more...)...))

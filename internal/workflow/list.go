@@ -8,7 +8,8 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// Filter selects roots.
+// Filter selects roots. State takes the stored states; the transports translate aliases such as active. Name is compared
+// exactly. Of Offset and Cursor at most one counts.
 type Filter struct {
 	Tenant string    // "": all
 	State  string    // "": all
@@ -19,7 +20,9 @@ type Filter struct {
 	Cursor *[16]byte // list those behind this one, which are older
 }
 
-// Page is a part of the list of roots, newest first.
+// Page is a part of the list of roots, newest first. The entries are not of one snapshot: the ids, the rows and the starts
+// are read one after the other, so a root that was deleted in between is missing. With Type or Name, and for every total,
+// only the newest 100 000 roots are looked at (pg.MaxLooked).
 type Page struct {
 	Workflows  []*Workflow // without steps
 	StepCounts []int
@@ -31,7 +34,7 @@ type Page struct {
 // maxTotal bounds Page.Total.
 const maxTotal = 10_000
 
-// List lists roots.
+// List lists roots. HasMore is found by one id more than asked for.
 func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -57,6 +60,8 @@ func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	return page, pg.ClientError(err)
 }
 
+// Three statements instead of one with optional conditions: each has one index that gives its order, and a generic plan
+// that takes it.
 func (s *Store) listIDs(ctx context.Context, f Filter) ([][16]byte, error) {
 	a := dbsqlc.WorkflowListPageParams{
 		Before: last, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, SkipRows: int64(f.Offset), PageRows: int64(f.Limit) + 1,
@@ -77,6 +82,7 @@ func (s *Store) listIDs(ctx context.Context, f Filter) ([][16]byte, error) {
 	})
 }
 
+// Rows come newest first, like the ids.
 func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) {
 	rows, err := s.db.Q.WorkflowListRoots(ctx, ids)
 	if err != nil {
@@ -95,6 +101,7 @@ func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) 
 	return list, err
 }
 
+// It uses the same index as the page, by the same rule.
 func (s *Store) count(ctx context.Context, f Filter) (int64, error) {
 	if f.Tenant != "" {
 		return s.db.Q.WorkflowCountByTenant(ctx, dbsqlc.WorkflowCountByTenantParams{

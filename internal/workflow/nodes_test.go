@@ -104,6 +104,40 @@ func (b *bundle) stopped() {
 func TestFollower(t *testing.T) {
 	t.Parallel()
 
+	t.Run("OneTreeThatCannotFollowDoesNotStopTheOthers", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		dead := b.node()
+		dead.stopped()
+		broken := b.created(define(workflow.Chain, member(t, "a"), member(t, "b")))
+		b.created(define(workflow.Chain, member(t, "c"), member(t, "d")))
+		dead.done("a")
+		dead.done("c")
+		b.Exec(`UPDATE ojs.workflows SET ancestors = '{7}' WHERE id = $1`, broken.ID) // there is no workflow 7
+		again, err := b.Workflows.FollowLeft(t.Context(), 0)
+		require.ErrorContains(t, err, ojs.FormatID(broken.ID))
+		require.True(t, again)
+		b.done("d")
+		b.Exec(`UPDATE ojs.workflows SET ancestors = '{}' WHERE id = $1`, broken.ID)
+		_, err = b.Workflows.FollowLeft(t.Context(), 0)
+		require.NoError(t, err)
+		b.done("b")
+		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows WHERE state = 'completed'`))
+	})
+
+	t.Run("ATreeThatCannotBeRepairedDoesNotStopTheCheck", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		broken := b.created(define(workflow.Chain, member(t, "a"), member(t, "b")))
+		w := b.created(define(workflow.Chain, member(t, "c"), member(t, "d")))
+		b.Exec(`DELETE FROM ojs.jobs`)
+		b.Exec(`UPDATE ojs.workflows SET ancestors = '{7}' WHERE id = $1`, broken.ID) // there is no workflow 7
+		c, err := b.Workflows.Check(t.Context(), [16]byte{})
+		require.ErrorContains(t, err, ojs.FormatID(broken.ID))
+		require.Equal(t, 2, c.Stuck)
+		require.Equal(t, "failed", b.read(w).State)
+	})
+
 	t.Run("FollowsForStoppedNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

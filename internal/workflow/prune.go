@@ -11,10 +11,14 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// pruneRoots bounds the roots of one statement of Prune.
+// pruneRoots bounds the roots of one statement of Prune. The loop goes on until a page is not full, so it bounds a
+// statement, not a call.
 const pruneRoots = 100
 
-// Prune deletes the workflows that ended longer than keep ago, a tree per transaction, and returns how many trees these were.
+// Prune deletes the workflows that ended longer than keep ago, a tree per transaction, and returns how many trees these
+// were. The retention of a node calls it. Two nodes may run it at once; both then count a tree that one of them has
+// deleted. After an error the trees before stay deleted and the rest is found again. keep is measured from the end of the
+// root, by the clock of the database.
 func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, err error) {
 	for {
 		roots, err := s.listEnded(ctx, keep)
@@ -33,12 +37,16 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, e
 	}
 }
 
+// The clock of the database decides, so nodes agree on what is old.
 func (s *Store) listEnded(ctx context.Context, keep time.Duration) ([][16]byte, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return s.db.Q.WorkflowListEnded(ctx, pg.Interval(keep), pruneRoots)
 }
 
+// The lock keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps go
+// before workflows, in portions, so that no statement exceeds its time; all are one transaction, so no reader finds half a
+// tree. Jobs stay: they have a retention of their own.
 func (s *Store) delete(ctx context.Context, root [16]byte) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -60,6 +68,7 @@ func (s *Store) delete(ctx context.Context, root [16]byte) error {
 	})
 }
 
+// Less than a portion is left if there is no place at its end; the last round then deletes all that is left.
 func deleteSteps(ctx context.Context, q *dbsqlc.Queries, root [16]byte) error {
 	for {
 		upto := dbsqlc.WorkflowStepDeleteParams{RootID: root, Flow: math.MaxInt32, Index: math.MaxInt32}

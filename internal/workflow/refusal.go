@@ -10,7 +10,8 @@ import (
 )
 
 // refusals collects what is wrong with a definition. The earliest check decides the error, as for one job: fields (400) before
-// policies (422) before sizes (413), and of equal ones the first in the body; validation_errors tells of all.
+// policies (422) before sizes (413), and of equal ones the first in the body; validation_errors tells of all. all has at
+// most payload.MaxProblems entries; first counts whether it is among them or not.
 type refusals struct {
 	first *ojs.Error
 	all   []payload.Violation
@@ -24,7 +25,9 @@ func (r *refusals) refuse(path, expected string, v jsontext.Value) {
 	r.add("$", ps.Err())
 }
 
-// add notes a refusal of the object at path.
+// add notes a refusal of the object at path. Paths inside of a job begin with $; they are put behind the path of the job.
+// Reading goes from the front of the body to its end, so a later refusal replaces the first one only if its check comes
+// earlier.
 func (r *refusals) add(path string, err *ojs.Error) {
 	list, ok := err.Details["validation_errors"].([]payload.Violation)
 	if !ok {
@@ -47,6 +50,7 @@ func (r *refusals) add(path string, err *ojs.Error) {
 // full reports whether nothing more would be reported, so that a body of nothing but mistakes ends early.
 func (r *refusals) full() bool { return len(r.all) >= payload.MaxProblems }
 
+// Every refusal of a definition has all mistakes in its details, also when one of them decided the code.
 func (r *refusals) err() *ojs.Error {
 	if r.first == nil {
 		return nil
@@ -54,7 +58,8 @@ func (r *refusals) err() *ojs.Error {
 	return r.first.With("validation_errors", r.all)
 }
 
-// stage orders refusals by the check that makes them.
+// stage orders refusals by the check that makes them. A size is checked last, as in the decoder of a job: a client that
+// corrects what is wrong should not have to shorten it first.
 func stage(e *ojs.Error) int {
 	switch ojs.ErrorKind(e.Type) {
 	case ojs.KindValidation, ojs.KindUnsupported:

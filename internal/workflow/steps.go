@@ -12,20 +12,22 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Draft is a workflow in the form of steps with dependencies that a transport has read.
+// Draft is a workflow in the form of steps with dependencies that a transport has read. The gRPC transport makes it; a
+// definition that it describes is the same as one in JSON.
 type Draft struct {
 	Name  string
 	Steps []StepDraft
 }
 
-// StepDraft is a step of a Draft.
+// StepDraft is a step of a Draft. DependsOn names ids of steps. A step cannot be a nested workflow in this form.
 type StepDraft struct {
 	ID        string
 	DependsOn []string
 	Job       job.Draft
 }
 
-// Define checks a draft by the rules of Decode, and with the same messages.
+// Define checks a draft by the rules of Decode, and with the same messages. The job of each step is written as JSON and
+// read by the same decoder, so that the rules and the stored template are the same for both transports.
 func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 	r := newReader(lim, maxDepth)
 	f := payload.Named(workflowNames)
@@ -52,21 +54,24 @@ func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 
 const stepsExpected = "an array of at least one step"
 
-// maxCallbackSteps is how many steps can have a name of a callback, with - or _.
+// maxCallbackSteps is how many steps can have a name of a callback, with - or _. The number of leaves is known only when it
+// is known which steps are callbacks. Until then so many more steps are let through; member counts the leaves exactly.
 const maxCallbackSteps = 2 * len(callbackNames)
 
-// sentStep is one element of the list before its part in the workflow is known.
+// sentStep is one element of the list before its part in the workflow is known. callback and member are set by
+// findCallbacks and order; before, callback is -1 unless the options name it.
 type sentStep struct {
 	id        string
 	dependsOn []string
 	item      jsontext.Value
 	shape     shape
-	callback  int  // index into callbackNames; -1: a member
-	explicit  bool // the options name the callback
-	member    int  // index into Definition.Members, if it is none
+	callback  int // index into callbackNames; -1: a member
+	// It cannot be taken back, unlike a callback that is only recognized by its id.
+	explicit bool // the options name the callback
+	member   int  // index into Definition.Members, if it is none
 }
 
-// stepsForm reads the steps of a body.
+// stepsForm reads the steps of a body. It returns nil if nothing of the steps can be read; a refusal is noted then.
 func (r *reader) stepsForm(f *payload.Fields) *Definition {
 	array := f.Get("steps")
 	n := rawjson.Len(array)
@@ -86,6 +91,7 @@ func (r *reader) stepsForm(f *payload.Fields) *Definition {
 	return r.graph(f, list)
 }
 
+// A mistake leaves the parts empty that could not be read. item is nil for an element that is no object.
 func (r *reader) step(item jsontext.Value, path string) sentStep {
 	s := sentStep{item: item, callback: -1}
 	if item[0] != '{' {
@@ -110,6 +116,7 @@ func (r *reader) step(item jsontext.Value, path string) sentStep {
 	return s
 }
 
+// An empty text counts as missing, in the message.
 func (r *reader) checkStepID(s *sentStep, sent jsontext.Value, path string) {
 	if s.id == "" && string(sent) == `""` {
 		sent = nil
@@ -119,7 +126,9 @@ func (r *reader) checkStepID(s *sentStep, sent jsontext.Value, path string) {
 	}
 }
 
-// callbackType reads options.callback_type, by which the Python SDK marks callbacks, and takes it out of the options.
+// callbackType reads options.callback_type, by which the Python SDK marks callbacks, and takes it out of the options. It
+// must be taken out before the job is decoded, whose options know no such name (docs/reference/workflows.md, Steps with
+// dependencies).
 func (r *reader) callbackType(s *sentStep, path string) {
 	options := payload.Present(payload.Find(s.item, "options"))
 	if options == nil || options[0] != '{' {
@@ -148,6 +157,7 @@ func callbackIndex(name string) int {
 	return -1
 }
 
+// All other members keep their order and bytes.
 func withoutCallbackType(item jsontext.Value) jsontext.Value {
 	b := []byte{'{'}
 	for literal, value := range rawjson.Members(item) {
@@ -166,13 +176,15 @@ func withoutCallbackType(item jsontext.Value) jsontext.Value {
 	return append(b, '}')
 }
 
-// graph makes the workflow that the steps describe.
+// graph makes the workflow that the steps describe. Each step of this function needs what the one before has found: ids,
+// edges, callbacks, types, jobs. Mistakes in ids or edges end it early, because later checks index by them.
 func (r *reader) graph(f *payload.Fields, list []sentStep) *Definition {
 	g := &graph{reader: r, list: list, index: make(map[string]int, len(list))}
 	d := &Definition{StepsForm: true}
 	if !g.indexSteps() || !g.checkEdges() {
 		return d
 	}
+	// Before order: places and types depend on which steps are callbacks.
 	g.findCallbacks()
 	g.order(d)
 	defaults := r.head(d, f, "$", job.Defaults{})
@@ -195,19 +207,21 @@ func (r *reader) graph(f *payload.Fields, list []sentStep) *Definition {
 	return d
 }
 
-// graph finds out what steps with dependencies are.
+// graph finds out what steps with dependencies are. index maps an id to the place in list.
 type graph struct {
 	*reader
 	list  []sentStep
 	index map[string]int // by step id
 }
 
+// It returns false if any mistake was noted, of any kind.
 func (g *graph) indexSteps() bool {
 	for i, s := range g.list {
 		if _, taken := g.index[s.id]; taken && s.id != "" {
 			g.refuse(indexed("$.steps", i)+".id", "unique among the steps", payload.Quote(s.id))
 		}
 		g.index[s.id] = i
+		// The bound is checked before the edges are looked at.
 		if g.edges += len(s.dependsOn); g.edges > maxEdges {
 			g.stopped = true
 			g.refuse("$.steps["+strconv.Itoa(i)+"].depends_on", "short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow", quoteAll(s.dependsOn[:1]))
@@ -219,7 +233,8 @@ func (g *graph) indexSteps() bool {
 	return g.first == nil
 }
 
-// checkEdges refuses dependencies on nothing, on the step itself and on a step twice.
+// checkEdges refuses dependencies on nothing, on the step itself and on a step twice. It takes time in proportion to the
+// edges: latest finds a repeated id without a set for each step.
 func (g *graph) checkEdges() bool {
 	latest := make([]int, len(g.list)) // step that named this one last, from 1 on
 	for i, s := range g.list {
@@ -245,7 +260,9 @@ func (g *graph) checkEdges() bool {
 }
 
 // findCallbacks marks the steps that the Go SDK sends as callbacks: they have the name of one and depend on all members.
-// What is a member depends on what is a callback, so candidates are taken back until nothing changes.
+// What is a member depends on what is a callback, so candidates are taken back until nothing changes. Taking one back makes
+// it a member, on which the other candidates then have to depend, too. There are at most six candidates, so the loop is
+// short.
 func (g *graph) findCallbacks() {
 	var candidates []int
 	members := 0
@@ -275,6 +292,7 @@ func (g *graph) findCallbacks() {
 	g.checkCallbacks()
 }
 
+// The count and the check of each suffice, because checkEdges has refused repeated ids.
 func (g *graph) dependsOnAll(s *sentStep, members int) bool {
 	if members == 0 || len(s.dependsOn) != members {
 		return false
@@ -309,7 +327,9 @@ func (g *graph) checkCallbacks() {
 	}
 }
 
-// order gives the members their places, their dependencies and the workflow its type.
+// order gives the members their places, their dependencies and the workflow its type. The type is what answers show
+// (docs/reference/workflows.md, Steps with dependencies). A chain, group or batch loses its dependencies, which the type
+// says already; only a dag stores edges.
 func (g *graph) order(d *Definition) {
 	for i := range g.list {
 		if s := &g.list[i]; s.callback < 0 {
@@ -352,7 +372,8 @@ func (g *graph) order(d *Definition) {
 	}
 }
 
-// refuseCycle takes away steps without open dependencies until none is left; if some are, they wait for each other.
+// refuseCycle takes away steps without open dependencies until none is left; if some are, they wait for each other. It
+// takes time in proportion to steps and edges. There is no recursion: a chain of 10 000 steps would be as deep.
 func (g *graph) refuseCycle(d *Definition) {
 	if g.first != nil { // a dependency on a callback has no place here
 		return
@@ -386,7 +407,8 @@ func (g *graph) refuseCycle(d *Definition) {
 	}
 }
 
-// refuseCycleAt walks from a step that never becomes free to those it waits for, until one comes again.
+// refuseCycleAt walks from a step that never becomes free to those it waits for, until one comes again. The message names
+// at most 10 steps of the cycle.
 func (g *graph) refuseCycleAt(d *Definition, open []int, i int) {
 	visited := make(map[int]bool)
 	blocking := func(i int) int {
@@ -421,7 +443,8 @@ func quoteAll(texts []string) jsontext.Value {
 	return append(b, ']')
 }
 
-// readCallbacks reads the jobs of the callbacks, in the order in which they fire.
+// readCallbacks reads the jobs of the callbacks, in the order in which they fire. They come after the members, because the
+// defaults of a chain include the priority of its first step.
 func (g *graph) readCallbacks(d *Definition, defaults job.Defaults) {
 	for c, name := range callbackNames {
 		for i := range g.list {

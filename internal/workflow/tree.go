@@ -10,14 +10,17 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// node is a workflow of a definition with its place in the tree.
+// node is a workflow of a definition with its place in the tree. The embedded flow is the row to be inserted, and the pass
+// of the creation goes on with the same value.
 type node struct {
 	*flow
 	def      *Definition
 	children map[int]*node // by the index of their step
 }
 
-// treeOf numbers the workflows of a definition, depth first, and makes their ids.
+// treeOf numbers the workflows of a definition, depth first, and makes their ids. It changes nothing in the definition, so
+// it can be called for each try. Numbers are given before the children, and LastFlow after them: what is below a workflow
+// is the range between the two, which WorkflowEndBelow and the list of a tree rely on.
 func treeOf(def *Definition) []*node {
 	var nodes []*node
 	var add func(def *Definition, above *node, index int) *node
@@ -39,6 +42,8 @@ func treeOf(def *Definition) []*node {
 	return nodes
 }
 
+// Open begins at Total, because members that wait count as open. Nested workflows begin as running even if their step
+// waits; only their step tells.
 func newNode(def *Definition, number int32, above *node, index int) *node {
 	n := &node{def: def, children: map[int]*node{}, flow: &flow{Workflow: dbsqlc.Workflow{
 		ID: def.ID, Flow: number, Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, Tenant: def.Tenant, StepsForm: def.StepsForm,
@@ -59,12 +64,14 @@ func newNode(def *Definition, number int32, above *node, index int) *node {
 	if above != nil {
 		n.Ancestors = append(append(n.Ancestors, above.Ancestors...), above.Flow)
 		n.ParentIndex = pgtype.Int4{Int32: int32(index), Valid: true}
+		// Events and errors name steps by it: ids joined by dots, the nearest last.
 		n.Path = above.Path + above.def.Members[index].ID + "."
 	}
 	return n
 }
 
-// first calls begin for the steps that begin when the tree does, in the order of the definition; child is nil for a job.
+// first calls begin for the steps that begin when the tree does, in the order of the definition; child is nil for a job. A
+// nested workflow comes directly before its own first steps. An error of begin ends the walk.
 func (n *node) first(begin func(n *node, index int, child *node) error) error {
 	for i, m := range n.def.Members {
 		if n.def.Type == Chain && i > 0 {
@@ -87,6 +94,7 @@ func (n *node) first(begin func(n *node, index int, child *node) error) error {
 	return nil
 }
 
+// -1 stands for no parent, as in WorkflowInsert. The texts of arrays need no quotes: names of callbacks are fixed words.
 func workflowRows(nodes []*node) dbsqlc.WorkflowInsertParams {
 	var a dbsqlc.WorkflowInsertParams
 	for _, n := range nodes {
@@ -102,7 +110,8 @@ func workflowRows(nodes []*node) dbsqlc.WorkflowInsertParams {
 	return a
 }
 
-// integers is an array of integers as PostgreSQL reads it.
+// integers is an array of integers as PostgreSQL reads it. Arrays of arrays of different lengths cannot be sent as one
+// parameter, so each is sent as a text.
 func integers(list []int32) string {
 	b := []byte{'{'}
 	for i, n := range list {
@@ -114,7 +123,8 @@ func integers(list []int32) string {
 	return string(append(b, '}'))
 }
 
-// stepRow is a step as it is stored first.
+// stepRow is a step as it is stored first. needed_by is the reverse of depends_on. It is stored, because the end of a step
+// must find those that wait for it without reading all steps.
 type stepRow struct {
 	dependsOn, neededBy []int32
 	step
@@ -123,7 +133,9 @@ type stepRow struct {
 	template []byte // nil: the job was inserted
 }
 
-// steps are the rows of the members and callbacks of a workflow. begun are the steps that have begun.
+// steps are the rows of the members and callbacks of a workflow. begun are the steps that have begun. Callbacks get the
+// indexes behind the members. A step that stands for an existing job is stored as pending without a job first, and ended by
+// settleFirst.
 func (n *node) steps(begun map[place]*item) []stepRow {
 	neededBy := make(map[int][]int32)
 	for i, m := range n.def.Members {
@@ -163,6 +175,7 @@ func (n *node) steps(begun map[place]*item) []stepRow {
 	return rows
 }
 
+// Zero ids and a child of 0 stand for NULL, as in WorkflowStepInsert: a nested workflow never has the number 0.
 func stepRows(rows []stepRow) dbsqlc.WorkflowStepInsertParams {
 	var a dbsqlc.WorkflowStepInsertParams
 	for i := range rows {

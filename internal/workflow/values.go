@@ -12,12 +12,17 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// values are results as a job gets them: as an array, and as an object by step ids.
+// values are results as a job gets them: as an array, and as an object by step ids. Both are valid compact JSON, always an
+// array and an object.
 type values struct{ list, named []byte }
 
 func noValues() values { return values{[]byte(`[]`), []byte(`{}`)} }
 
-// members are the values of the members with indexes below a bound or, if only is not empty, of these in its order.
+// members are the values of the members with indexes below a bound or, if only is not empty, of these in its order. The
+// bound of maxResults is kept by the statement, so results that are left out never reach the node. A dag gives only the
+// dependencies (docs/reference/workflows.md, Results), never an empty list of them, which would give all members below the
+// bound. Steps that never ran have a value too, an error, so that positions in the array agree with those of the
+// definition.
 func (p *pass) members(ctx context.Context, f *flow, below int32, only []int32) (v values, err error) {
 	indexes := only
 	if indexes == nil {
@@ -29,6 +34,7 @@ func (p *pass) members(ctx context.Context, f *flow, below int32, only []int32) 
 	if err != nil {
 		return v, err
 	}
+	// The statement returns the order of the definition; a job gets the order of its depends_on.
 	if len(only) > 0 {
 		slices.SortFunc(rows, func(a, b dbsqlc.WorkflowStepValuesRow) int {
 			return slices.Index(only, a.Index) - slices.Index(only, b.Index)
@@ -48,7 +54,8 @@ func (p *pass) members(ctx context.Context, f *flow, below int32, only []int32) 
 	return v, nil
 }
 
-// valueOf is the value of a member, and the same with step ids for names.
+// valueOf is the value of a member, and the same with step ids for names. The first case comes first: a result that was
+// left out has no Result either, and would look like null.
 func valueOf(r *dbsqlc.WorkflowStepValuesRow) (value, named []byte) {
 	switch {
 	case r.Omitted:
@@ -64,6 +71,7 @@ func valueOf(r *dbsqlc.WorkflowStepValuesRow) (value, named []byte) {
 	case r.State == completed:
 		return []byte(`null`), []byte(`null`)
 	}
+	// A step that was cancelled without a job has no stored error.
 	problem := r.Error
 	if problem == nil {
 		problem = errorObject("cancelled", "The step was not begun.")
@@ -72,7 +80,8 @@ func valueOf(r *dbsqlc.WorkflowStepValuesRow) (value, named []byte) {
 	return value, value
 }
 
-// omitted stands for a result that was left out because all together are too large.
+// omitted stands for a result that was left out because all together are too large. A nested workflow has no job from which
+// the value could be read, so it has no job_id.
 func omitted(size int64, id [16]byte, ofJob bool) []byte {
 	b := strconv.AppendInt([]byte(`{"omitted":true,"bytes":`), size, 10)
 	if ofJob {
@@ -84,7 +93,9 @@ func omitted(size int64, id [16]byte, ofJob bool) []byte {
 // nestedValue is the value of a workflow; named is nil if it is the same.
 type nestedValue struct{ value, named []byte }
 
-// valueOf is the value of a nested workflow that ended with its step last.
+// valueOf is the value of a nested workflow that ended with its step last. It is read before the row of the step above is
+// written, and includes the step that ended last, whose row was written before. The value of a chain is one result and
+// needs no bound; it was bounded when its job ended.
 func (p *pass) valueOf(ctx context.Context, f *flow, last *step) (v nestedValue, err error) {
 	if Type(f.Type) != Chain {
 		all, err := p.members(ctx, f, math.MaxInt32, nil)

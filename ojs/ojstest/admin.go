@@ -17,6 +17,7 @@ import (
 
 func compareText(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 
+// Every discarded job is a dead letter here. Retrying many ignores the filter.
 func (s *Server) serveDeadLetters(path []string, r *ojs.Request) answer {
 	match := func(j *record) bool {
 		return j.State == ojs.StateDiscarded && in(r, "queue", j.Queue) && in(r, "type", j.Type) && (j.Error == nil || in(r, "error_code", j.Error.Code))
@@ -61,17 +62,20 @@ func (s *Server) serveDeadLetters(path []string, r *ojs.Request) answer {
 	return ok(object{"job": j.JobInfo})
 }
 
+// It has all its attempts again.
 func (s *Server) revive(j *record) {
 	j.Attempt, j.Error, j.Errors, j.DiscardedAt = 0, nil, nil, time.Time{}
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 }
 
+// A job of a workflow that is removed leaves its step as it was.
 func (s *Server) remove(j *record) {
 	delete(s.jobs, j.ID)
 	s.order = slices.DeleteFunc(s.order, func(o *record) bool { return o == j })
 }
 
+// Definitions are kept as they were sent and never fire; trigger makes a job.
 func (s *Server) serveCrons(path []string, r *ojs.Request) answer {
 	if len(path) == 0 && r.Method == http.MethodPost {
 		var body map[string]any
@@ -110,6 +114,7 @@ func (s *Server) serveCrons(path []string, r *ojs.Request) answer {
 	return ok(object{"cron_job": c})
 }
 
+// The template is decoded like an enqueue, with an id of the server.
 func (s *Server) trigger(cron object) answer {
 	var sub submission
 	data, err := json.Marshal(cron)
@@ -120,18 +125,20 @@ func (s *Server) trigger(cron object) answer {
 		return invalid("job", err)
 	}
 	sub.ID = ""
-	j, refused, twin := s.prepare(sub)
+	p, refused := s.prepare(sub)
+	j := p.job
 	switch {
 	case refused != nil:
 		return refuse(statusOf(refused), refused)
-	case twin != nil:
-		j = twin
+	case p.twin != nil:
+		j = p.twin
 	default:
-		s.insert(j)
+		s.store(p)
 	}
 	return created(object{"job_id": j.ID, "job": j.JobInfo})
 }
 
+// A queue is there as long as one of its jobs is.
 func (s *Server) serveQueues(path []string, r *ojs.Request) answer {
 	counts := map[string]map[ojs.JobState]int{}
 	for _, j := range s.order {
@@ -220,6 +227,7 @@ func (s *Server) after(id string) []*ojs.Event {
 	return s.events[slices.IndexFunc(s.events, func(e *ojs.Event) bool { return e.ID == id })+1:]
 }
 
+// It has no limit of a page.
 func (s *Server) serveEvents(r *ojs.Request) answer {
 	if r.Query.Get("per_page") != "" {
 		newest := []*ojs.Event{}
@@ -238,13 +246,15 @@ func (s *Server) serveEvents(r *ojs.Request) answer {
 	return ok(object{"events": list, "cursor": cursor, "has_more": false})
 }
 
-// stream writes events as they come, until the reader closes it or ctx is done.
+// stream writes events as they come, until the reader closes it or ctx is done. It sends no keep-alives and never drops events.
+// A reader that does not close it leaves a goroutine behind.
 func (s *Server) stream(ctx context.Context, r *ojs.Request) answer {
 	if !s.has("urn:ojs:ext:realtime") {
 		return noRoute(r)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	reader, writer := io.Pipe()
+	// Without an id it begins with the first event of the server: nothing is ever too old here.
 	position := r.Header.Get("Last-Event-Id")
 	go func() {
 		for {

@@ -12,13 +12,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Match chooses jobs in assertions.
+// Match chooses jobs in assertions. The job is a copy: changing it changes nothing in the server. A Match must not call the
+// server, whose lock is held.
 type Match func(*ojs.JobInfo) bool
 
 // InQueue matches the queue.
 func InQueue(name string) Match { return func(j *ojs.JobInfo) bool { return j.Queue == name } }
 
-// WithArgs matches the arguments, which are encoded as those of an enqueue.
+// WithArgs matches the arguments, which are encoded as those of an enqueue. Comparison is by value: the order of members and
+// white space do not matter, but 1 and "1" differ. Numbers are compared as float64, so integers above 2⁵³ may compare as equal.
 func WithArgs(args any) Match {
 	data, err := json.Marshal(ojs.NewRequest("any", args))
 	var want struct {
@@ -48,7 +50,8 @@ func canonical(data []byte) string {
 	return string(text)
 }
 
-// Jobs lists all jobs that match, in the order in which they were enqueued.
+// Jobs lists all jobs that match, in the order in which they were enqueued. Jobs that have ended are among them. The result is
+// a copy of this moment; call it again after a worker has run.
 func (s *Server) Jobs(matches ...Match) []*ojs.JobInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,6 +80,7 @@ func ofType(jobType string) Match {
 }
 
 // RequireEnqueued fails the test unless exactly one job of the type was enqueued that matches, and returns it.
+// Jobs count whatever has become of them since. The message of a failure lists all jobs of the server.
 func (s *Server) RequireEnqueued(t testing.TB, jobType string, matches ...Match) *ojs.JobInfo {
 	t.Helper()
 	list := s.Jobs(append([]Match{ofType(jobType)}, matches...)...)
@@ -95,7 +99,8 @@ func (s *Server) RequireNotEnqueued(t testing.TB, jobType string, matches ...Mat
 	}
 }
 
-// RequireState fails the test unless a job is in a state, and returns it.
+// RequireState fails the test unless a job is in a state, and returns it. It looks once and does not wait: use it after
+// [Server.Drain], or after an answer.
 func (s *Server) RequireState(t testing.TB, id string, state ojs.JobState) *ojs.JobInfo {
 	t.Helper()
 	j := s.Job(id)
@@ -120,7 +125,9 @@ func (s *Server) describe() string {
 	return text.String()
 }
 
-// LoseLease takes an active job away from its worker, as if its reservation were over.
+// LoseLease takes an active job away from its worker, as if its reservation were over. The worker learns of it with its next
+// heartbeat, or when its report is refused. With attempts left the job is available at once, else discarded. Any other job, and
+// an unknown id, is left as it is.
 func (s *Server) LoseLease(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +137,8 @@ func (s *Server) LoseLease(id string) {
 	}
 }
 
-// Complete ends a job well, as if another worker had done it.
+// Complete ends a job well, as if another worker had done it. It has no result. A job that has ended, and an unknown id, is
+// left as it is.
 func (s *Server) Complete(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +156,9 @@ func (s *Server) Heal() {
 }
 
 // Drain runs a worker until no job is available or active, then stops it. It fails the test if that takes longer than limit. Jobs that
-// wait for their time are left; see [Server.Advance].
+// wait for their time are left; see [Server.Advance]. The worker cannot be used again, because a worker runs once; make another
+// one for the next Drain. A job whose handler fails waits for its retry, so Drain returns; Advance makes it available for a
+// later one.
 func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -166,6 +176,7 @@ func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
 	}
 }
 
+// It takes the channel together with the look, under one lock, so that no change in between is missed.
 func (s *Server) awaitIdle(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -185,6 +196,7 @@ func (s *Server) awaitIdle(ctx context.Context) {
 }
 
 // NewJob makes a job for a test that calls a handler by itself. Its result can be read with RunResult; what it reports goes nowhere.
+// The job is in no server. Change the fields of its JobInfo, such as Attempt or Meta, before the handler gets it.
 func NewJob[Args any](jobType string, args Args) *ojs.Job[Args] {
 	info := &ojs.JobInfo{ID: ojs.NewID(), Type: jobType, Queue: "default", State: ojs.StateActive, Attempt: 1, MaxAttempts: 3, Meta: map[string]any{}}
 	return &ojs.Job[Args]{JobContext: &ojs.JobContext{JobInfo: info}, Args: args}

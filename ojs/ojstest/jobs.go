@@ -15,12 +15,13 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// record is a stored job.
+// record is a stored job. Only the server's goroutine that has the lock reads or changes it; answers get copies of JobInfo.
 type record struct {
 	ojs.JobInfo
 
-	request    submission
-	tick       int64 // order of entering available
+	request submission
+	tick    int64 // order of entering available
+	// due is when a scheduled or retryable job becomes available; zero in other states.
 	due        time.Time
 	reserved   time.Time // end of the reservation
 	lease      time.Duration
@@ -29,7 +30,7 @@ type record struct {
 	step       *step
 }
 
-// submission is what a client sends of a job.
+// submission is what a client sends of a job. Members that are not listed are accepted and forgotten.
 type submission struct {
 	ID        string          `json:"id"`
 	Type      string          `json:"type"`
@@ -50,6 +51,8 @@ type submission struct {
 	} `json:"options"`
 }
 
+// It understands the durations that package ojs writes, and always grows exponentially: backoff_strategy and jitter are
+// ignored.
 type retryPolicy struct {
 	MaxAttempts        *int     `json:"max_attempts"`
 	InitialInterval    string   `json:"initial_interval"`
@@ -58,6 +61,7 @@ type retryPolicy struct {
 	NonRetryableErrors []string `json:"non_retryable_errors"`
 }
 
+// Periods, args_keys and meta_keys are ignored.
 type uniquePolicy struct {
 	Keys       []string       `json:"keys"`
 	States     []ojs.JobState `json:"states"`
@@ -107,11 +111,18 @@ func nullTime(t time.Time) *time.Time {
 
 var errNoType = errors.New("is missing")
 
-// prepare makes a job of a submission, without storing it.
-func (s *Server) prepare(sub submission) (*record, *ojs.Error, *record) {
+// plan is what a submission comes to; nothing of it is stored or cancelled yet.
+type plan struct {
+	job      *record   // nil: none is stored
+	twin     *record   // the answer instead of job
+	replaced []*record // cancelled before job is stored
+}
+
+// prepare plans a submission. before are the plans of the same batch before it: they count as if they were carried out.
+func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 	j := &record{request: sub}
 	if sub.Type == "" || len(sub.Args) == 0 || sub.Args[0] != '[' {
-		return nil, ojs.ErrInvalidPayload("type", "", nil, fmt.Sprintf("type or args: %v", errNoType)), nil
+		return plan{}, ojs.ErrInvalidPayload("type", "", nil, fmt.Sprintf("type or args: %v", errNoType))
 	}
 	now := s.now()
 	j.JobInfo = ojs.JobInfo{
@@ -130,57 +141,99 @@ func (s *Server) prepare(sub submission) (*record, *ojs.Error, *record) {
 	if n := sub.Options.Retry.MaxAttempts; n != nil {
 		j.MaxAttempts = *n
 	}
-	if twin := s.equivalent(j); twin != nil {
-		switch sub.Options.Unique.OnConflict {
-		case "ignore":
-			return nil, nil, twin
-		case "replace", "replace_except_schedule":
-			s.end(twin, ojs.StateCancelled)
-		default:
-			return nil, ojs.ErrDuplicate(twin.ID, twin.State, ""), nil
-		}
-	}
-	if s.jobs[j.ID] != nil {
-		return nil, ojs.ErrDuplicateID(j.ID), nil
-	}
+	p := plan{job: j}
 	at, err := readTime(sub.Options.DelayUntil, now)
 	if err != nil {
-		return nil, ojs.ErrInvalidPayload("delay_until", "", nil, err.Error()), nil
+		return plan{}, ojs.ErrInvalidPayload("delay_until", "", nil, err.Error())
 	}
 	if at.After(now) {
 		j.ScheduledAt, j.due = at, at
 	}
-	return j, nil, nil
-}
-
-// equivalent finds a job that the unique policy of j forbids beside it.
-func (s *Server) equivalent(j *record) *record {
-	u := j.request.Options.Unique
-	if u == nil {
-		return nil
-	}
-	for _, other := range s.order {
-		live := !other.State.Terminal()
-		if len(u.States) > 0 {
-			live = slices.Contains(u.States, other.State)
+	// The key comes before the id, as on a server: a duplicate is answered with its twin even if the id is taken.
+	if twins := s.equivalent(j, before); len(twins) > 0 {
+		oldest := twins[0].record
+		switch onConflict := sub.Options.Unique.OnConflict; onConflict {
+		case "ignore":
+			return plan{twin: oldest}, nil
+		case "replace", "replace_except_schedule":
+			if onConflict == "replace_except_schedule" && twins[0].state == ojs.StateScheduled {
+				j.ScheduledAt, j.due, j.request.Options.Pending = oldest.ScheduledAt, oldest.due, false
+			}
+			for _, t := range twins {
+				if !t.state.Terminal() { // the others stay as they are
+					p.replaced = append(p.replaced, t.record)
+				}
+			}
+		default:
+			if s.jobs[oldest.ID] != oldest {
+				return plan{}, ojs.ErrDuplicateInRequest("")
+			}
+			return plan{}, ojs.ErrDuplicate(oldest.ID, twins[0].state, "")
 		}
-		if live && other.request.Options.Unique != nil && other.Type == j.Type &&
-			(!slices.Contains(u.Keys, "queue") || other.Queue == j.Queue) && (!slices.Contains(u.Keys, "args") || string(other.RawArgs) == string(j.RawArgs)) {
-			return other
-		}
 	}
-	return nil
-}
-
-// insert stores a job.
-func (s *Server) insert(j *record) {
-	s.jobs[j.ID] = j
-	s.order = append(s.order, j)
+	if s.jobs[j.ID] != nil || slices.ContainsFunc(before, func(b plan) bool { return b.job != nil && b.job.ID == j.ID }) {
+		return plan{}, ojs.ErrDuplicateID(j.ID)
+	}
+	j.State = ojs.StateAvailable
 	switch {
 	case j.request.Options.Pending:
 		j.State = ojs.StatePending
 	case !j.due.IsZero():
 		j.State = ojs.StateScheduled
+	}
+	return p, nil
+}
+
+// twin is a job with the state that it has after the plans before it.
+type twin struct {
+	*record
+	state ojs.JobState
+}
+
+// equivalent finds the jobs that the unique policy of j forbids beside it, oldest first. The type always counts, as on a real server.
+// Args are compared as text.
+func (s *Server) equivalent(j *record, before []plan) (twins []twin) {
+	u := j.request.Options.Unique
+	if u == nil {
+		return nil
+	}
+	all, replaced := slices.Clone(s.order), map[*record]bool{}
+	for _, p := range before {
+		if p.job != nil {
+			all = append(all, p.job)
+		}
+		for _, r := range p.replaced {
+			replaced[r] = true
+		}
+	}
+	for _, other := range all {
+		state := other.State
+		if replaced[other] {
+			state = ojs.StateCancelled
+		}
+		live := !state.Terminal()
+		if len(u.States) > 0 {
+			live = slices.Contains(u.States, state)
+		}
+		if live && other.request.Options.Unique != nil && other.Type == j.Type &&
+			(!slices.Contains(u.Keys, "queue") || other.Queue == j.Queue) && (!slices.Contains(u.Keys, "args") || string(other.RawArgs) == string(j.RawArgs)) {
+			twins = append(twins, twin{other, state})
+		}
+	}
+	return twins
+}
+
+// store carries out a plan that has a job.
+func (s *Server) store(p plan) {
+	for _, r := range p.replaced {
+		s.end(r, ojs.StateCancelled)
+	}
+	j := p.job
+	s.jobs[j.ID] = j
+	s.order = append(s.order, j)
+	switch j.State {
+	case ojs.StatePending:
+	case ojs.StateScheduled:
 		s.emit(ojs.EventJobScheduled, j, object{"scheduled_at": j.ScheduledAt})
 	default:
 		s.available(j)
@@ -198,17 +251,18 @@ func (s *Server) enqueueOne(r *ojs.Request) answer {
 	if err := json.Unmarshal(r.Body, &sub); err != nil {
 		return invalid("body", err)
 	}
-	j, refused, twin := s.prepare(sub)
+	p, refused := s.prepare(sub)
 	switch {
 	case refused != nil:
 		return refuse(statusOf(refused), refused)
-	case twin != nil:
-		return ok(object{"job": twin.JobInfo, "deduplicated": true})
+	case p.twin != nil:
+		return ok(object{"job": p.twin.JobInfo, "deduplicated": true})
 	}
-	s.insert(j)
-	return created(object{"job": j.JobInfo})
+	s.store(p)
+	return created(object{"job": p.job.JobInfo})
 }
 
+// It knows the kinds that this server answers, and 400 for the rest.
 func statusOf(e *ojs.Error) int {
 	switch {
 	case errors.Is(e, ojs.KindDuplicateJob) || e.Code == "conflict":
@@ -219,6 +273,7 @@ func statusOf(e *ojs.Error) int {
 	return http.StatusBadRequest
 }
 
+// Nothing is stored or cancelled before all are checked. A job is checked against those before it in the batch, too.
 func (s *Server) enqueueBatch(r *ojs.Request) answer {
 	var body struct {
 		Jobs []submission `json:"jobs"`
@@ -226,33 +281,37 @@ func (s *Server) enqueueBatch(r *ojs.Request) answer {
 	if err := json.Unmarshal(r.Body, &body); err != nil {
 		return invalid("jobs", err)
 	}
-	stored := []ojs.JobInfo{}
-	var fresh []*record
+	var plans []plan
 	for i, sub := range body.Jobs {
-		j, refused, twin := s.prepare(sub)
+		p, refused := s.prepare(sub, plans...)
 		if refused != nil {
 			return refuse(statusOf(refused), ojs.ErrIndexed(refused, i))
 		}
-		if twin != nil {
-			info := twin.JobInfo
-			info.Deduplicated = true
-			stored = append(stored, info)
+		plans = append(plans, p)
+	}
+	stored, fresh := make([]ojs.JobInfo, len(plans)), 0
+	for i, p := range plans {
+		if p.twin != nil { // as it is when the job comes
+			stored[i] = p.twin.JobInfo
+			stored[i].Deduplicated = true
 			continue
 		}
-		fresh = append(fresh, j)
-		stored = append(stored, ojs.JobInfo{ID: j.ID})
+		s.store(p)
+		fresh++
 	}
-	for _, j := range fresh {
-		s.insert(j)
-	}
-	for i := range stored {
-		if stored[i].Type == "" {
-			stored[i] = s.jobs[stored[i].ID].JobInfo
+	for i, p := range plans {
+		if p.job != nil {
+			stored[i] = p.job.JobInfo
 		}
 	}
-	return created(object{"jobs": stored, "count": len(stored)})
+	answer := object{"jobs": stored, "count": len(stored)}
+	if fresh == 0 && len(stored) > 0 {
+		return ok(answer)
+	}
+	return created(answer)
 }
 
+// Each job is checked after those before it were stored, so a later one may be their duplicate.
 func (s *Server) enqueueBulk(r *ojs.Request) answer {
 	var body struct {
 		Jobs []submission `json:"jobs"`
@@ -262,17 +321,17 @@ func (s *Server) enqueueBulk(r *ojs.Request) answer {
 	}
 	items, failed := []object{}, 0
 	for i, sub := range body.Jobs {
-		j, refused, twin := s.prepare(sub)
+		p, refused := s.prepare(sub)
 		item := object{"index": i}
 		switch {
 		case refused != nil:
 			failed++
 			item["status"], item["error"] = "failed", refused
-		case twin != nil:
-			item["status"], item["job"] = "duplicate", twin.JobInfo
+		case p.twin != nil:
+			item["status"], item["job"] = "duplicate", p.twin.JobInfo
 		default:
-			s.insert(j)
-			item["status"], item["job"] = "created", j.JobInfo
+			s.store(p)
+			item["status"], item["job"] = "created", p.job.JobInfo
 		}
 		items = append(items, item)
 	}
@@ -286,6 +345,7 @@ func (s *Server) enqueueBulk(r *ojs.Request) answer {
 	return a
 }
 
+// Newest means enqueued last; a retry does not move a job.
 func (s *Server) listJobs(r *ojs.Request) answer {
 	all := []ojs.JobInfo{}
 	for _, j := range slices.Backward(s.order) {
@@ -296,12 +356,13 @@ func (s *Server) listJobs(r *ojs.Request) answer {
 	return page(r, "jobs", all)
 }
 
-// in reports whether a comma list in the query, if there is one, has a value.
+// in reports whether a comma list in the query, if there is one, has a value. A filter with several values matches any of them.
 func in(r *ojs.Request, name, value string) bool {
 	list := r.Query.Get(name)
 	return list == "" || slices.Contains(strings.Split(list, ","), value)
 }
 
+// A running job is cancelled at once; its worker learns of it with its next heartbeat.
 func (s *Server) cancel(j *record) answer {
 	if j.State.Terminal() {
 		return conflict(j, ojs.StateAvailable)
@@ -326,7 +387,8 @@ func (s *Server) activate(j *record) answer {
 	return ok(object{"job": j.JobInfo})
 }
 
-// end brings a job to a final state.
+// end brings a job to a final state. It also lets the workflow of the job go on, in the same step, so a test sees the next step
+// as soon as the ack is answered.
 func (s *Server) end(j *record, state ojs.JobState) {
 	j.State = state
 	switch state {
@@ -343,12 +405,14 @@ func (s *Server) end(j *record, state ojs.JobState) {
 	s.advance(j)
 }
 
-// fail ends an attempt.
+// fail ends an attempt. It follows the rows of docs/reference/retries.md, Failure, that tests of handlers need; total timeouts
+// and patterns with .* are not among them.
 func (s *Server) fail(j *record, e ojs.JobError, code string) {
 	e.Attempt, e.OccurredAt, e.WorkerID = j.Attempt, s.now(), j.WorkerID
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	s.emit(ojs.EventJobFailed, j, object{"error": e})
 	p := j.request.Options.Retry
+	// Every job that is given up becomes discarded, whatever on_exhaustion says.
 	final := j.Attempt >= max(j.MaxAttempts, 1) || !e.Retryable || code == "DISCARD" || code == "DEAD_LETTER" ||
 		slices.Contains(p.NonRetryableErrors, e.Code) || slices.Contains(p.NonRetryableErrors, e.Type)
 	if final {
@@ -361,7 +425,8 @@ func (s *Server) fail(j *record, e ojs.JobError, code string) {
 	s.emit(ojs.EventJobRetrying, j, object{"next_retry_at": j.due})
 }
 
-// backoff is exponential and has no jitter, so that tests know it.
+// backoff is exponential and has no jitter, so that tests know it. The first wait is the initial interval, and each is the
+// coefficient times the one before, up to the maximum.
 func (p retryPolicy) backoff(attempt int) time.Duration {
 	first, most, coefficient := time.Second, 5*time.Minute, 2.0
 	if d, err := readDuration(p.InitialInterval); err == nil {
@@ -378,7 +443,7 @@ func (p retryPolicy) backoff(attempt int) time.Duration {
 	return time.Duration(min(float64(first)*math.Pow(coefficient, float64(attempt-1)), float64(most)))
 }
 
-// readTime reads an RFC 3339 time, or a duration from now on.
+// readTime reads an RFC 3339 time, or a duration from now on. A duration counts from the clock of the server, Advance included.
 func readTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return now, nil
@@ -389,7 +454,8 @@ func readTime(text string, now time.Time) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, text)
 }
 
-// readDuration reads the durations that package ojs writes: PT…S.
+// readDuration reads the durations that package ojs writes: PT…S. Other forms of ISO 8601 are refused; package ojs does not
+// write them.
 func readDuration(text string) (time.Duration, error) {
 	seconds, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimPrefix(text, "PT"), "S"), 64)
 	if err != nil || !strings.HasPrefix(text, "PT") {
@@ -398,7 +464,8 @@ func readDuration(text string) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), nil
 }
 
-// promote makes jobs available whose time has come, and ends reservations that are over.
+// promote makes jobs available whose time has come, and ends reservations that are over. The caller has the lock. It runs at
+// the start of each request and in assertions, because nothing runs by itself here.
 func (s *Server) promote() {
 	now := s.now()
 	for _, j := range s.order {
@@ -415,6 +482,7 @@ func (s *Server) promote() {
 	}
 }
 
+// The attempt stays counted.
 func (s *Server) loseLease(j *record) {
 	e := ojs.JobError{Code: "visibility_timeout", Type: "visibility_timeout", Message: "the reservation is over", Retryable: true, Attempt: j.Attempt}
 	j.Error, j.Errors = &e, append(j.Errors, e)

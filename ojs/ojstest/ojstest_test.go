@@ -58,3 +58,55 @@ func TestDrain(t *testing.T) {
 	s.Drain(t, worker(), 10*time.Second)
 	s.RequireState(t, later.ID, ojs.StateCompleted)
 }
+
+func unique(onConflict string, more ...ojs.EnqueueOption) *ojs.JobRequest {
+	return ojs.NewRequest("u", nil, append(more, ojs.WithUnique(ojs.UniquePolicy{OnConflict: onConflict}))...)
+}
+
+func TestUniqueInBatches(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+
+	t.Run("ARefusedBatchReplacesNothing", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		c := s.Client()
+		old, err := c.EnqueueRequest(ctx, unique(""))
+		require.NoError(t, err)
+		_, err = c.EnqueueBatch(ctx, unique("replace"), ojs.NewRequest("", nil))
+		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		_, err = c.EnqueueBatch(ctx, unique("replace", ojs.WithID(old.ID)))
+		require.Error(t, err, "a job whose id is taken replaces nothing")
+		s.RequireState(t, old.ID, ojs.StateAvailable)
+	})
+
+	t.Run("EarlierJobsCount", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		c := s.Client()
+		_, err := c.EnqueueBatch(ctx, unique(""), unique(""))
+		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.Empty(t, ojs.ErrorDetail(err, "existing_job_id"), "it is not stored")
+		s.RequireNotEnqueued(t, "u")
+
+		jobs, err := c.EnqueueBatch(ctx, unique(""), unique("ignore"), unique("replace"))
+		require.NoError(t, err)
+		require.Equal(t, jobs[0].ID, jobs[1].ID)
+		require.Equal(t, []bool{false, true, false}, []bool{jobs[0].Deduplicated, jobs[1].Deduplicated, jobs[2].Deduplicated})
+		s.RequireState(t, jobs[0].ID, ojs.StateCancelled)
+		s.RequireState(t, jobs[2].ID, ojs.StateAvailable)
+	})
+
+	t.Run("ReplacesExceptSchedule", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		c := s.Client()
+		old, err := c.EnqueueRequest(ctx, unique("", ojs.WithDelay(time.Hour)))
+		require.NoError(t, err)
+		jobs, err := c.EnqueueBatch(ctx, unique("replace_except_schedule"))
+		require.NoError(t, err)
+		require.True(t, old.ScheduledAt.Equal(jobs[0].ScheduledAt))
+		s.RequireState(t, old.ID, ojs.StateCancelled)
+		s.RequireState(t, jobs[0].ID, ojs.StateScheduled)
+	})
+}

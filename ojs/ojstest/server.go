@@ -17,8 +17,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Server is a server in memory. It is made by New and used by any number of goroutines.
+// Server is a server in memory. It is made by New and used by any number of goroutines. It implements [ojs.Transport]. It is
+// never closed, and what it holds goes with it. Its clock is that of the machine plus what Advance has added, so the time that
+// a test itself takes passes, too.
 type Server struct {
+	// mu guards all fields. Routes run with it locked, except those that wait (fetch, stream).
 	mu         sync.Mutex
 	offset     time.Duration // of the clock, by Advance
 	extensions []string
@@ -32,11 +35,12 @@ type Server struct {
 	paused     map[string]bool // queues
 	events     []*ojs.Event
 	requests   []Request
-	faults     []*fault
-	changed    chan struct{} // closed at each change, for requests that wait
+	// faults are looked through in the order in which they were added; the first that fits is used up first.
+	faults  []*fault
+	changed chan struct{} // closed at each change, for requests that wait
 }
 
-// Request is a call that was made.
+// Request is a call that was made. Requests that a fault has answered are among them.
 type Request struct {
 	Method string
 	Path   string
@@ -61,7 +65,7 @@ type fault struct {
 type Option func(*Server)
 
 // WithoutExtensions hides what other servers do not have: long polling, batches of acks and fetches in them, delays of jobs that are handed
-// back, streams of events.
+// back, streams of events. Test with and without it if the program is to run against other servers.
 func WithoutExtensions() Option { return func(s *Server) { s.extensions = nil } }
 
 // New makes an empty server.
@@ -77,7 +81,8 @@ func New(options ...Option) *Server {
 	return s
 }
 
-// Client makes a client of this server.
+// Client makes a client of this server. Each call gives another client, all of the same server. Its retries wait in real time,
+// by the rules of [ojs.Config].
 func (s *Server) Client() *ojs.Client {
 	c, err := ojs.NewClient(ojs.Config{Transport: s})
 	if err != nil {
@@ -87,7 +92,7 @@ func (s *Server) Client() *ojs.Client {
 }
 
 // Advance moves the clock of the server: delayed jobs and retries whose time has come can be fetched then, and reservations that are
-// over end.
+// over end. Timers of workers do not move with it: heartbeats and pauses of a running worker go on in real time.
 func (s *Server) Advance(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,13 +102,15 @@ func (s *Server) Advance(d time.Duration) {
 }
 
 // FailNext answers the next requests of a method and path with a status and an error of the Open Job Spec, without carrying them out.
-// The path may end in *.
+// The path may end in *. Clients repeat a request after an error that may pass, such as 503, so such an error reaches the
+// caller only if times is not below the tries of the client: four, by default. header may carry Retry-After; nil: none.
 func (s *Server) FailNext(times int, method, path string, status int, header http.Header) {
 	s.addFault(&fault{method: method, path: path, times: times, before: true, status: status, header: header})
 }
 
 // CutNext breaks the connection of the next requests of a method and path: before the server sees them, or after it has carried
-// them out. Jobs that were fetched by them are handed back.
+// them out. Jobs that were fetched by them are handed back. With carriedOut the client cannot know the outcome
+// ([ojs.OutcomeUnknown]): it is the way to test that repeating does no harm.
 func (s *Server) CutNext(times int, method, path string, carriedOut bool) {
 	s.addFault(&fault{method: method, path: path, times: times, before: !carriedOut, err: errors.New("connection reset by ojstest")})
 }
@@ -114,7 +121,7 @@ func (s *Server) addFault(f *fault) {
 	s.faults = append(s.faults, f)
 }
 
-// Direct tells all workers, known or not yet, what to do: quiet, terminate or running.
+// Direct tells all workers that have sent a heartbeat what to do: quiet, terminate or running. Workers that come later are not told.
 func (s *Server) Direct(directive string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +138,8 @@ func (s *Server) Requests() []Request {
 	return slices.Clone(s.requests)
 }
 
-// Do carries out a request.
+// Do carries out a request. A request whose context ends while it is served is answered with an error although it may have been
+// carried out, as with a real server.
 func (s *Server) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Err: err}
@@ -154,6 +162,7 @@ func (s *Server) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) 
 	return a.response()
 }
 
+// The caller has the lock.
 func (s *Server) takeFault(r *ojs.Request) *fault {
 	for i, f := range s.faults {
 		prefix, wild := strings.CutSuffix(f.path, "*")
@@ -168,6 +177,7 @@ func (s *Server) takeFault(r *ojs.Request) *fault {
 	return nil
 }
 
+// A status without a kind of its own is answered as internal_error.
 func (f *fault) answer(r *ojs.Request) (*ojs.Response, error) {
 	if f.err != nil {
 		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Sent: true, Err: f.err}
@@ -218,7 +228,7 @@ func (a answer) response() (*ojs.Response, error) {
 	return &ojs.Response{Status: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(data))}, nil
 }
 
-// serve finds the route.
+// serve finds the route. A request first makes available what is due by the clock, and at its end wakes the requests that wait.
 func (s *Server) serve(ctx context.Context, r *ojs.Request) answer {
 	path := strings.Split(strings.Trim(r.Path, "/"), "/")
 	switch {
@@ -262,13 +272,13 @@ func noRoute(r *ojs.Request) answer {
 
 func (s *Server) now() time.Time { return time.Now().Add(s.offset).UTC() }
 
-// wake lets requests that wait look again.
+// wake lets requests that wait look again. The caller has the lock.
 func (s *Server) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// page cuts a list as its query says.
+// page cuts a list as its query says. Cursors are offsets here.
 func page[T any](r *ojs.Request, name string, all []T) answer {
 	limit, offset := 50, 0
 	if n, err := strconv.Atoi(r.Query.Get("limit")); err == nil {

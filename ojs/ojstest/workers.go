@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// lease is the length of a reservation for which neither the fetch nor the job says anything.
 const lease = 30 * time.Second
 
 // fetchBody is the body of a fetch, and the member fetch of a batch of acks or nacks.
@@ -23,7 +24,8 @@ type fetchBody struct {
 	VisibilityTimeoutMS int64    `json:"visibility_timeout_ms"`
 }
 
-// fetch gives out jobs, and waits for some if it is asked to.
+// fetch gives out jobs, and waits for some if it is asked to. It waits without the lock and looks again after every change;
+// wait_ms is in real time.
 func (s *Server) fetch(ctx context.Context, r *ojs.Request) answer {
 	var body fetchBody
 	if err := json.Unmarshal(r.Body, &body); err != nil || len(body.Queues) == 0 {
@@ -55,7 +57,8 @@ func (s *Server) fetch(ctx context.Context, r *ojs.Request) answer {
 	}
 }
 
-// open reports whether a worker may get jobs.
+// open reports whether a worker may get jobs. A directive holds until another one is given; terminate that the worker has
+// reported itself is final until it registers again.
 func (s *Server) open(worker string) bool {
 	w := s.workers[worker]
 	if w == nil {
@@ -65,7 +68,8 @@ func (s *Server) open(worker string) bool {
 	return state == ojs.DirectiveRunning && w.reported != ojs.DirectiveTerminate
 }
 
-// handBack makes jobs available whose answer nobody gets.
+// handBack makes jobs available whose answer nobody gets. It serves CutNext: jobs of an answer that was cut would otherwise
+// stay reserved until their leases end.
 func (s *Server) handBack(jobs []ojs.JobInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +88,8 @@ func (s *Server) release(j *record) {
 
 func (s *Server) has(extension string) bool { return slices.Contains(s.extensions, extension) }
 
-// claim takes available jobs: by queue as listed, then priority, then age.
+// claim takes available jobs: by queue as listed, then priority, then age. The caller has the lock. A count below 1 counts as
+// 1.
 func (s *Server) claim(body fetchBody) []ojs.JobInfo {
 	var found []*record
 	queues, visibility := body.Queues, time.Duration(body.VisibilityTimeoutMS)*time.Millisecond
@@ -93,6 +98,7 @@ func (s *Server) claim(body fetchBody) []ojs.JobInfo {
 			found = append(found, j)
 		}
 	}
+	// The order is that of docs/reference/http.md, Fetch, without the turns of fair queues.
 	slices.SortFunc(found, func(a, b *record) int {
 		return cmp.Or(cmp.Compare(slices.Index(queues, a.Queue), slices.Index(queues, b.Queue)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.tick, b.tick))
 	})
@@ -139,6 +145,7 @@ func (s *Server) serveWorkers(path []string, r *ojs.Request) answer {
 	return noRoute(r)
 }
 
+// A report about a job that was cancelled is answered with acknowledged false and changes nothing.
 func (s *Server) one(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) answer {
 	var o outcome
 	if err := json.Unmarshal(r.Body, &o); err != nil {
@@ -151,6 +158,7 @@ func (s *Server) one(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) an
 	return ok(object{"acknowledged": j.State != ojs.StateCancelled, "job_id": j.ID, "state": j.State, "job": j.JobInfo})
 }
 
+// One refused item does not stop the others. The fetch sees what the acks have made available.
 func (s *Server) many(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) answer {
 	var body struct {
 		Acks  []outcome  `json:"acks"`
@@ -180,7 +188,8 @@ func (s *Server) many(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) a
 	return a
 }
 
-// held finds the job of an outcome, if it is that of its present run.
+// held finds the job of an outcome, if it is that of its present run. A cancelled job is answered to the worker that ran it
+// without an error.
 func (s *Server) held(o outcome) (*record, *ojs.Error) {
 	j := s.jobs[o.JobID]
 	switch {
@@ -208,6 +217,7 @@ func (s *Server) ack(o outcome) (*record, *ojs.Error) {
 	return j, nil
 }
 
+// Without the extension delay_ms is ignored and the job is available at once.
 func (s *Server) nack(o outcome) (*record, *ojs.Error) {
 	j, refused := s.held(o)
 	if refused != nil || j.State == ojs.StateCancelled {
@@ -243,6 +253,7 @@ func (s *Server) register(r *ojs.Request) answer {
 	return ok(object{"ok": true})
 }
 
+// A completed job is in none of the three lists: its worker knows.
 func (s *Server) heartbeat(r *ojs.Request) answer {
 	var body struct {
 		WorkerID     string   `json:"worker_id"`
@@ -253,6 +264,7 @@ func (s *Server) heartbeat(r *ojs.Request) answer {
 		return invalid("body", err)
 	}
 	w := s.known(body.WorkerID)
+	// A worker that has reported terminate stays so; a new process of the same name registers first.
 	if w.reported != ojs.DirectiveTerminate {
 		w.reported = body.State
 	}
@@ -275,6 +287,7 @@ func (s *Server) heartbeat(r *ojs.Request) answer {
 	return ok(object{"acknowledged": true, "state": state, "jobs_extended": extended, "jobs_cancelled": cancelled, "jobs_lost": lost, "server_time": s.now()})
 }
 
+// It renews the reservation, by the length that was chosen when the job was fetched.
 func (s *Server) progress(r *ojs.Request) answer {
 	var body struct {
 		outcome
@@ -293,6 +306,7 @@ func (s *Server) progress(r *ojs.Request) answer {
 	return ok(object{"job_id": j.ID, "progress": j.Progress})
 }
 
+// It is shown with the next fetch of the job (last_checkpoint).
 func (s *Server) saveCheckpoint(j *record, r *ojs.Request) answer {
 	var body struct {
 		State json.RawMessage `json:"state"`

@@ -22,7 +22,8 @@ type workflow struct {
 	defaults       definition
 }
 
-// step is a job or a nested workflow in a workflow.
+// step is a job or a nested workflow in a workflow. deps are ids of other steps of the same workflow. state is that of the
+// answer: waiting until its turn, pending once begun, then how it ended.
 type step struct {
 	id     string
 	deps   []string
@@ -33,7 +34,8 @@ type step struct {
 	state  string
 }
 
-// definition is what a client sends of a workflow, and of a step.
+// definition is what a client sends of a workflow, and of a step. A nested workflow is one that has steps or jobs; its other
+// members are those of a step.
 type definition struct {
 	submission
 	Name      string                `json:"name"`
@@ -85,6 +87,7 @@ func (s *Server) createWorkflow(r *ojs.Request) answer {
 	return created(object{"workflow": w.show()})
 }
 
+// Each step of a chain depends on the one before, so chains, groups and graphs follow the same rule.
 func (s *Server) newWorkflow(d definition, parent *step) *workflow {
 	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent, defaults: d}
 	if parent != nil || w.id == "" {
@@ -113,6 +116,7 @@ func (s *Server) newWorkflow(d definition, parent *step) *workflow {
 }
 
 // begin starts all steps whose dependencies have completed, and cancels those for which this can never be.
+// A step whose dependency has failed is cancelled, and so in turn those that depend on it, in the order in which they stand.
 func (s *Server) begin(w *workflow) {
 	for _, st := range w.steps {
 		if st.state != "waiting" {
@@ -132,7 +136,8 @@ func (s *Server) begin(w *workflow) {
 	}
 }
 
-// start inserts the job of a step.
+// start inserts the job of a step. A job that is refused makes its step fail, without an error for anybody: look at the state
+// of the workflow.
 func (s *Server) start(st *step, parents []json.RawMessage) {
 	st.state = "pending"
 	if st.nested != nil {
@@ -141,12 +146,14 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 	}
 	sub := st.sub
 	sub.ID = ""
+	// Of the defaults of a workflow only the queue is applied, that of the innermost first.
 	for f := st.flow; f != nil; f = f.outer() {
 		if sub.Options.Queue == "" {
 			sub.Options.Queue = f.defaults.Options.Queue
 		}
 	}
-	j, refused, _ := s.prepare(sub)
+	p, refused := s.prepare(sub)
+	j := p.job
 	if refused != nil || j == nil {
 		st.state = "failed"
 		return
@@ -154,7 +161,7 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 	j.flow, j.step = st.flow, st
 	j.WorkflowID, j.WorkflowStepID, j.ParentResults = st.flow.id, st.id, parents
 	st.job = j
-	s.insert(j)
+	s.store(p)
 }
 
 func (w *workflow) outer() *workflow {
@@ -164,7 +171,8 @@ func (w *workflow) outer() *workflow {
 	return w.parent.flow
 }
 
-// results of the steps that are named; of a chain those of all steps before.
+// results of the steps that are named; of a chain those of all steps before. Steps without a job of their own, such as nested
+// workflows, have none.
 func (w *workflow) results(ids []string) []json.RawMessage {
 	results := []json.RawMessage{}
 	for _, st := range w.steps {
@@ -183,7 +191,7 @@ func orNull(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// advance follows the end of a job in its workflow.
+// advance follows the end of a job in its workflow. A job that belongs to no workflow changes none.
 func (s *Server) advance(j *record) {
 	if j.step == nil {
 		return
@@ -192,6 +200,8 @@ func (s *Server) advance(j *record) {
 	s.follow(j.flow)
 }
 
+// It is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
+// the outcome of the workflow waits for them.
 func (s *Server) follow(w *workflow) {
 	if w.state.Terminal() {
 		return
@@ -220,6 +230,7 @@ func (s *Server) follow(w *workflow) {
 		if !over(c) {
 			return
 		}
+		// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
 		failed = failed && !handled || c.state != "completed"
 	}
 	w.state = ojs.WorkflowCompleted
@@ -233,6 +244,7 @@ func (s *Server) follow(w *workflow) {
 	}
 }
 
+// Steps that run are left alone without force, and their ends do not change the workflow any more.
 func (s *Server) cancelWorkflow(w *workflow, force bool) {
 	w.state, w.ended = ojs.WorkflowCancelled, s.now()
 	for _, st := range w.steps {
@@ -248,6 +260,7 @@ func (s *Server) cancelWorkflow(w *workflow, force bool) {
 	}
 }
 
+// It has the members that package ojs reads.
 func (w *workflow) show() object {
 	steps, completed, failed := []object{}, 0, 0
 	for _, st := range w.steps {

@@ -31,18 +31,23 @@ const (
 )
 
 // call is what is known of a call besides its message.
+// It is made by begin and read by the goroutines of its call; after begin it does not change.
 type call struct {
-	method    string
+	method string
+	// route is method or api.RouteUnknown; labels and log lines show route, because a client may send any method.
 	route     string // method, if it exists
 	requestID string
-	caller    api.Caller
-	started   time.Time
-	span      tracing.Request
+	// caller is without principal for callers without a key, also when no keys are configured.
+	caller  api.Caller
+	started time.Time
+	span    tracing.Request
+	// setHeader fails once headers are sent.
 	setHeader func(metadata.MD) error
 }
 
 type callKey struct{}
 
+// It is never nil, so that code which runs without begin, as in tests, needs no check.
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	if c == nil {
@@ -52,6 +57,7 @@ func callOf(ctx context.Context) *call {
 }
 
 // sent is the first value of a name in the metadata of a request.
+// Further values of a name are ignored; the tenant, of which a second one is refused, is read elsewhere.
 func sent(ctx context.Context, name string) string {
 	if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 		return values[0]
@@ -60,6 +66,8 @@ func sent(ctx context.Context, name string) string {
 }
 
 // begin does for every call what is done before its message is looked at. The context is of use even with an error.
+// The order is that of HTTP: request id and trace, headers, key, tenant. running is counted first and undone by end, which
+// must follow in any case.
 func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.MD) error) (context.Context, error) {
 	a.running.add(1)
 	c := &call{
@@ -71,6 +79,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if err != nil {
 		return ctx, err
 	}
+	// Either name may carry the key; the first that has a valid one counts.
 	principal, known := a.keys.Bearer(sent(ctx, "authorization"))
 	if !known {
 		principal, known = a.keys.Token(sent(ctx, apiKeyKey))
@@ -88,6 +97,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 }
 
 // public methods need no key, as over HTTP.
+// Reflection is not among them, because it tells what the server offers.
 func public(method string) bool {
 	return method == ojsv1.OJSService_Manifest_FullMethodName || method == ojsv1.OJSService_Health_FullMethodName ||
 		strings.HasPrefix(method, "/grpc.health.v1.Health/")
@@ -96,6 +106,7 @@ func public(method string) bool {
 // asStreams makes streams of all methods of a service; clients see no difference. The library reads the message of a unary
 // method, up to 36 MiB after decompression, before an interceptor can look at the key of the caller. A stream is handled when
 // its headers have arrived, and reads its message itself. The library runs interceptors only for streams that say so.
+// An interceptor for unary methods is therefore not registered; stream is the only one.
 func asStreams(service grpc.ServiceDesc) *grpc.ServiceDesc {
 	service.Streams = slices.Clone(service.Streams)
 	for _, method := range service.Methods {
@@ -112,6 +123,8 @@ func asStreams(service grpc.ServiceDesc) *grpc.ServiceDesc {
 }
 
 // checkMessage refuses what could not be read, and what is of a size that only EnqueueBatch may have.
+// It runs after the message was read, whose bytes receive.go has bounded already; here the size is that of the decoded
+// message.
 func (a *API) checkMessage(ctx context.Context, req any) error {
 	if err := readable(req); err != nil {
 		return err
@@ -137,6 +150,8 @@ func (a *API) limitOf(method string) (field string, bytes int) {
 func isLibrary(method string) bool { return strings.HasPrefix(method, "/grpc.") }
 
 // stream serves the calls and streams of this package, and those of libraries, which know nothing of a node that stops.
+// Everything passes it: calls, streams, unknown methods, health and reflection. An error of begin is answered before the
+// message is read. The memory of the message is given back when the handler has returned.
 func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := a.begin(stream.Context(), info.FullMethod, stream.SetHeader)
 	if err == nil {
@@ -145,6 +160,7 @@ func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 			defer wrapped.release()
 			return handler(srv, wrapped)
 		}
+		// Its handler waits for messages of the client without looking at the stop of the node.
 		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 			err = a.untilStop(run)
 		} else {
@@ -155,6 +171,7 @@ func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 }
 
 // untilStop leaves a handler to itself when the node stops: its stream has then ended, and so does what it does with it.
+// done has room for one, so the goroutine ends although nobody reads.
 func (a *API) untilStop(run func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -169,22 +186,26 @@ func (a *API) untilStop(run func() error) error {
 }
 
 // serverStream has the context of begin.
+// One goroutine receives. The stream of the library below it is used for sending.
 type serverStream struct {
 	grpc.ServerStream
 	api  *API
 	ctx  context.Context
 	many bool // the client may send any number of messages
 
+	// The bytes count in the memory of the node until the next message or the end of the call.
 	reserved int // bytes of the latest message
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
+// It is the handler of methods that are not registered; the key is checked before, as over HTTP.
 func unknown(_ any, stream grpc.ServerStream) error {
 	return errNotOffered("The method "+callOf(stream.Context()).method+" does not exist.", nil)
 }
 
 // recovered turns a panic into an error with its stack.
+// A panic must not end the process: the library would let it.
 func recovered(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -195,4 +216,5 @@ func recovered(do func() error) (err error) {
 }
 
 // actor names in events who did something: the key, else the metadata.
+// There is no parameter for it, as over HTTP.
 func actor(ctx context.Context) string { return callOf(ctx).caller.Actor(sent(ctx, actorKey)) }

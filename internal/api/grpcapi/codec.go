@@ -11,9 +11,11 @@ import (
 
 // codec is the library's, but for messages that cannot be read, such as those with invalid UTF-8: the library would say
 // INTERNAL before anybody else has a word. They pass as a mark, and readable refuses them.
+// It must be set by ForceServerCodecV2, or a client could choose another one by its content-type.
 type codec struct{ encoding.CodecV2 }
 
 // encoded is a message in protobuf that many streams share.
+// It must not be changed after it was handed to the library.
 type encoded []byte
 
 // Marshal is what the library calls.
@@ -25,9 +27,11 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // markNumber is of a field that no message has. A client that sends one has its message refused, too.
+// It is the largest number that protobuf permits.
 const markNumber = protowire.Number(536_870_911)
 
 // Unmarshal is what the library calls.
+// The message is reset first, so that no part of what could not be read is acted on.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	err := c.CodecV2.Unmarshal(data, v)
 	message, ok := v.(proto.Message)
@@ -41,6 +45,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // readable refuses what codec has marked.
+// Unknown fields of other numbers are ignored, as protobuf has it.
 func readable(v any) error {
 	message, ok := v.(proto.Message)
 	if !ok {

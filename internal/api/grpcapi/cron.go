@@ -11,8 +11,10 @@ import (
 )
 
 // RegisterCron is POST /cron.
+// It is idempotent, and replaces the cron whole.
 func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (*ojsv1.RegisterCronResponse, error) {
 	var r reader
+	// overlap_policy, description and enabled have no field here and get their defaults.
 	draft := cron.Draft{
 		Name: in.GetName(), Expression: in.GetCron(), Timezone: in.GetTimezone(), Job: r.draft(in.GetType(), in.GetArgs(), in.GetOptions()),
 	}
@@ -23,6 +25,7 @@ func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (
 	if wire != nil {
 		return nil, nameCron(wire)
 	}
+	// Whether it was new is not told.
 	row, _, err := a.Crons.Put(ctx, definition)
 	if err != nil {
 		return nil, nameCron(err)
@@ -31,11 +34,13 @@ func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (
 }
 
 // nameCron calls the expression, in an error about it, as its field is called here.
+// The rules of package cron name fields as HTTP does. It also changes validation_errors.
 func nameCron(err error) error {
 	var wire *ojs.Error
 	if !errors.As(err, &wire) || wire.Details["field"] == nil {
 		return err
 	}
+	// Details are changed below, so the map is copied, too.
 	named := *wire // the original may be shared
 	named.Details = maps.Clone(wire.Details)
 	if named.Details["field"] == "expression" {
@@ -54,12 +59,14 @@ func nameCron(err error) error {
 }
 
 // UnregisterCron is DELETE /cron/{name}.
+// A second call is NOT_FOUND. The name in the error is cut, because details travel in trailers.
 func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
 	name := in.GetName()
 	if name == "" {
 		return nil, ojs.ErrInvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
 	}
 	if !cron.ValidName(name) {
+		// What cannot be a name is the name of no cron.
 		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
 	}
 	if _, err := a.Crons.Delete(ctx, name); err != nil {
@@ -69,9 +76,12 @@ func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronReques
 }
 
 // cronPage is how many crons are read at once.
+// It is the most that HTTP gives, too.
 const cronPage = 1000
 
 // ListCron is GET /cron, all pages of it, without what does not fit into a message.
+// The pages are read one after the other without a common snapshot: a cron that is deleted meanwhile may hide another one
+// from the list.
 func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
 	out := &ojsv1.ListCronResponse{}
 	for {
@@ -86,6 +96,7 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			break
 		}
 	}
+	// In this order, because args are what clients need least to recognize a cron.
 	shrink(out,
 		func() {
 			for _, e := range out.GetEntries() {
@@ -100,6 +111,7 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 	return out, nil
 }
 
+// A cron whose list has cut it has only its queue as option.
 func (a *API) cronOf(row *cron.Record) *ojsv1.CronEntry {
 	out := &ojsv1.CronEntry{
 		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type,

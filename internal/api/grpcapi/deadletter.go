@@ -9,13 +9,16 @@ import (
 )
 
 // ListDeadLetter is GET /dead-letter.
+// The page is cut again where the message is full, and the cursor is then that of the last job shown, so nothing is skipped.
 func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterRequest) (*ojsv1.ListDeadLetterResponse, error) {
 	filter := deadletter.Filter{Tenant: tenantOf(ctx)}
+	// 0 is the default, because proto3 has no absent integer.
 	limit, err := pageSize(in.GetLimit())
 	if err != nil {
 		return nil, err
 	}
 	if in.GetQueue() != "" {
+		// HTTP takes any text here and finds nothing; a single name is more likely a mistake.
 		if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
 			return nil, err
 		}
@@ -35,6 +38,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 	}
 	out := &ojsv1.ListDeadLetterResponse{Jobs: jobsOf(found.Jobs), TotalCount: found.Total}
 	if fit := fitting(out.Jobs); fit < len(out.Jobs) {
+		// fitting keeps at least one job, so there is a last one.
 		last := found.Jobs[fit-1]
 		out.Jobs, found.Next = out.Jobs[:fit], &deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}
 	}
@@ -53,11 +57,13 @@ func deadLetterID(text string) (deadletter.ID, error) {
 }
 
 // RetryDeadLetter is POST /dead-letter/{id}/retry.
+// A repetition is NOT_FOUND: the job is no dead letter any more.
 func (a *API) RetryDeadLetter(ctx context.Context, in *ojsv1.RetryDeadLetterRequest) (*ojsv1.RetryDeadLetterResponse, error) {
 	id, err := deadLetterID(in.GetJobId())
 	if err != nil {
 		return nil, err
 	}
+	// nil: nothing of the job is changed but what every manual retry changes.
 	job, err := a.DeadLetters.RetryOne(ctx, id, nil)
 	if err != nil {
 		return nil, err
@@ -71,6 +77,7 @@ func (a *API) DeleteDeadLetter(ctx context.Context, in *ojsv1.DeleteDeadLetterRe
 	if err != nil {
 		return nil, err
 	}
+	// The job is gone for good.
 	if err := a.DeadLetters.Delete(ctx, id); err != nil {
 		return nil, err
 	}

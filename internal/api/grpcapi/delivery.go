@@ -11,9 +11,11 @@ import (
 
 // deliveries is the stats.Handler that learns what became of the answer to a fetch: the library sends it after the handler has
 // returned. Claimed jobs whose answer was not sent go back to their queue, and their attempt does not count.
+// StreamJobs does not need it: it sends its jobs itself and sees the error.
 type deliveries struct{ api *API }
 
 // delivery is the answer of one call.
+// The handler writes jobs, HandleRPC sent; both run on the goroutine of the call, or after it.
 type delivery struct {
 	jobs []*job.Record // claimed for it
 	sent bool
@@ -29,6 +31,7 @@ func claimedFor(ctx context.Context, jobs []*job.Record) {
 }
 
 // TagRPC prepares a fetch.
+// All other methods pay one comparison.
 func (deliveries) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	if info.FullMethodName != ojsv1.OJSService_Fetch_FullMethodName {
 		return ctx
@@ -43,6 +46,8 @@ func (h deliveries) HandleRPC(ctx context.Context, event stats.RPCStats) {
 		return
 	}
 	switch event.(type) {
+	// The event means that the message was handed to the transport. What the network loses after that is found by the end of
+	// the reservation.
 	case *stats.OutPayload:
 		d.sent = true
 	case *stats.End:

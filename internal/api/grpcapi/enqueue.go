@@ -14,11 +14,13 @@ import (
 )
 
 // draft reads a new job.
+// The caller must look at r.err before it uses the draft.
 func (r *reader) draft(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) job.Draft {
 	return job.Draft{Type: kind, Args: r.array("args", ojs.KindInvalidArgs, args), Options: r.options(options)}
 }
 
 // Enqueue is POST /jobs.
+// With a key the call has a transaction of its own, and waits for room outside of it.
 func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.EnqueueResponse, error) {
 	var r reader
 	draft := r.draft(in.GetType(), in.GetArgs(), in.GetOptions())
@@ -43,6 +45,7 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 }
 
 // EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk.
+// All jobs or none are stored. jobs has at least one element.
 func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (*ojsv1.EnqueueBatchResponse, error) {
 	jobs, err := a.decodeBatch(ctx, in)
 	if err != nil {
@@ -62,6 +65,7 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 }
 
 // blockFor sets how long the enqueue of the jobs may wait for room in a queue.
+// An invalid value is refused even if no queue is bounded.
 func blockFor(ctx context.Context, jobs ...*job.Job) error {
 	wait, err := api.ParseBlockTimeout(blockKey, sent(ctx, blockKey))
 	for _, j := range jobs {
@@ -81,6 +85,7 @@ func retryFull[Answer any](ctx context.Context, a *API, wait time.Duration, try 
 
 // batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would
 // send them again.
+// The shorter forms keep ids, by which a client finds the rest.
 func batchOf(stored []*job.Record) *ojsv1.EnqueueBatchResponse {
 	out := &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
 	each := func(change func(j *ojsv1.Job)) func() {
@@ -107,6 +112,8 @@ func keep(j, parts *ojsv1.Job) {
 }
 
 // decodeBatch tells of the first entry that is wrong.
+// Entries before one that cannot be read are checked, too, so that the error is that of the lowest index. With none before it
+// there is nothing to check.
 func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
 		return nil, ojs.ErrBatchSize(a.config.MaxBatchSize, n)
@@ -136,6 +143,7 @@ func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([
 
 // enqueueOnce answers a call with the same key and message from memory. Its keys are its own: what is remembered of a
 // bulk call over HTTP could not be given back here.
+// The operation is part of the stored key.
 func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBatchRequest, jobs []*job.Job) (*ojsv1.EnqueueBatchResponse, error) {
 	out := &ojsv1.EnqueueBatchResponse{}
 	err := a.once(ctx, onceCall{

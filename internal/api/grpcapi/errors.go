@@ -20,6 +20,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// domain is that of ErrorInfo. maxDetail is for each text, maxMessageLen for the message, in bytes; maxViolations is how many
+// fields are named.
 const (
 	domain = "openjobspec.org"
 
@@ -30,6 +32,7 @@ const (
 )
 
 // notOffered is an RPC of a feature that this server does not have, or has switched off.
+// Its status is UNIMPLEMENTED, where an ordinary unsupported error is FAILED_PRECONDITION.
 type notOffered struct{ wire *ojs.Error }
 
 func (e notOffered) Error() string { return e.wire.Error() }
@@ -39,11 +42,14 @@ func errNotOffered(message string, details map[string]any) error {
 }
 
 // statusOf is the error that a client is shown, and the gRPC status that carries it.
+// It also sets retry-after. Details that cannot be encoded are left out rather than the error.
 func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown error) {
 	if err == nil {
 		return nil, nil
 	}
+	// The code is decided before the details, which depend on it.
 	wire, code := a.classify(ctx, err)
+	// The client has asked for the end and looks at nothing else.
 	if code == codes.Canceled {
 		return wire, status.Error(code, "The call was cancelled.")
 	}
@@ -60,7 +66,9 @@ func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown e
 }
 
 // classify finds the error that is shown and its code.
+// What is shown is decided by api.Shown, as for HTTP; only the code is chosen here.
 func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) {
+	// First, because the error inside is an ordinary refusal.
 	if refused, ok := errors.AsType[notOffered](err); ok {
 		return refused.wire, codes.Unimplemented
 	}
@@ -70,6 +78,7 @@ func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) 
 		return shown, codes.Canceled
 	case api.CauseDeadline:
 		return shown, codes.DeadlineExceeded
+	// Its text is safe to show: the library has written it.
 	case api.CauseUnknown: // perhaps of the library, such as a message that is too large
 		if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
 			return fromLibrary(s), s.Code()
@@ -96,6 +105,7 @@ func fromLibrary(s *status.Status) *ojs.Error {
 }
 
 // codesByKind gives the status code of each kind of error (docs/reference/grpc.md, Status codes).
+// A kind without a gRPC operation has a code all the same, so that a new use of it does not become INTERNAL.
 var codesByKind = map[ojs.ErrorKind]codes.Code{
 	ojs.KindInvalidPayload:         codes.InvalidArgument,
 	ojs.KindInvalidJobType:         codes.InvalidArgument,
@@ -143,6 +153,7 @@ func codeOf(e *ojs.Error) codes.Code {
 	return codes.Internal
 }
 
+// BadRequest comes with INVALID_ARGUMENT only, RetryInfo with the two kinds that a client should repeat after a pause.
 func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []protoadapt.MessageV1 {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: e.Code, Domain: domain, Metadata: errorMetadata(ctx, e)}}
 	if code == codes.InvalidArgument {
@@ -157,6 +168,7 @@ func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []prot
 }
 
 // errorMetadata shows the details that are no objects or lists.
+// Objects and lists other than states are left out, because the map holds texts only.
 func errorMetadata(ctx context.Context, e *ojs.Error) map[string]string {
 	m := make(map[string]string, len(e.Details)+3)
 	for name, value := range e.Details {
@@ -167,6 +179,7 @@ func errorMetadata(ctx context.Context, e *ojs.Error) map[string]string {
 			m[name] = string(v)
 		case bool, int, int32, int64, float64:
 			m[name] = fmt.Sprint(v)
+		// expected_state may be a list.
 		case []ojs.JobState:
 			states := make([]string, len(v))
 			for i, s := range v {
@@ -177,13 +190,16 @@ func errorMetadata(ctx context.Context, e *ojs.Error) map[string]string {
 	}
 	m["type"] = e.Type
 	m["retryable"] = strconv.FormatBool(e.Retryable)
+	// It is in the metadata of the answer as well, which some clients do not show with an error.
 	m["request_id"] = callOf(ctx).requestID
 	return m
 }
 
 // violationsOf lists the fields, named as in the JSON of the HTTP twin.
+// Without a list the one field of the error is named.
 func violationsOf(e *ojs.Error) []*errdetails.BadRequest_FieldViolation {
 	var problems []struct{ Path, Message string }
+	// Details have several Go types for it; JSON has one.
 	if text, err := json.Marshal(e.Details["validation_errors"]); err == nil {
 		_ = json.Unmarshal(text, &problems) // null if there are none
 	}
@@ -199,6 +215,7 @@ func violationsOf(e *ojs.Error) []*errdetails.BadRequest_FieldViolation {
 	return list
 }
 
+// It is at least 1 s.
 func retryAfter(e *ojs.Error) time.Duration {
 	seconds, _ := e.Details["retry_after_seconds"].(int)
 	return time.Duration(max(seconds, 1)) * time.Second

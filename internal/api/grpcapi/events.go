@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// It is no type of the catalogue, and has no id to resume from.
 const typeKeepAlive = "stream.keepalive"
 
 // StreamEvents streams events (docs/reference/grpc.md, StreamEvents).
@@ -33,6 +34,7 @@ type eventsAPI struct {
 
 // StreamEvents is that of ojs.v1 in other messages.
 func (e *eventsAPI) StreamEvents(in *eventsv1.StreamEventsRequest, stream grpc.ServerStreamingServer[eventsv1.Event]) error {
+	// The message of that specification has no job_id and workflow_id.
 	same := &ojsv1.StreamEventsRequest{
 		EventTypes: in.GetEventTypes(), Queues: in.GetQueues(), JobTypes: in.GetJobTypes(), Sources: in.GetSources(), After: in.GetAfter(),
 	}
@@ -40,6 +42,7 @@ func (e *eventsAPI) StreamEvents(in *eventsv1.StreamEventsRequest, stream grpc.S
 }
 
 // form is how a service shows events.
+// number must be unique among the forms that eventlog.Item keeps, from eventlog.GRPCForms on.
 type form struct {
 	number int // of what streams share
 	encode func(*ojsv1.Event) proto.Message
@@ -55,6 +58,7 @@ var (
 	}}
 )
 
+// Filters are refused before the stream counts against the limits.
 func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStream, as form) error {
 	query, err := eventQuery(in)
 	if err != nil {
@@ -70,6 +74,7 @@ func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStre
 }
 
 // eventQuery reads the filters, and where to start.
+// It leaves Tenant to its caller.
 func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 	q := eventlog.Query{Types: in.GetEventTypes(), Queues: in.GetQueues(), JobTypes: in.GetJobTypes(), Sources: in.GetSources()}
 	for _, filter := range []struct {
@@ -83,6 +88,7 @@ func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 			return q, err
 		}
 	}
+	// Made only to check the patterns before a stream is counted.
 	if _, err := eventlog.NewMatcher(q); err != nil {
 		var bad *eventlog.PatternError
 		if errors.As(err, &bad) && bad.Parameter == "types" {
@@ -102,6 +108,7 @@ func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 }
 
 // eventStream is one stream of events.
+// written is when the last message was sent; the keep-alive counts from it. Only the goroutine of follow uses it.
 type eventStream struct {
 	*sender
 	stream  grpc.ServerStream
@@ -111,16 +118,20 @@ type eventStream struct {
 	written time.Time
 }
 
+// The order matters: the subscription begins before the headers are sent, so what happens after the client has seen them is
+// in the stream.
 func (s *eventStream) follow() error {
 	if err := s.checkStart(s.ctx); err != nil {
 		return err
 	}
+	// Without After it is live from here on.
 	sub, err := s.api.Feed.Subscribe(s.ctx, s.query, s.query.After)
 	if err != nil {
 		return api.EventError(err)
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
+	// The headers tell the client that the stream is live; without them it would wait for the first event.
 	if err := s.stream.SendHeader(nil); err != nil {
 		return err
 	}
@@ -136,6 +147,7 @@ func (s *eventStream) follow() error {
 		switch {
 		case s.ctx.Err() != nil:
 			return s.ctx.Err()
+		// A read that fails rests and goes on; the stream stays open while the database is away.
 		case err != nil:
 			err = s.failed("read events", err)
 		case gap != nil:
@@ -147,6 +159,7 @@ func (s *eventStream) follow() error {
 			return err
 		}
 		if time.Since(s.written) >= s.api.config.KeepAlive {
+			// Its time is that of this node's clock: it is no event.
 			if err := s.write(s.form.encode(&ojsv1.Event{Type: typeKeepAlive, Timestamp: timestamppb.Now()})); err != nil {
 				return err
 			}
@@ -155,6 +168,7 @@ func (s *eventStream) follow() error {
 }
 
 // checkStart refuses a position that retention has overtaken, before anything is sent.
+// Without it the client would get system.gap; HTTP streams do that.
 func (s *eventStream) checkStart(ctx context.Context) error {
 	if s.query.After == nil {
 		return nil
@@ -171,9 +185,11 @@ func (s *eventStream) write(message any) error {
 	return nil
 }
 
+// The encoding is shared by all streams of the same form. Each event is a message.
 func (s *eventStream) show(items []*eventlog.Item) error {
 	for _, item := range items {
 		message := item.Shown(s.form.number, func(e *eventlog.Event) []byte {
+			// An item is encoded once, whatever the number of streams.
 			text, _ := proto.Marshal(s.form.encode(eventOf(e))) // what comes out of valid JSON is valid UTF-8
 			return text
 		})
@@ -186,6 +202,7 @@ func (s *eventStream) show(items []*eventlog.Item) error {
 }
 
 // trim lets a slow client lose its oldest events, if that is how the server is set up.
+// A failed read rests, and is no error unless the stream has to end.
 func (s *eventStream) trim(sub *eventlog.Subscription) error {
 	config := s.api.Streams.Config()
 	if !config.DropOldest {
@@ -198,6 +215,7 @@ func (s *eventStream) trim(sub *eventlog.Subscription) error {
 	if d == nil {
 		return nil
 	}
+	// The client resumes behind the newest that was dropped.
 	return s.system("system.events_dropped", d.Newest, map[string]*structpb.Value{
 		"dropped_count": structpb.NewNumberValue(float64(d.Count)), "oldest_dropped_id": structpb.NewStringValue(d.Oldest.String()),
 		"newest_dropped_id": structpb.NewStringValue(d.Newest.String()),
@@ -207,6 +225,7 @@ func (s *eventStream) trim(sub *eventlog.Subscription) error {
 func (s *eventStream) sendGap(gap *eventlog.Gap) error {
 	return s.system("system.gap", gap.End, map[string]*structpb.Value{
 		"gap_start": structpb.NewStringValue(gap.Start.String()), "gap_end": structpb.NewStringValue(gap.End.String()),
+		// Numbers of the log, of which internal rows have some.
 		"estimated_missed_count": structpb.NewNumberValue(float64(max(0, gap.End.Seq-gap.Start.Seq))),
 	})
 }
@@ -220,6 +239,7 @@ func (s *eventStream) system(kind string, id eventlog.Position, data map[string]
 }
 
 // eventOf is the plain envelope (docs/reference/events.md, Envelope).
+// job_id is set for job events only, as the specification has it, although other rows may know a job.
 func eventOf(e *eventlog.Event) *ojsv1.Event {
 	out := &ojsv1.Event{
 		Id: e.ID(), Type: e.Type, JobType: e.JobType, Queue: e.Queue, Timestamp: timestamppb.New(e.Time), Data: structOf([]byte(e.Data)),

@@ -93,32 +93,39 @@ type Deps struct {
 }
 
 // API is the gRPC interface of one node. Use New, Serve and Stop.
+// Its fields do not change after New. server ends with Stop; an API is not started again.
 type API struct {
 	ojsv1.UnimplementedOJSServiceServer
 
 	config Config
 	Deps
-	keys    api.Keys
-	codec   codec
-	server  *grpc.Server
+	keys   api.Keys
+	codec  codec
+	server *grpc.Server
+	// routes are the full methods, for labels.
 	routes  map[string]bool
 	running runningCalls
 	streams eventlog.StreamCounter
 }
 
 // pingsAllowed leaves a client that pings every 10 s a little for its clock and the network.
+// Clients may ping every 10 s (docs/reference/grpc.md, Transport); the library ends connections that ping more often.
 const pingsAllowed = 9 * time.Second
 
 // maxStreams bounds the calls and streams of one connection; clients wait with further ones.
+// It keeps one connection from taking all memory for messages.
 const maxStreams = 250
 
 // New returns the API. It fails if the TLS files cannot be used.
+// It opens no port; Serve does.
 func New(config Config, deps Deps) (*API, error) {
 	a := &API{config: config.withDefaults(), Deps: deps, keys: api.NewKeys(config.APIKeys), codec: codec{encoding.GetCodecV2(protobuf.Name)}}
 	options := []grpc.ServerOption{
+		// A connection whose client is gone is found after 40 s.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown), grpc.MaxConcurrentStreams(maxStreams),
+		// It learns what became of the answers to fetches.
 		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(a.codec),
 	}
@@ -135,10 +142,12 @@ func New(config Config, deps Deps) (*API, error) {
 	a.server.RegisterService(asStreams(eventsv1.OJSEvents_ServiceDesc), &eventsAPI{api: a})
 	a.server.RegisterService(asStreams(grpc_health_v1.Health_ServiceDesc), &healthAPI{api: a})
 	reflection.Register(a.server)
+	// After all services are registered.
 	a.routes = routesOf(a.server)
 	return a, nil
 }
 
+// The files are read once: a new certificate needs a restart.
 func loadTLS(config Config) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(config.TLSCert, config.TLSKey)
 	if err != nil {
@@ -170,6 +179,7 @@ var errCutOff = errors.New("calls did not end in time")
 
 // Stop accepts no more calls and returns when the running ones have ended, or with ctx, which cuts them off. Streams end
 // with api.Streams.
+// Call api.Streams.Stop before, or streams keep it waiting until ctx ends.
 func (a *API) Stop(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { defer close(done); a.server.GracefulStop() }()
@@ -177,6 +187,7 @@ func (a *API) Stop(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-a.running.none():
+	// GracefulStop returns, too, when the connections are closed, so its goroutine ends.
 	case <-ctx.Done():
 		a.server.Stop() // a handler may still wait for the database
 		return errCutOff

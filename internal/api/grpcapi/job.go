@@ -19,7 +19,9 @@ import (
 type moment = timestamppb.Timestamp
 
 // jobOf shows a job. What is not set is what its HTTP form leaves out.
+// What has no field in the message is left out (docs/reference/grpc.md, Values).
 func jobOf(j *job.Record) *ojsv1.Job {
+	// What the client sent is kept as it was, and is read here again.
 	extra := readExtra(j.Extra)
 	out := &ojsv1.Job{
 		Id: ojs.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
@@ -28,10 +30,12 @@ func jobOf(j *job.Record) *ojsv1.Job {
 		CreatedAt: momentOf(j.CreatedAt), EnqueuedAt: momentOf(j.EnqueuedAt), StartedAt: momentOf(j.StartedAt),
 		ScheduledAt: extra.scheduledAt, ExpiresAt: extra.expiresAt, Timeout: extra.timeout, VisibilityTimeout: extra.visibility,
 	}
+	// nil is {}, and the field is left out.
 	if j.Meta != nil {
 		out.Meta = structOf(j.Meta)
 	}
 	switch state := ojs.JobState(j.State); {
+	// The message has one time of the end, shown as over HTTP: a job that was cancelled or expired has none.
 	case state == ojs.StateCompleted, state == ojs.StateDiscarded && j.Failed:
 		out.CompletedAt = momentOf(j.FinishedAt)
 	}
@@ -49,11 +53,13 @@ func jobsOf(jobs []*job.Record) []*ojsv1.Job {
 	return out
 }
 
+// An unknown state becomes JOB_STATE_UNSPECIFIED.
 func stateOf(state string) ojsv1.JobState {
 	return ojsv1.JobState(ojsv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)])
 }
 
 // jobErrorOf shows a stored failure.
+// type stands for a missing code, because the message has no field for it.
 func jobErrorOf(object jsontext.Value) *ojsv1.JobError {
 	out := &ojsv1.JobError{}
 	kind := ""
@@ -72,12 +78,14 @@ func jobErrorOf(object jsontext.Value) *ojsv1.JobError {
 			out.Attempt = narrow(n)
 		case "occurred_at":
 			out.OccurredAt = when(value)
+		// Frames are lines, because the field is one text.
 		case "backtrace":
 			out.Backtrace = strings.Join(texts(value), "\n")
 		case "details":
 			out.Details = wrapped(value)
 		}
 	}
+	// A client that looks at the code only still learns what failed.
 	if out.Code == "" {
 		out.Code = kind
 	}
@@ -85,11 +93,13 @@ func jobErrorOf(object jsontext.Value) *ojsv1.JobError {
 }
 
 // retryPolicy completes what was sent; nil if nothing was.
+// Fields that the client did not send have the defaults of the server, not those of the queue.
 func (e extras) retryPolicy(maxAttempts int64) *ojsv1.RetryPolicy {
 	if e.retry == nil {
 		return nil
 	}
 	base := retry.Default()
+	// The column wins: an enqueue may have set it beside the policy.
 	base.MaxAttempts = maxAttempts
 	p, err := retry.Parse(e.retry, base)
 	if err != nil { // it was accepted at enqueue
@@ -108,11 +118,13 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	if e.unique == nil {
 		return nil
 	}
+	// It is the parser of enqueue, so all its spellings are understood.
 	u := job.ParseUnique(e.unique, args)
 	if u == nil { // it was accepted at enqueue
 		return nil
 	}
 	out := &ojsv1.UniquePolicy{Key: u.Keys, ArgsKeys: u.ArgsKeys, MetaKeys: u.MetaKeys}
+	// A text as key, which only HTTP takes, is shown as the array of one.
 	if u.Text != "" {
 		out.Key = []string{u.Text}
 	}
@@ -126,6 +138,7 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	return out
 }
 
+// It is nil for what is no time.
 func when(v jsontext.Value) *moment {
 	text, _ := rawjson.Text(v)
 	at, ok := job.ParseTime(text)
@@ -135,6 +148,7 @@ func when(v jsontext.Value) *moment {
 	return timestamppb.New(at)
 }
 
+// A fraction or a text, which enqueue refuses, is shown as nothing.
 func millisecondsOf(v jsontext.Value) *durationpb.Duration {
 	n, kind := rawjson.Int(v)
 	if kind != rawjson.IsInt {
@@ -143,6 +157,7 @@ func millisecondsOf(v jsontext.Value) *durationpb.Duration {
 	return milliseconds(n)
 }
 
+// Elements that are no texts become "".
 func texts(array jsontext.Value) []string {
 	if array == nil || array[0] != '[' {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (docs/reference/http.md, Unmatched requests).
+// parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (docs/reference/http.md,
+// Unmatched requests). Over HTTP an id is never missing, because it stands in the path.
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
 		return [16]byte{}, errNoJobID()
@@ -31,6 +32,7 @@ func (a *API) GetJob(ctx context.Context, in *ojsv1.GetJobRequest) (*ojsv1.GetJo
 	if err != nil {
 		return nil, err
 	}
+	// It reads live and finished jobs alike.
 	job, err := a.Jobs.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -39,11 +41,13 @@ func (a *API) GetJob(ctx context.Context, in *ojsv1.GetJobRequest) (*ojsv1.GetJo
 }
 
 // CancelJob is DELETE /jobs/{id}.
+// A second call is FAILED_PRECONDITION, because the job has ended.
 func (a *API) CancelJob(ctx context.Context, in *ojsv1.CancelJobRequest) (*ojsv1.CancelJobResponse, error) {
 	id, err := parseID(in.GetJobId())
 	if err != nil {
 		return nil, err
 	}
+	// The reason is part of the event job.cancelled.
 	cancel, err := api.NewCancel(actor(ctx), in.GetReason())
 	if err != nil {
 		return nil, err
@@ -61,6 +65,7 @@ func (a *API) ActivateJob(ctx context.Context, in *ojsv1.ActivateJobRequest) (*o
 	if err != nil {
 		return nil, err
 	}
+	// A job that is not pending is FAILED_PRECONDITION.
 	job, err := a.Jobs.Activate(ctx, id)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 const (
 	// jobWait is how long one fetch is parked; it then looks again.
+	// It equals the longest wait of a fetch over HTTP.
 	jobWait = 20 * time.Second
 
 	// maxClaim bounds what waits here for its turn to be sent, while its reservation runs.
@@ -25,6 +26,8 @@ const (
 )
 
 // StreamJobs streams jobs (docs/reference/grpc.md, StreamJobs).
+// The worker must have a name: its slots are compared with what is reserved for it. A stream of another node, or a second one
+// of the same worker, has slots of its own.
 func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamingServer[ojsv1.Job]) error {
 	want, wire := job.NewFetch(in.GetQueues(), 1, in.GetWorkerId())
 	if wire != nil {
@@ -46,6 +49,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 }
 
 // jobStream is one stream of jobs. One goroutine claims and sends; another learns which jobs are over.
+// slots guards itself; fetch belongs to the goroutine that claims.
 type jobStream struct {
 	*sender
 	stream grpc.ServerStreamingServer[ojsv1.Job]
@@ -53,6 +57,8 @@ type jobStream struct {
 	slots  *slots
 }
 
+// It returns only when both goroutines have ended, so sub is closed once and nothing is claimed afterwards. Jobs that were
+// sent stay reserved.
 func (s *jobStream) serve() error {
 	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Tenant: s.fetch.Tenant, Internal: true}, nil)
@@ -71,18 +77,21 @@ func (s *jobStream) serve() error {
 		s.follow(sub)
 	}()
 	err = s.claim()
+	// follow waits for events until the context ends.
 	s.cancel()
 	<-followed
 	return err
 }
 
 // claim keeps the slots filled.
+// An error of the database is logged and tried again; only the end of the stream ends the loop.
 func (s *jobStream) claim() error {
 	for {
 		free, err := s.slots.wait(s.ctx)
 		if err != nil {
 			return err
 		}
+		// A free slot cannot be taken by anybody else meanwhile: only this goroutine takes slots.
 		s.fetch.Count = min(free, maxClaim)
 		start := time.Now()
 		jobs, err := s.api.Pools.Fetch(s.ctx, s.fetch)
@@ -102,6 +111,7 @@ func (s *jobStream) claim() error {
 }
 
 // deliver sends claimed jobs. Those that cannot be sent any more go back.
+// The slot is taken before the job is sent, because its ack may come back before Send returns.
 func (s *jobStream) deliver(jobs []*job.Record) error {
 	for i, job := range jobs {
 		err := s.ctx.Err()
@@ -119,6 +129,8 @@ func (s *jobStream) deliver(jobs []*job.Record) error {
 
 // follow frees the slots of jobs that are over, whichever node that happened on. The log loses nothing, but it may be read
 // late or, after a long outage, not at all: therefore a look at the jobs themselves now and then.
+// An end that is published before its slot is taken cannot exist: the slot is taken before the worker knows of the job. A
+// lost reservation of a job that was claimed and not sent yet is found by reconcile.
 func (s *jobStream) follow(sub *eventlog.Subscription) {
 	every := s.api.config.Reconcile
 	tick := time.NewTicker(every)
@@ -130,6 +142,7 @@ func (s *jobStream) follow(sub *eventlog.Subscription) {
 			_ = s.failed("read events", err) // the loop looks for the end
 		}
 		for _, item := range items {
+			// Any row that leaves active frees the slot, whatever its type.
 			if e := item.Event; e.From == string(ojs.StateActive) && e.JobID != nil {
 				s.slots.release(*e.JobID, e.Time)
 			}
@@ -142,6 +155,8 @@ func (s *jobStream) follow(sub *eventlog.Subscription) {
 }
 
 // reconcile frees the slots of jobs that this worker does not hold, or not for the run that was sent.
+// It compares the start of the run, not only the job: a job that was lost and fetched again by the same worker is another
+// run.
 func (s *jobStream) reconcile() {
 	held, ids := s.slots.all()
 	if len(ids) == 0 {

@@ -21,6 +21,7 @@ import (
 // routesOf are the full methods of a server.
 func routesOf(s *grpc.Server) map[string]bool {
 	routes := map[string]bool{}
+	// Methods of reflection and health are among them.
 	for service, info := range s.GetServiceInfo() {
 		for _, m := range info.Methods {
 			routes["/"+service+"/"+m.Name] = true
@@ -29,6 +30,7 @@ func routesOf(s *grpc.Server) map[string]bool {
 	return routes
 }
 
+// A label made of what clients send would have values without number.
 func (a *API) route(method string) string {
 	if a.routes[method] {
 		return method
@@ -37,6 +39,7 @@ func (a *API) route(method string) string {
 }
 
 // trace puts the trace context of a call, and its span if there is one, where the store finds them.
+// rpcName is the name of the span.
 func (a *API) trace(ctx context.Context, route string) (context.Context, tracing.Request) {
 	md := func(name string) []string { return metadata.ValueFromIncomingContext(ctx, name) }
 	return a.Tracer.Request(tracing.Receive(ctx, md("traceparent"), md("tracestate")), rpcName(route))
@@ -54,8 +57,10 @@ func rpcName(route string) string {
 func codeName(code codes.Code) string { return codenames.Code(code).String() }
 
 // end turns what came of a call into its status, and reports it: streams at their end.
+// It must be called once for each begin, also if that failed. A stream is reported at its end.
 func (a *API) end(ctx context.Context, err error) error {
 	defer a.running.add(-1)
+	// It also sets metadata, so it must come before the handler returns.
 	shown, answer := a.statusOf(ctx, err)
 	c, code := callOf(ctx), status.Code(answer)
 	end := api.Ended{
@@ -74,15 +79,18 @@ func (a *API) end(ctx context.Context, err error) error {
 }
 
 // ending is that of an HTTP request that ends alike.
+// A call that a stopping node has ended is no failure and is logged at Debug.
 func (a *API) ending(ctx context.Context, err error, code codes.Code) api.Ending {
 	wire, plain := err.(*ojs.Error) //nolint:errorlint // wrapped it would be a failure that is shown as something else
 	switch {
 	case err == nil:
 		return api.Served
+	// Before the codes: a panic is INTERNAL like other failures.
 	case api.IsPanic(err):
 		return api.Panicked
 	case plain && wire == errTooSlow: // errors.Is is true for all of its kind
 		return api.TooSlow
+	// A deadline that the client has set is its own decision.
 	case code == codes.Canceled, code == codes.DeadlineExceeded && ctx.Err() != nil:
 		return api.HungUp
 	case code == codes.Unavailable && plain && a.Streams.Life().Err() != nil:
@@ -96,6 +104,7 @@ func (a *API) ending(ctx context.Context, err error, code codes.Code) api.Ending
 }
 
 // remote is the address of the client; "" if the library does not know it.
+// Behind a proxy it is that of the proxy.
 func remote(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

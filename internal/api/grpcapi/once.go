@@ -14,6 +14,7 @@ import (
 )
 
 // onceCall is an enqueue of all jobs or none under an idempotency key.
+// show runs in the transaction, before the commit, and may run again; it must only encode.
 type onceCall struct {
 	operation string
 	key       string // as the client sent it
@@ -24,10 +25,14 @@ type onceCall struct {
 }
 
 // once makes the answer out, from memory if the key was used before.
+// Jobs, key and answer are committed together, as over HTTP. The answer is stored as JSON of protobuf and read again even for
+// the first call, so that a replay is equal to it. Unknown fields of the request are part of the hash.
 func (a *API) once(ctx context.Context, call onceCall, out proto.Message) error {
+	// An empty key does not get here.
 	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, call.key); err != nil {
 		return err
 	}
+	// Maps have no order: without Deterministic an equal request could have another hash, and would be a conflict.
 	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(call.request)
 	if err != nil {
 		return fmt.Errorf("hash request: %w", err)
@@ -35,6 +40,7 @@ func (a *API) once(ctx context.Context, call onceCall, out proto.Message) error 
 	hash := sha256.Sum256(message)
 	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: call.operation, Key: call.key, Hash: hash[:]}
 	answer, err := a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
+		// true: all or none.
 		stored, errs, err := tx.Enqueue(ctx, call.jobs, true)
 		if err != nil {
 			return queue.Answer{}, false, err
@@ -45,6 +51,7 @@ func (a *API) once(ctx context.Context, call onceCall, out proto.Message) error 
 			}
 		}
 		body, err := protojson.Marshal(call.show(stored))
+		// Status is not used here: a stored answer is always a success.
 		return queue.Answer{Body: body}, true, err
 	})
 	if err != nil {

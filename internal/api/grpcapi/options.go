@@ -17,6 +17,8 @@ import (
 )
 
 // options reads the options of a job (docs/reference/grpc.md, Values); nil if none were sent.
+// Zero and unset mean the same, because proto3 cannot tell them apart: priority 0 and max_attempts 0 are the defaults.
+// nil and empty options are the same.
 func (r *reader) options(in *ojsv1.EnqueueOptions) *job.Options {
 	if in == nil {
 		return nil
@@ -29,6 +31,7 @@ func (r *reader) options(in *ojsv1.EnqueueOptions) *job.Options {
 	}
 }
 
+// Only what JSON could not hold is refused here; the rules of package retry do the rest.
 func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
 	if in == nil {
 		return nil
@@ -38,6 +41,7 @@ func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
 		MaxIntervalMS: r.milliseconds("retry.max_interval", in.GetMaxInterval()), Jitter: in.GetJitter(),
 		NonRetryable: in.GetNonRetryableErrors(), OnExhaustion: in.GetOnExhaustion(),
 	}
+	// JSON cannot hold such a number, so the rules of HTTP do not know it.
 	if c := in.GetBackoffCoefficient(); math.IsNaN(c) || math.IsInf(c, 0) {
 		r.refuse(ojs.KindValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
 	} else {
@@ -46,11 +50,13 @@ func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
 	return d
 }
 
+// Names of states and actions are given as JSON has them, so that one set of rules reads both.
 func (r *reader) unique(in *ojsv1.UniquePolicy) *job.UniqueDraft {
 	if in == nil {
 		return nil
 	}
 	d := &job.UniqueDraft{Key: in.GetKey(), PeriodMS: r.milliseconds("unique.period", in.GetPeriod()), ArgsKeys: in.GetArgsKeys(), MetaKeys: in.GetMetaKeys()}
+	// 0 is unspecified, which leaves the default.
 	if action := in.GetOnConflict(); action != 0 {
 		d.OnConflict = word(action, "UNIQUE_CONFLICT_ACTION_")
 	}
@@ -69,10 +75,12 @@ func word(e fmt.Stringer, prefix string) string {
 const maxTTL = 36_500 * 24 * time.Hour
 
 // ttl counts from the insert, by the database's clock.
+// It is relative, so the clocks of client and node do not matter.
 func (r *reader) ttl(d *durationpb.Duration) time.Duration {
 	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
 		return 0
 	}
+	// A time.Duration ends at 292 years, beyond the limit.
 	ttl := d.AsDuration() // the nearest there is if it is out of range
 	if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {
 		r.refuse(ojs.KindInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
@@ -81,8 +89,10 @@ func (r *reader) ttl(d *durationpb.Duration) time.Duration {
 }
 
 // meta adds the trace id if meta has no trace context of its own (docs/reference/events.md, Trace id).
+// The copy of trace_id in meta is where HTTP clients have it, too.
 func (r *reader) meta(in *ojsv1.EnqueueOptions) []byte {
 	meta := r.object("meta", ojs.KindInvalidMetadata, in.GetMeta())
+	// Also one that is no text: the client has said something about it.
 	_, taken := in.GetMeta().GetFields()["trace_id"]
 	if in.GetTraceId() == "" || r.err != nil || taken || job.TraceID(meta) != "" {
 		return meta
@@ -96,6 +106,8 @@ func (r *reader) meta(in *ojsv1.EnqueueOptions) []byte {
 }
 
 // withDefaults gives an entry of a batch the fields that it leaves unset, each as a whole.
+// A field is taken whole: retry of the entry hides retry of the defaults, even if it sets one member. Neither argument is
+// changed; their parts are shared.
 func withDefaults(own, defaults *ojsv1.EnqueueOptions) *ojsv1.EnqueueOptions {
 	if defaults == nil {
 		return own
@@ -103,6 +115,7 @@ func withDefaults(own, defaults *ojsv1.EnqueueOptions) *ojsv1.EnqueueOptions {
 	if own == nil {
 		return defaults
 	}
+	// Range passes only over fields that are set.
 	merged := &ojsv1.EnqueueOptions{}
 	m := merged.ProtoReflect()
 	for _, options := range []*ojsv1.EnqueueOptions{defaults, own} {
@@ -115,6 +128,7 @@ func withDefaults(own, defaults *ojsv1.EnqueueOptions) *ojsv1.EnqueueOptions {
 }
 
 // optionsOf shows the options of a cron's template.
+// What the message has no field for is left out.
 func optionsOf(j *job.Job) *ojsv1.EnqueueOptions {
 	extra := readExtra(j.Extra)
 	out := &ojsv1.EnqueueOptions{
@@ -122,6 +136,7 @@ func optionsOf(j *job.Job) *ojsv1.EnqueueOptions {
 		Retry: extra.retryPolicy(j.MaxAttempts), Unique: extra.uniquePolicy(j.Args), MaxAttempts: narrow(j.MaxAttempts), Pending: j.Pending,
 		DelayUntil: extra.scheduledAt,
 	}
+	// The message has ttl only, so an absolute time, which HTTP takes, is not shown.
 	if j.ExpiresAt.Relative {
 		out.Ttl = durationpb.New(j.ExpiresAt.In)
 	}
@@ -129,6 +144,7 @@ func optionsOf(j *job.Job) *ojsv1.EnqueueOptions {
 		return out
 	}
 	meta := structOf(j.Meta)
+	// They would be wrong for the template.
 	delete(meta.Fields, "cron_name") // those two are of each firing
 	delete(meta.Fields, "cron_triggered_at")
 	if len(meta.Fields) > 0 {
@@ -146,6 +162,7 @@ type extras struct {
 	workflow               string
 }
 
+// A value of another form than the server stores is as if it were not there.
 func readExtra(object []byte) extras {
 	var e extras
 	if object == nil {

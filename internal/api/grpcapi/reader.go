@@ -19,8 +19,10 @@ import (
 
 // reader reads messages into the types that the domains work with. err is the first thing that a message says and those types
 // cannot hold, such as a number that is not finite.
+// After an error the result is of no use, but reading goes on, so that callers look at err once, at the end.
 type reader struct{ err *ojs.Error }
 
+// The first problem counts; HTTP lists all, which the decoders of the domains do for what they check.
 func (r *reader) refuse(kind ojs.ErrorKind, field, expected, received string) {
 	if r.err == nil {
 		r.err = ojs.ErrInvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))
@@ -28,6 +30,7 @@ func (r *reader) refuse(kind ojs.ErrorKind, field, expected, received string) {
 }
 
 // milliseconds rounds a duration away from zero. A negative one is for the rules to refuse.
+// Away from zero, so that a duration of a microsecond does not become "not given".
 func (r *reader) milliseconds(field string, d *durationpb.Duration) int64 {
 	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
 		return 0
@@ -36,6 +39,7 @@ func (r *reader) milliseconds(field string, d *durationpb.Duration) int64 {
 		r.refuse(ojs.KindInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
 		return 0
 	}
+	// CheckValid has made sure that both parts have the same sign.
 	nanos := int64(d.GetNanos())
 	ms, rest := nanos/1e6, nanos%1e6
 	switch {
@@ -44,10 +48,12 @@ func (r *reader) milliseconds(field string, d *durationpb.Duration) int64 {
 	case rest < 0:
 		ms--
 	}
+	// A valid duration has at most 10 000 years, so it cannot overflow.
 	return d.GetSeconds()*1000 + ms
 }
 
 // moment is nil for a timestamp that was not sent.
+// The zero timestamp is 1970 and counts as not sent.
 func (r *reader) moment(field string, t *timestamppb.Timestamp) *time.Time {
 	if t.GetSeconds() == 0 && t.GetNanos() == 0 {
 		return nil
@@ -85,6 +91,7 @@ func (r *reader) appendArray(b []byte, field string, kind ojs.ErrorKind, list []
 }
 
 // appendValue appends any value; one without a kind is null. field and kind are for what JSON cannot hold.
+// It recurses; protobuf itself bounds the nesting of a message that it decodes.
 func (r *reader) appendValue(b []byte, field string, kind ojs.ErrorKind, v *structpb.Value) []byte {
 	switch v := v.GetKind().(type) {
 	case *structpb.Value_NumberValue:
@@ -92,6 +99,7 @@ func (r *reader) appendValue(b []byte, field string, kind ojs.ErrorKind, v *stru
 			r.refuse(kind, field, "free of numbers that are not finite", fmt.Sprint(v.NumberValue))
 			return append(b, "null"...)
 		}
+		// A whole number is stored without a fraction, as HTTP clients send it.
 		return rawjson.AppendNumber(b, v.NumberValue)
 	case *structpb.Value_StringValue:
 		return appendText(b, v.StringValue)
@@ -109,6 +117,7 @@ func (r *reader) appendValue(b []byte, field string, kind ojs.ErrorKind, v *stru
 // appendObject appends the members of a Struct by name, because a map has no order and equal requests should be stored alike.
 func (r *reader) appendObject(b []byte, field string, kind ojs.ErrorKind, s *structpb.Struct) []byte {
 	b = append(b, '{')
+	// The hash of an idempotency key and a unique key by args depend on it.
 	for i, name := range slices.Sorted(maps.Keys(s.GetFields())) {
 		if i > 0 {
 			b = append(b, ',')

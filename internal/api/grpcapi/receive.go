@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// 4 MiB is the bound of the library for messages and what clients accept by default.
 const (
 	// maxMessage bounds every message but that of EnqueueBatch.
 	maxMessage = 4 << 20
@@ -28,6 +29,8 @@ const (
 
 // transport is what the stream of the library does besides: it reads parts of a message. The library would read and decompress a
 // message whole, up to a size that is the same for all methods and callers, before its bytes can be counted.
+// The stream of grpc-go has these methods but promises them to nobody: a new release may need a change here. A test fails
+// then, because RecvMsg answers no call.
 type transport interface {
 	RecvCompress() string
 	ReadMessageHeader(header []byte) error
@@ -35,6 +38,7 @@ type transport interface {
 }
 
 // received is a stream that a message is read from.
+// limit holds for the message as sent and for the decompressed one, so a small message cannot become a large one.
 type received struct {
 	transport
 	stream *serverStream
@@ -43,6 +47,7 @@ type received struct {
 }
 
 // read reads a message into m. Memory is reserved as the bytes arrive, not by the length that the client promises.
+// What it has reserved stays counted in the stream until the call ends.
 func (r received) read(m any, codec encoding.CodecV2) error {
 	var header [5]byte // 1 if the message is compressed, and its length
 	if err := r.ReadMessageHeader(header[:]); err != nil {
@@ -53,6 +58,7 @@ func (r received) read(m any, codec encoding.CodecV2) error {
 		return ojs.ErrTooLarge(r.field, r.limit, int(length))
 	}
 	data, err := r.body(int(length))
+	// A closure, because data is assigned again by append; the codec has copied what it needs.
 	defer func() { data.Free() }()
 	if err != nil {
 		return err
@@ -67,6 +73,7 @@ func (r received) read(m any, codec encoding.CodecV2) error {
 	return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, m)
 }
 
+// It reads in chunks, so that a client which promises 32 MiB and sends nothing reserves 256 KiB.
 func (r received) body(length int) (data mem.BufferSlice, err error) {
 	for length > 0 {
 		n := min(length, chunk)
@@ -85,6 +92,7 @@ func (r received) body(length int) (data mem.BufferSlice, err error) {
 	return data, nil
 }
 
+// It stops one byte above the limit.
 func (r received) decompress(data mem.BufferSlice) ([]byte, error) {
 	compressor := encoding.GetCompressor(r.RecvCompress())
 	if compressor == nil {
@@ -124,6 +132,7 @@ func brokenMessage(err error) error {
 }
 
 // end makes sure that no second message follows where a method takes one.
+// A unary method of the library would check it, too; asStreams has made streams of them.
 func (r received) end() error {
 	var header [5]byte
 	err := r.ReadMessageHeader(header[:])
@@ -137,6 +146,7 @@ func (r received) end() error {
 }
 
 // broken is the error of a message that did not arrive.
+// io.EOF means the regular end for a stream whose client may send any number of messages.
 func (s *serverStream) broken(err error) error {
 	switch {
 	case errors.Is(err, io.EOF) && s.many:
@@ -150,6 +160,7 @@ func (s *serverStream) broken(err error) error {
 }
 
 // reserve counts bytes of a message, until the next one or the end of the call.
+// UNAVAILABLE tells the client to send the message again.
 func (s *serverStream) reserve(bytes int) error {
 	if err := s.api.Memory.Take(bytes); err != nil {
 		return err
@@ -158,6 +169,7 @@ func (s *serverStream) reserve(bytes int) error {
 	return nil
 }
 
+// It may be called again.
 func (s *serverStream) release() {
 	s.api.Memory.Free(s.reserved)
 	s.reserved = 0
@@ -165,6 +177,7 @@ func (s *serverStream) release() {
 
 // RecvMsg reads a message, and refuses what no method takes. Callers without a key may send what has no fields, which is not read,
 // and the name of a service whose health they want to know.
+// Here every message of every method is checked once, before its handler sees it: size, form, and whose it is.
 func (s *serverStream) RecvMsg(m any) error {
 	s.release()
 	stream, ok := grpc.ServerTransportStreamFromContext(s.ctx).(transport)
@@ -175,6 +188,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	from := received{transport: stream, stream: s}
 	from.field, from.limit = s.api.limitOf(call.method)
 	if len(s.api.keys) > 0 && call.caller.Principal == "" {
+		// Only Manifest and Health get here, whose requests have no fields.
 		if !isLibrary(call.method) {
 			return nil
 		}

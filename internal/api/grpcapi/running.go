@@ -3,6 +3,7 @@ package grpcapi
 import "sync"
 
 // runningCalls counts calls. Unlike a sync.WaitGroup it may be waited for while calls still come.
+// The zero value is ready to use.
 type runningCalls struct {
 	mu   sync.Mutex
 	n    int
@@ -20,6 +21,8 @@ func (r *runningCalls) add(n int) {
 }
 
 // none is closed when there is no call.
+// A channel that is closed says that there was a moment without calls; another may have begun since. Stop asks when no new
+// ones come.
 func (r *runningCalls) none() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 )
 
 // Manifest is GET /ojs/manifest.
+// It needs no key.
 func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.ManifestResponse, error) {
 	return &ojsv1.ManifestResponse{
 		OjsVersion: api.SpecVersion, ConformanceLevel: api.ConformanceLevel, Protocols: api.Protocols(true), Backend: api.Backend,
@@ -25,12 +26,14 @@ func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.Manifest
 	}, nil
 }
 
+// Other words of package api do not leave Report.
 var healthStates = map[string]ojsv1.HealthStatus{
 	api.Healthy: ojsv1.HealthStatus_HEALTH_STATUS_OK, api.Degraded: ojsv1.HealthStatus_HEALTH_STATUS_DEGRADED,
 	api.Unhealthy: ojsv1.HealthStatus_HEALTH_STATUS_UNHEALTHY,
 }
 
 // Health is GET /ojs/v1/health. A node without its database is an answer, no error.
+// It shares its look at the database with the probes of HTTP.
 func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.HealthResponse, error) {
 	state, at, body := a.Deps.Health.Report(ctx)
 	text, err := json.Marshal(body)
@@ -41,6 +44,7 @@ func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.Health
 }
 
 // healthAPI is the health service that load balancers ask; it mirrors readiness.
+// Its messages are the standard ones, so that any load balancer can ask.
 type healthAPI struct {
 	grpc_health_v1.UnimplementedHealthServer
 	api *API
@@ -62,6 +66,7 @@ func (h *healthAPI) status(ctx context.Context, service string) (serving, bool) 
 }
 
 // Check answers for one service.
+// NOT_SERVING is an answer and no error.
 func (h *healthAPI) Check(ctx context.Context, in *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	status, known := h.status(ctx, in.GetService())
 	if !known {
@@ -73,6 +78,7 @@ func (h *healthAPI) Check(ctx context.Context, in *grpc_health_v1.HealthCheckReq
 // List answers for all.
 func (h *healthAPI) List(ctx context.Context, _ *grpc_health_v1.HealthListRequest) (*grpc_health_v1.HealthListResponse, error) {
 	statuses := map[string]*grpc_health_v1.HealthCheckResponse{}
+	// "" is the server as a whole.
 	for _, name := range []string{"", ojsv1.OJSService_ServiceDesc.ServiceName, eventsv1.OJSEvents_ServiceDesc.ServiceName} {
 		status, _ := h.status(ctx, name)
 		statuses[name] = &grpc_health_v1.HealthCheckResponse{Status: status}
@@ -84,6 +90,7 @@ func (h *healthAPI) List(ctx context.Context, _ *grpc_health_v1.HealthListReques
 const watchInterval = time.Second
 
 // Watch tells each change.
+// A watch counts as a stream, against the limits of streams. An unknown service is SERVICE_UNKNOWN, and stays so.
 func (h *healthAPI) Watch(in *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
 	s, err := h.api.open(stream)
 	if err != nil {
@@ -92,6 +99,7 @@ func (h *healthAPI) Watch(in *grpc_health_v1.HealthCheckRequest, stream grpc.Ser
 	return s.run(func() error {
 		ticks := time.NewTicker(watchInterval)
 		defer ticks.Stop()
+		// No status has this value, so the first one is always sent.
 		last := serving(-1)
 		for {
 			status, _ := h.status(s.ctx, in.GetService())

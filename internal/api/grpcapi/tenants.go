@@ -18,6 +18,7 @@ import (
 var tenantKey = strings.ToLower(job.TenantHeader)
 
 // callerTenant is the tenant that a call names; "": an operator's.
+// More than one value, or a malformed one, is refused.
 func (a *API) callerTenant(ctx context.Context) (string, error) {
 	return a.config.Tenancy.Caller(metadata.ValueFromIncomingContext(ctx, tenantKey))
 }
@@ -31,6 +32,7 @@ func (a *API) limits(ctx context.Context) job.Limits {
 }
 
 // reach is what a method shows to, and does for, a call that names a tenant.
+// The zero value refuses, so a method that is forgotten shows nothing.
 type reach int
 
 const (
@@ -44,6 +46,7 @@ const (
 )
 
 // methodReach has the methods. One that is missing is for operators, so that one which somebody adds shows nothing of other tenants.
+// PauseQueue and ResumeQueue are missing on purpose: queues are shared by tenants.
 var methodReach = map[string]reach{
 	ojsv1.OJSService_Manifest_FullMethodName: everybody, ojsv1.OJSService_Health_FullMethodName: everybody,
 
@@ -61,6 +64,7 @@ var methodReach = map[string]reach{
 }
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
+// It runs when the message has been read. Health and reflection show nothing of tenants.
 func (a *API) confine(ctx context.Context, req any) error {
 	call := callOf(ctx)
 	if call.caller.Tenant == "" || isLibrary(call.method) {
@@ -76,7 +80,9 @@ func (a *API) confine(ctx context.Context, req any) error {
 	}
 }
 
-// inReach refuses what the message names if it is not the tenant's, as if it did not exist. What cannot name anything is left to the method.
+// inReach refuses what the message names if it is not the tenant's, as if it did not exist. What cannot name anything is left
+// to the method. The tenant of a job or workflow never changes, so the look holds for what the method does next. The name of
+// a cron may be deleted and taken by another tenant in between, which nothing guards.
 func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 	caller, found := tenantOf(ctx), true
 	text, kind := subjectOf(of, req)
@@ -96,6 +102,7 @@ func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 }
 
 // subjectOf is what a message names, and the kind of it that an error names.
+// Each of these methods has a message with that accessor.
 func subjectOf(of reach, req any) (text, kind string) {
 	switch of {
 	case aboutCron:
@@ -114,6 +121,7 @@ func subjectOf(of reach, req any) (text, kind string) {
 }
 
 // ownBeat is the id of the job that a heartbeat extends, "" if it is not the caller's.
+// The heartbeat itself is carried out, and extends nothing.
 func (a *API) ownBeat(ctx context.Context, text string) (string, error) {
 	caller := tenantOf(ctx)
 	id, isID := ojs.ParseID(text)

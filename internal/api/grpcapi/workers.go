@@ -11,16 +11,20 @@ import (
 )
 
 // Fetch is POST /workers/fetch without waiting.
+// What is claimed and not delivered is handed back, in three places: the client is gone before the answer is made, the answer
+// does not fit a message, the answer was not sent (see deliveries).
 func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchResponse, error) {
 	want, wire := job.NewFetch(in.GetQueues(), int64(in.GetCount()), in.GetWorkerId())
 	if wire != nil {
 		return nil, wire
 	}
+	// A bound of the claim is cheaper than handing back: what is not claimed needs no second statement.
 	want.MaxBytes, want.Tenant = claimBytes, tenantOf(ctx)
 	jobs, err := a.Pools.Fetch(ctx, want)
 	if err != nil {
 		return nil, err
 	}
+	// HandBack has a context of its own.
 	if ctx.Err() != nil { // nobody waits for them any more
 		a.Jobs.HandBack(ctx, jobs)
 		return nil, ctx.Err()
@@ -33,12 +37,15 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 }
 
 // Ack is POST /workers/ack.
+// It names neither worker nor attempt, so a late ack of a job that was lost and fetched again ends the run of the other
+// worker.
 func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse, error) {
 	var r reader
 	result := r.object("result", ojs.KindInvalidPayload, in.GetResult())
 	if r.err != nil {
 		return nil, r.err
 	}
+	// Limits of results hold here, too; the message itself has at most 4 MiB.
 	ack, wire := job.NewAck(in.GetJobId(), result, a.config.Limits)
 	if wire != nil {
 		return nil, wire
@@ -51,12 +58,14 @@ func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse
 }
 
 // Nack is POST /workers/nack.
+// A late nack, too, fails the run that is there.
 func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
 	if e := in.GetError(); e != nil && e.GetCode() == "" && e.GetMessage() == "" {
 		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
 		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
 	}
 	var r reader
+	// nil without an error, which the rules refuse.
 	failure := r.failure(in.GetError())
 	if r.err != nil {
 		return nil, r.err
@@ -70,6 +79,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 		return nil, err
 	}
 	out := &ojsv1.NackResponse{State: stateOf(job.State)}
+	// In other states there is no next attempt at a known time.
 	if job.State == string(ojs.StateRetryable) {
 		out.NextAttemptAt = momentOf(job.NextAttemptAt)
 	}
@@ -88,8 +98,10 @@ func (r *reader) failure(e *ojsv1.JobError) *job.ErrorDraft {
 }
 
 // Heartbeat is POST /workers/heartbeat for at most one job.
+// The new deadline is read after the extension, in a statement of its own, so another heartbeat may have moved it further.
 func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1.HeartbeatResponse, error) {
 	var r reader
+	// 0 means the length chosen at the fetch.
 	visibility, state := r.milliseconds("extend_by", in.GetExtendBy()), ""
 	if s := in.GetCurrentState(); s != 0 {
 		state = word(s, "WORKER_STATE_")
@@ -97,6 +109,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	if r.err != nil {
 		return nil, r.err
 	}
+	// A tenant must not extend the reservations of others by guessing ids.
 	own, err := a.ownBeat(ctx, in.GetId())
 	if err != nil {
 		return nil, err
@@ -106,6 +119,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 		return nil, wire
 	}
 	beat.Tenant = tenantOf(ctx)
+	// It registers a worker that is not known yet.
 	res, err := a.Workers.Heartbeat(ctx, beat)
 	if err != nil {
 		return nil, err
@@ -124,6 +138,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	return out, nil
 }
 
+// A state that is missing here would be unspecified.
 var workerStates = map[string]ojsv1.WorkerState{
 	"running": ojsv1.WorkerState_WORKER_STATE_RUNNING, "quiet": ojsv1.WorkerState_WORKER_STATE_QUIET,
 	"terminate": ojsv1.WorkerState_WORKER_STATE_TERMINATE,

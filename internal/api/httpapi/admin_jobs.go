@@ -15,8 +15,12 @@ import (
 )
 
 // adminJobRoutes are those of docs/reference/admin.md, Jobs.
+// The list is about all jobs in all states and has no confirmation; the three bulk calls refuse a body without "confirm":true
+// before they read anything. PATCH /admin/jobs/{id} is registered in priority.go, POST /admin/jobs/{id}/retry in
+// deadletter.go.
 func (a *API) adminJobRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
+	// A filter is small, so these calls have the limit of one job, where /jobs/bulk, which may list ids, has that of a batch.
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	v1.Match(reading, "/admin/jobs", a.searchJobs)
 	v1.Match(reading, "/admin/jobs/:id", a.getAdminJob)
@@ -26,6 +30,12 @@ func (a *API) adminJobRoutes(v1 *echo.Group) {
 	}
 }
 
+// searchJobs lists jobs of any state. The snapshot in which the ids are found is also that in which the jobs are read, so a
+// page never shows a job in a state that the filter excludes. It has a share of the connections like all lists:
+// queue.Store.Search may answer 503 while others read.
+//
+// A cursor is an id in the order of creation alone. The other orders sort a bounded set of matches, in which a job may move
+// or vanish between two pages, so an id says nothing about the place behind it; there, the cursor is an offset.
 func (a *API) searchJobs(c echo.Context) error {
 	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
@@ -35,20 +45,24 @@ func (a *API) searchJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	f.Tenant, f.Offset, f.Limit = a.tenant(c.Request()), page.offset, page.limit
-	if page.cursor != "" {
-		id, ok := ojs.ParseID(page.cursor)
-		if !ok || f.Sort != queue.SortCreated {
-			return api.ErrCursor(page.cursor)
-		}
-		f.Cursor = &id
+	numbered := f.Sort != queue.SortCreated
+	if numbered {
+		err = page.seek()
+	} else {
+		f.Cursor, err = page.behind()
 	}
+	if err != nil {
+		return err
+	}
+	f.Tenant, f.Offset, f.Limit = a.tenant(c.Request()), page.offset, page.limit
 	found, err := a.Jobs.Search(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}
 	cursor := ""
-	if found.Next != nil {
+	if numbered {
+		cursor = page.next(len(found.Jobs))
+	} else if found.Next != nil {
 		cursor = ojs.FormatID(*found.Next)
 	}
 	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
@@ -58,7 +72,10 @@ func (a *API) searchJobs(c echo.Context) error {
 	})
 }
 
+// jobSearch reads the filters. It leaves Tenant, Cursor, Offset and Limit to its caller. Ages are not resolved here, because
+// they count from the clock of the database, which the store asks; the clock of this node may be wrong.
 func jobSearch(c echo.Context) (f queue.Search, err error) {
+	// The first mistake is reported; mistakes in a query are not collected.
 	if f.States, err = stateList(c); err != nil {
 		return f, err
 	}
@@ -69,6 +86,7 @@ func jobSearch(c echo.Context) (f queue.Search, err error) {
 	if err != nil {
 		return f, err
 	}
+	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
 	for _, t := range types {
 		if prefix, cut := strings.CutSuffix(t, "*"); cut {
 			f.TypePrefixes = append(f.TypePrefixes, prefix)
@@ -91,6 +109,7 @@ func jobSearch(c echo.Context) (f queue.Search, err error) {
 }
 
 // oneOf reads a parameter that has few values. The first is the default.
+// An empty value counts as absent, as everywhere in queries.
 func oneOf(c echo.Context, name string, values ...string) (string, error) {
 	text := c.QueryParam(name)
 	if text == "" {
@@ -106,6 +125,7 @@ func oneOf(c echo.Context, name string, values ...string) (string, error) {
 }
 
 // getAdminJob shows everything about a job that its owner can be asked about.
+// It reads the job once, whole, so that its members are of one moment.
 func (a *API) getAdminJob(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -118,6 +138,9 @@ func (a *API) getAdminJob(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendJobDetail(b, j) })
 }
 
+// appendJobDetail appends the job of GET /admin/jobs/{id}. errors and result are always there, because the admin UI reads
+// them without asking whether they exist; the ordinary envelope leaves both out. metadata repeats the times with null for
+// those that have not come.
 func appendJobDetail(b []byte, j *job.Record) []byte {
 	b = appendJobFields(append(b, '{'), j, shape{})
 	if len(j.Errors) == 0 {
@@ -127,6 +150,7 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 		b = append(b, `,"result":null`...)
 	}
 	policy, _ := retry.Decode(j.Retry) // shows the policy that applies: of an invalid one, the default
+	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
 	policy.MaxAttempts = j.MaxAttempts
 	b = append(append(b, `,"retry_policy":`...), policy.Encode()...)
 	b = append(b, `,"metadata":{"id":"`...)
@@ -135,6 +159,9 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 	b = appendTimeOrNull(b, "enqueued_at", j.EnqueuedAt)
 	b = appendTimeOrNull(b, "started_at", j.StartedAt)
 	b = appendTimeOrNull(b, "scheduled_at", j.ScheduledAt)
+	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as
+	// in appendJobTimes: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
+	// it ran.
 	completed, cancelled, discarded := j.FinishedAt, j.FinishedAt, j.FinishedAt
 	state := ojs.JobState(j.State)
 	completed.Valid = completed.Valid && (state == ojs.StateCompleted || state == ojs.StateDiscarded && j.Failed)
@@ -147,6 +174,8 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 }
 
 // adminCancelJob is deleteJob with its parameters in the body.
+// The actor is, in this order, the API key, X-OJS-Actor, the parameter cancelled_by, and the member cancelled_by. Its answer
+// always has the job at the top level as well, whether OJS-Version was sent or not.
 func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -160,6 +189,7 @@ func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// The workflow of the job has been advanced when it returns, as after an ack.
 	j, err := a.Jobs.Cancel(c.Request().Context(), id, cancel)
 	if err != nil {
 		return err
@@ -170,6 +200,12 @@ func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 }
 
 // confirmedBulk serves /admin/jobs/bulk/{cancel,retry,delete}. It answers 200 whatever became of the jobs.
+// The filter is evaluated before the transaction begins, so a job may have left its state when the change reaches it. The
+// statement of the change compares the state again; such a job comes back among the errors, with the state that it has by
+// then.
+//
+// The key has an operation and no text, so nothing is remembered for a repetition: a second call takes the jobs that match
+// then.
 func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
 		filter, wire := job.DecodeConfirmedBulk(op, body)
@@ -181,6 +217,7 @@ func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) err
 			return err
 		}
 		return a.once(c, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+			// Atomic is not set: whatever can be changed is changed.
 			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
 			})
@@ -194,11 +231,14 @@ func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) err
 }
 
 // failedJob is a job that a bulk call did not change.
+// It is skipped rather than failed: the error says in which state it was found, or that it is gone.
 type failedJob struct {
 	JobID string `json:"job_id"`
 	Error string `json:"error"`
 }
 
+// confirmedAnswer appends no items, as the bulk calls outside of /admin do, but names only the jobs that did not change: the
+// filter may have matched 10 000. errors is [] and never null.
 func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.Answer, error) {
 	failed := []failedJob{}
 	for i, id := range s.ids {

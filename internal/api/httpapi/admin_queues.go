@@ -19,10 +19,12 @@ import (
 )
 
 // adminQueueRoutes are those of docs/reference/admin.md, Queues.
+// No route is open to tenants (see routeReach), because figures and settings of a queue are about the jobs of all.
 func (a *API) adminQueueRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	v1.Match(reading, "/admin/queues", a.listAdminQueues)
 	v1.Match(reading, "/admin/queues/:name", a.getAdminQueue)
+	// All bodies here are smaller than a configuration, which has the largest.
 	limit := bodyLimit{queueconfig.MaxBytes, "config"}
 	v1.DELETE("/admin/queues/:name/jobs", a.withBody(limit, a.adminPurgeQueue))
 	v1.POST("/admin/queues/:name/pause", a.withBody(limit, a.adminPauseQueue))
@@ -30,17 +32,26 @@ func (a *API) adminQueueRoutes(v1 *echo.Group) {
 	v1.PUT("/admin/queues/:name/config", a.withBody(limit, a.adminPutQueueConfig))
 }
 
+// adminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
+// snapshot. Counts are exact, because events that are not published yet are added; rates and latency are as of the latest
+// published event, normally within 100 ms.
 type adminQueue struct {
-	Name       string      `json:"name"`
-	State      string      `json:"state"`
-	Status     string      `json:"status"`
-	Paused     bool        `json:"paused"`
-	PausedAt   string      `json:"paused_at,omitempty"`
-	Counts     stateCounts `json:"counts"`
+	Name string `json:"name"`
+	// State and Status are equal: active, paused or draining. The CLI reads one name, the admin UI the other.
+	State  string `json:"state"`
+	Status string `json:"status"`
+	Paused bool   `json:"paused"`
+	// PausedAt is absent unless the queue is paused.
+	PausedAt string      `json:"paused_at,omitempty"`
+	Counts   stateCounts `json:"counts"`
+	// Throughput is of the last 60 s. Processed counts completed jobs, Failed counts failed attempts, of which a job may have
+	// several.
 	Throughput struct {
 		Processed float64 `json:"processed_per_minute"`
 		Failed    float64 `json:"failed_per_minute"`
 	} `json:"throughput"`
+	// Latency are run times in ms of the jobs that completed in the last 60 minutes, estimated from counts per range. 0: none
+	// completed.
 	Latency struct {
 		P50 float64 `json:"p50"`
 		P95 float64 `json:"p95"`
@@ -49,6 +60,8 @@ type adminQueue struct {
 	CreatedAt string `json:"created_at"`
 	UpdatedAt string `json:"updated_at"`
 
+	// The two members of a queue that is shown alone. A list would have to look into the jobs of each queue for the first
+	// one, and into the configuration of each for the second.
 	OldestAvailableAt string          `json:"oldest_available_at,omitempty"`
 	Configuration     json.RawMessage `json:"configuration,omitempty"`
 }
@@ -69,11 +82,14 @@ func newAdminQueue(q stats.Queue) adminQueue {
 	return v
 }
 
+// listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
+// moves no other one, which an offset does not guarantee.
 func (a *API) listAdminQueues(c echo.Context) error {
 	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
+	// The name in a cursor is checked like any other: a text with U+0000 would otherwise fail in the database, as a 500.
 	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
 		return api.ErrCursor(page.cursor)
 	}
@@ -99,6 +115,8 @@ func (a *API) listAdminQueues(c echo.Context) error {
 	})
 }
 
+// getAdminQueue answers 404 for what cannot be the name of a queue: such a queue does not exist. Routes that would create the
+// queue answer 400 instead.
 func (a *API) getAdminQueue(c echo.Context) error {
 	name := param(c, "name")
 	if api.CheckQueue("name", name) != nil {
@@ -112,6 +130,8 @@ func (a *API) getAdminQueue(c echo.Context) error {
 }
 
 // queueDetail is everything about one queue.
+// PUT of a configuration answers with it, too, read after the change in a transaction of its own: another change may lie
+// between them.
 func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) {
 	q, err := a.Stats.Queue(ctx, name)
 	if err != nil {
@@ -123,6 +143,8 @@ func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) 
 }
 
 // shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
+// The two members are taken out of the configuration and appended in their longer form; all others are copied as they are
+// stored, so a member that this release does not know is shown as well.
 func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 	b := []byte{'{'}
 	for literal, value := range rawjson.Members(q.Config.JSON()) {
@@ -130,6 +152,8 @@ func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 			b = payload.AppendMember(b, literal, value)
 		}
 	}
+	// In order: what the queue sets, as the client wrote it; null if the server keeps such jobs for ever; the setting of this
+	// node. Other nodes may have another one while a change of settings is rolled out.
 	kept := func(own *queueconfig.Duration, standard time.Duration) any {
 		switch {
 		case own != nil:
@@ -153,7 +177,10 @@ func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 }
 
 // boundView shows a bound. Threshold repeats max_depth under the name that the admin UI reads.
+// CurrentDepth counts the states that the bound counts (docs/reference/backpressure.md), so active jobs are not in it. It may
+// exceed the bound: retries and jobs that are handed back were accepted before.
 type boundView struct {
+	// Enabled is always true: a queue without a bound has no such object.
 	Enabled          bool    `json:"enabled"`
 	Strategy         string  `json:"strategy"`
 	Threshold        int64   `json:"threshold,omitempty"`
@@ -162,9 +189,12 @@ type boundView struct {
 	MaxTenantDepth   int64   `json:"max_depth_per_tenant,omitempty"`
 	WarningThreshold float64 `json:"warning_threshold"`
 	CurrentDepth     int64   `json:"current_depth"`
-	State            string  `json:"state,omitempty"`
+	// State is normal, warning or critical; "" without max_depth, because the bytes of a queue are measured only by an
+	// enqueue.
+	State string `json:"state,omitempty"`
 }
 
+// newBound returns nil for a queue that nothing bounds.
 func newBound(q stats.Queue) *boundView {
 	bound := q.Config.Backpressure
 	if bound == nil || !bound.Bounds() {
@@ -188,6 +218,11 @@ func newBound(q stats.Queue) *boundView {
 }
 
 // adminPurgeQueue removes jobs for good.
+// It may run for 20 s and answer has_more. Each portion of 1 000 jobs commits alone, so a call that is cut off has removed
+// the portions before, and the same call goes on. Active jobs are never among them, because the decoder refuses that state.
+//
+// The answer repeats the states as the decoder understood them, each once; POST /queues/{name}/purge repeats the text of the
+// client.
 func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if api.CheckQueue("name", name) != nil {
@@ -211,6 +246,8 @@ func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
 }
 
 // adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.
+// Both are idempotent, and hold for every fetch that begins after the answer, on all nodes: the claim itself reads the
+// status.
 func (a *API) adminPauseQueue(c echo.Context, body []byte) error {
 	name, by, err := a.queueCommand(c, body, "paused_by")
 	if err != nil {
@@ -236,6 +273,8 @@ func (a *API) adminResumeQueue(c echo.Context, body []byte) error {
 }
 
 // queueCommand reads the name of the queue, and who gives the command.
+// A body that is no JSON object is 400 even though it is optional. parameter and member have the same name, so member serves
+// for both.
 func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by string, err error) {
 	if name, err = queueName(c, false); err != nil {
 		return "", "", err
@@ -244,8 +283,10 @@ func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by
 	return name, by, err
 }
 
-// adminPutQueueConfig is putQueueConfig with the detail of the queue as its answer.
-// adminPutQueueConfig answers with the whole queue. The standard configuration belongs to none, so it is shown alone.
+// adminPutQueueConfig is putQueueConfig, but it answers with the whole queue. The standard configuration belongs to no queue,
+// so it is answered as by PUT /queues/_default/config.
+//
+// The change is merged into the stored configuration in the store. What is refused has changed nothing.
 func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if name == queueconfig.Default {
@@ -262,6 +303,7 @@ func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	// A change that sets nothing new writes no event.
 	if _, err := a.Queues.Configure(c.Request().Context(), name, change); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 )
 
 // adminStatsRoutes are those of docs/reference/admin.md, Statistics.
+// Only the routes of tenants may be called by a tenant; the figures of the deployment are for operators.
 func (a *API) adminStatsRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	v1.Match(reading, "/admin/stats", a.getAdminStats)
@@ -21,6 +22,8 @@ func (a *API) adminStatsRoutes(v1 *echo.Group) {
 }
 
 // stateCounts has every state, because clients add them up without looking.
+// Available includes jobs that cannot be fetched at the moment: those of a paused queue, and those that a limit or a serial
+// cron holds back.
 type stateCounts struct {
 	Available int64 `json:"available"`
 	Active    int64 `json:"active"`
@@ -40,6 +43,8 @@ func newStateCounts(c stats.Counts) stateCounts {
 }
 
 // throughput has the names of the admin UI, and those of the CLI, which reads integers.
+// Processed, Failed and the three of the CLI are per minute, over the last 60 s. Failed counts attempts. Latency is in ms:
+// the run times of the jobs that completed in that time, divided by their number, 0 if there are none.
 type throughput struct {
 	Processed    float64 `json:"processed_per_minute"`
 	Failed       float64 `json:"failed_per_minute"`
@@ -49,12 +54,15 @@ type throughput struct {
 	Latency      float64 `json:"avg_latency_ms"`
 }
 
+// queueSummary counts queues by status. Total has the draining ones, too, so it may be more than the sum of the others.
 type queueSummary struct {
 	Total  int64 `json:"total"`
 	Active int64 `json:"active"`
 	Paused int64 `json:"paused"`
 }
 
+// workerSummary counts workers by the state of docs/reference/workers.md, Worker states. Stale ones are declared dead and are
+// in Total.
 type workerSummary struct {
 	Total     int64 `json:"total"`
 	Running   int64 `json:"running"`
@@ -63,6 +71,9 @@ type workerSummary struct {
 	Stale     int64 `json:"stale"`
 }
 
+// adminStats is the answer of GET /admin/stats (docs/reference/admin.md, Statistics). Queues and Workers repeat the totals of
+// the two summaries: the CLI reads the numbers, the admin UI the objects. Uptime is in seconds, of the node that answers; all
+// other figures are of the deployment.
 type adminStats struct {
 	Queues     int64         `json:"queues"`
 	Workers    int64         `json:"workers"`
@@ -73,6 +84,8 @@ type adminStats struct {
 	Uptime     int64         `json:"uptime_seconds"`
 }
 
+// getAdminStats shows figures of one snapshot. With a queue, jobs and throughput are those of the queue; queues and workers
+// are those of the deployment in either case.
 func (a *API) getAdminStats(c echo.Context) error {
 	queue, err := queueParameter(c)
 	if err != nil {
@@ -83,6 +96,7 @@ func (a *API) getAdminStats(c echo.Context) error {
 		return err
 	}
 	latency := 0.0
+	// Ran is the sum of the run times of just these jobs.
 	if d.Rates.Completed > 0 {
 		latency = round1(float64(d.Rates.Ran) / float64(time.Millisecond) / d.Rates.Completed)
 	}
@@ -97,6 +111,7 @@ func (a *API) getAdminStats(c echo.Context) error {
 }
 
 // queueParameter reads the name of one queue; "": not sent.
+// A queue that does not exist is no error here: it has zeros.
 func queueParameter(c echo.Context) (string, error) {
 	name := c.QueryParam("queue")
 	if name == "" {
@@ -106,8 +121,12 @@ func queueParameter(c echo.Context) (string, error) {
 }
 
 // round1 keeps one digit, so that figures read well.
+// Counts per range are an estimate, of which more digits would promise too much.
 func round1(f float64) float64 { return math.Round(f*10) / 10 }
 
+// historyPoint is one period of docs/reference/admin.md, Statistics. Timestamp is its beginning. Processed and Completed are
+// equal, for the two clients that read one of them. Failed counts attempts, all others count jobs. Run times are in ms and of
+// jobs that completed in the period; the percentiles are estimated from counts per range, the average is exact.
 type historyPoint struct {
 	Timestamp string  `json:"timestamp"`
 	Processed int64   `json:"processed"`
@@ -121,12 +140,15 @@ type historyPoint struct {
 	Average   float64 `json:"avg_latency_ms"`
 }
 
+// statsHistory has the points twice, because the admin UI and the CLI read them under different names.
 type statsHistory struct {
 	Period string         `json:"period"`
 	Data   []historyPoint `json:"data"`
 	Points []historyPoint `json:"data_points"` // the same for the CLI
 }
 
+// getStatsHistory shows a point for each period, also where nothing happened, so that a chart needs no rules for gaps. The
+// newest point grows until its period is over. oneOf has checked the period, so the look-up always finds one.
 func (a *API) getStatsHistory(c echo.Context) error {
 	queue, err := queueParameter(c)
 	if err != nil {
@@ -137,6 +159,7 @@ func (a *API) getStatsHistory(c echo.Context) error {
 		return err
 	}
 	h := stats.HistoryQuery{Queue: queue, Period: stats.Periods[period]}
+	// Without since the last hour is shown; the store cuts what is older than what is kept.
 	if h.Since, err = ageParameter(c, "since"); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 )
 
 // adminRoutes are those of docs/reference/admin.md.
+// The groups do not overlap; the router does not depend on the order.
 func (a *API) adminRoutes(v1 *echo.Group) {
 	a.adminJobRoutes(v1)
 	a.adminQueueRoutes(v1)
@@ -21,6 +22,7 @@ func (a *API) adminRoutes(v1 *echo.Group) {
 }
 
 // adminSystemRoutes are those of docs/reference/admin.md, System, with their short names.
+// The alias and the route are the same handler, so a tool may turn maintenance on by one and off by the other.
 func (a *API) adminSystemRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
@@ -33,17 +35,21 @@ func (a *API) adminSystemRoutes(v1 *echo.Group) {
 	v1.Match(reading, "/middleware", a.getMiddleware)
 }
 
+// maintenanceBody is the answer of docs/reference/admin.md, Maintenance. Enabled and Maintenance are equal, and so are
+// StartedAt and EnabledAt: admin tools read different names.
 type maintenanceBody struct {
-	Enabled      bool   `json:"enabled"`
-	Maintenance  bool   `json:"maintenance"`
-	Reason       string `json:"reason,omitempty"`
-	StartedAt    string `json:"started_at,omitempty"`
-	EnabledAt    string `json:"enabled_at,omitempty"`
-	StartedBy    string `json:"started_by,omitempty"`
+	Enabled     bool   `json:"enabled"`
+	Maintenance bool   `json:"maintenance"`
+	Reason      string `json:"reason,omitempty"`
+	StartedAt   string `json:"started_at,omitempty"`
+	EnabledAt   string `json:"enabled_at,omitempty"`
+	StartedBy   string `json:"started_by,omitempty"`
+	// EndsAt is when maintenance ends by itself; absent: it does not. EstimatedEnd is only shown to people and ends nothing.
 	EndsAt       string `json:"ends_at,omitempty"`
 	EstimatedEnd string `json:"estimated_end,omitempty"`
 }
 
+// sendMaintenance leaves out times that are not set.
 func sendMaintenance(c echo.Context, s maintenance.State) error {
 	text := func(t time.Time) string {
 		if t.IsZero() {
@@ -57,6 +63,8 @@ func sendMaintenance(c echo.Context, s maintenance.State) error {
 	})
 }
 
+// getMaintenance reads the database, not what this node remembers, so a tool sees the change that it has just made on another
+// node.
 func (a *API) getMaintenance(c echo.Context) error {
 	state, err := a.Maintenance.Get(c.Request().Context())
 	if err != nil {
@@ -65,6 +73,8 @@ func (a *API) getMaintenance(c echo.Context) error {
 	return sendMaintenance(c, state)
 }
 
+// postMaintenance turns maintenance on or off. Both are idempotent. When it returns, this node follows the change; the others
+// follow within a second (docs/reference/admin.md, Maintenance).
 func (a *API) postMaintenance(c echo.Context, body []byte) error {
 	in, wire := maintenance.Decode(body)
 	if wire != nil {
@@ -72,9 +82,11 @@ func (a *API) postMaintenance(c echo.Context, body []byte) error {
 	}
 	by := a.actor(c, "started_by", in.Start.By)
 	if !in.Enabled {
+		// It is no error if maintenance is off already.
 		if err := a.Maintenance.End(c.Request().Context(), by); err != nil {
 			return err
 		}
+		// The state after an end is known without a read.
 		return sendMaintenance(c, maintenance.State{})
 	}
 	in.Start.By = by
@@ -86,6 +98,8 @@ func (a *API) postMaintenance(c echo.Context, body []byte) error {
 }
 
 // getConfig shows what operators may want to compare between nodes, and no secret.
+// It shows the settings of the node that answers, which is not necessarily that of the next call behind a load balancer. Add
+// no secret and no URL here: with API keys any key may read it.
 func (a *API) getConfig(c echo.Context) error {
 	conf, limits := a.config, a.config.Limits
 	kept := func(d time.Duration) any {
@@ -98,6 +112,7 @@ func (a *API) getConfig(c echo.Context) error {
 		"implementation": api.Name, "version": conf.Version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
 		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
 		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
+		// Durations are shown as ISO 8601 texts, as in jobs.
 		"default_visibility_timeout": duration.Format(conf.DefaultVisibility), "default_timeout": duration.Format(conf.DefaultTimeout),
 		"worker_dead_after": duration.Format(a.Workers.DeadAfter()),
 		"retention": map[string]any{
@@ -110,8 +125,11 @@ func (a *API) getConfig(c echo.Context) error {
 }
 
 // stages are what an enqueue passes, in this order.
+// It is a description for tools, not configuration. Whoever changes the order of queue/enqueue.go changes it here, too.
 var stages = []string{"trace_context", "authentication", "validation", "queue_admission", "unique", "depth_bound", "rate_limit", "insert", "events"}
 
+// getMiddleware shows the stages in the form of the middleware endpoint of other servers, which let users add their own.
+// Nothing can be added here, and nothing runs around the execution of a job, because workers are processes of their own.
 func (a *API) getMiddleware(c echo.Context) error {
 	type stage struct {
 		Name  string `json:"name"`

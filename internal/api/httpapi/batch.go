@@ -16,6 +16,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// maxItems is how many items a call may have, and also how many jobs one call with a filter takes. A larger one makes longer
+// transactions.
 func (a *API) maxItems() int {
 	if n := a.config.MaxBatchSize; n > 0 {
 		return n
@@ -24,12 +26,14 @@ func (a *API) maxItems() int {
 }
 
 // batch is a body of many items and what else it holds.
+// items has at least one element. Both point into the body, so they live as long as the handler runs.
 type batch struct {
 	items []jsontext.Value
 	rest  map[string]jsontext.Value
 }
 
 // batchError shows the limit in a header, too, when there were too many items.
+// Callers must use it for every error of a decoder that counts items. asError keeps a nil wire nil.
 func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
 	if wire != nil && wire.Type == string(ojs.KindBatchSize) {
 		c.Response().Header().Set("X-OJS-Max-Batch-Size", strconv.Itoa(a.maxItems()))
@@ -38,21 +42,27 @@ func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
 }
 
 // splitBatch reads {"<key>":[…], …}.
+// The items are valid JSON of any kind, not checked further: a call with outcomes per item must not fail because of one of
+// them.
 func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error) {
 	items, rest, wire := job.SplitBatch(body, key, a.maxItems())
 	return batch{items, rest}, a.batchError(c, wire)
 }
 
 // postBatch is the atomic batch (docs/reference/http.md, Batch).
+// All jobs are stored in one transaction or none is. They do not go through the group commit of single jobs, whose flush is
+// independent of one item.
 func (a *API) postBatch(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "jobs")
 	if err != nil {
 		return err
 	}
+	// One bad job refuses the batch; validation_errors has the mistakes of all.
 	jobs, wire := job.DecodeItems(in.items, a.limits(c))
 	if wire != nil {
 		return wire
 	}
+	// After decoding, because the jobs must exist, and before anything is stored.
 	if err := blockFor(c, jobs...); err != nil {
 		return err
 	}
@@ -60,6 +70,8 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// With a key the answer is part of the transaction, so it is built whole, in memory, before the commit. Without one it is
+	// streamed.
 	if key.Key != "" {
 		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, jobs, stored, whole) })
 		if err != nil {
@@ -67,6 +79,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		}
 		return send(c, answer.Status, answer.Body)
 	}
+	// at is below 0 for an error that is about the whole call, such as an outage.
 	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
@@ -81,6 +94,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 }
 
 // enqueuedStatus is that of jobs which were all accepted: 200 if nothing was stored.
+// A batch of which only some were there before is 201.
 func enqueuedStatus(jobs []*job.Job) int {
 	if queue.Deduplicated(jobs) {
 		return http.StatusOK
@@ -88,6 +102,8 @@ func enqueuedStatus(jobs []*job.Job) int {
 	return http.StatusCreated
 }
 
+// appendBatch appends the answer of an atomic batch. count and enqueued are equal, and failed is 0, because anything else is
+// an error of the whole call; SDKs read different ones of the three. Jobs that a unique policy has ignored count as enqueued.
 func appendBatch(b []byte, jobs []*job.Job, stored []*job.Record, next flush) []byte {
 	b = append(b, `{"jobs":[`...)
 	for i, j := range stored {
@@ -104,9 +120,11 @@ func appendBatch(b []byte, jobs []*job.Job, stored []*job.Record, next flush) []
 }
 
 // storeCall performs many requests, each as if sent alone; errs is nil if none failed.
+// jobs has an element for each request, in their order, nil for those that failed.
 type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error)
 
 // postAckBatch and postNackBatch (docs/reference/http.md, Ack and nack batches) treat each element as if it came alone.
+// An unknown outcome of one item does not hide those of the others, unless none succeeded; see outage.
 func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "acks")
 	if err != nil {
@@ -123,19 +141,24 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 	return eachItem(a, c, in, job.DecodeNackItem, func(r job.Nack) [16]byte { return r.JobID }, a.Jobs.FailEach)
 }
 
+// eachItem decodes, stores and shows the items. Refused items keep their place: at maps the request that the store gets to
+// the item of the body. Every item is stored in the order of the body, in statements that acks of other calls share.
 func eachItem[Req any](
 	a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), id func(Req) [16]byte, do storeCall[Req],
 ) error {
+	// A fetch that is refused after the acks were stored would hide their outcomes behind its own 400.
 	next, err := nextFetch(in) // before anything is changed
 	if err != nil {
 		return err
 	}
 	if next != nil {
+		// The decoder knows only the body.
 		next.Tenant = a.tenant(c.Request())
 	}
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
+		// A bad item has its own error and does not refuse the others.
 		req, wire := decode(item, a.config.Limits)
 		if wire != nil {
 			errs[i] = wire
@@ -153,6 +176,7 @@ func eachItem[Req any](
 			errs[i] = failed[n]
 		}
 	}
+	// Before the fetch: with the database away, the worker should repeat the whole call and not get jobs for half of it.
 	if err := outage(jobs, errs); err != nil {
 		return err
 	}
@@ -173,6 +197,8 @@ func eachItem[Req any](
 }
 
 // ownItems leaves out the requests about jobs that are not the caller's, and gives their items the error of an unknown job.
+// It filters reqs and at in place, keeping their order. Without a tenant it reads nothing. The look and the change are two
+// statements; nothing is lost between them, because the tenant of a job never changes.
 func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []error, id func(Req) [16]byte) ([]Req, []int, error) {
 	ids := make([][16]byte, len(reqs))
 	for i, req := range reqs {
@@ -195,6 +221,7 @@ func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []erro
 }
 
 // nextFetch is the fetch that a worker sends with its acks, to save a round trip; nil if there is none.
+// DecodeNextFetch refuses wait_ms above 0, because the outcomes of the acks would wait with it. The caller sets the tenant.
 func nextFetch(in batch) (*job.Fetch, error) {
 	body := in.rest["fetch"]
 	if body == nil {
@@ -206,6 +233,8 @@ func nextFetch(in batch) (*job.Fetch, error) {
 
 // itemsAndJobs answers with the outcomes of a batch and then with the jobs that its worker gets next. The outcomes stand even if
 // the fetch fails.
+// If the client is gone or the answer breaks, the jobs are handed back without counting the attempt; the acks are committed
+// and stay.
 func (a *API) itemsAndJobs(c echo.Context, fetch job.Fetch, itemBytes int, appendItems func(b []byte, next flush) []byte) error {
 	ctx := c.Request().Context()
 	jobs, failed := a.Pools.Fetch(ctx, fetch)
@@ -217,6 +246,8 @@ func (a *API) itemsAndJobs(c echo.Context, fetch job.Fetch, itemBytes int, appen
 		}
 		return append(b, '}')
 	})
+	// ctx ends when the client closes its connection. A write may succeed all the same, into the buffer of a connection that
+	// nobody reads.
 	if len(jobs) > 0 && (err != nil || ctx.Err() != nil) {
 		a.Jobs.HandBack(ctx, jobs)
 	}
@@ -225,6 +256,8 @@ func (a *API) itemsAndJobs(c echo.Context, fetch job.Fetch, itemBytes int, appen
 
 // outage finds the error of a database that could not be reached if no item succeeded: the call as a whole should be
 // sent again then. An unknown outcome of one item is that of the call, because another error would say that nothing was done.
+// One item that succeeded makes it 200: a repetition of the call would then report conflicts for what was done. Items that
+// neither succeeded nor failed (rolled back) decide nothing.
 func outage(jobs []*job.Record, errs []error) error {
 	var first error
 	for i, err := range errs {
@@ -240,6 +273,7 @@ func outage(jobs []*job.Record, errs []error) error {
 }
 
 // appendItem is one outcome; job_id is the one that was sent, as it was sent, if it is a text.
+// A refused item repeats the text of the client, which may be no id, so that the client can find its item without counting.
 func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job.Record, err error) []byte {
 	b = append(b, `{"job_id":`...)
 	if job != nil {
@@ -259,6 +293,7 @@ func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job
 }
 
 // sentJobID finds the job_id of an item that was refused.
+// The last member of that name counts, as in all bodies. A value that is no text is shown as "".
 func sentJobID(item jsontext.Value) (id string) {
 	if item[0] != '{' {
 		return ""
@@ -271,6 +306,8 @@ func sentJobID(item jsontext.Value) (id string) {
 	return id
 }
 
+// appendError appends the error of an item and logs it if it is the fault of the server: the request as a whole may be 200,
+// so the access log says nothing of it. The text must not be built twice, or it is logged twice.
 func (a *API) appendError(b []byte, c echo.Context, err error) []byte {
 	shown, mErr := marshal(a.itemError(c, err))
 	if mErr != nil {

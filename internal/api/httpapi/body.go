@@ -17,17 +17,25 @@ import (
 )
 
 // bodyLimit is the most bytes of a body after decompression, and the field that an error names.
+// Exactly the limit is accepted. The field is a word of docs/reference/errors.md, Details: envelope, batch, result and so on.
 type bodyLimit struct {
 	bytes int
 	field string
 }
 
 // withBody reads the whole body for h, which must not keep it: its buffer serves the next request.
+// What a handler keeps beyond its return, it must copy. It may wait inside the call, as a long poll does: the buffer is its
+// own until it returns.
+//
+// The capacity of the buffer is reserved in the memory of the node before a byte is read, and freed when the handler has
+// returned. Reserving the bytes of the body alone would count too little: a pooled buffer of 1 MiB may serve a body of 100
+// bytes.
 func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		buf := buffers.Get().(*[]byte)
 		defer release(buf)
 		reserved := cap(*buf)
+		// 503, before the body is read: the node has no room for another request.
 		if err := a.memory.Take(reserved); err != nil {
 			return err
 		}
@@ -40,7 +48,9 @@ func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) erro
 			reserved += more
 			return nil
 		})
+		// The grown buffer goes back to the pool, also after an error.
 		*buf = body
+		// discardBody must come before the error is answered: it reads, and it may still set a header.
 		if err != nil {
 			discardBody(c)
 			return err
@@ -50,8 +60,11 @@ func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) erro
 }
 
 // readBody appends the body to buf. grow is called before buf grows to a capacity.
+// Checks are in the order of docs/reference/http.md, Check order: Content-Type, Content-Encoding, size. It returns the buffer
+// with every error, because it may be another one than it got.
 func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity int) error) ([]byte, error) {
 	r := c.Request()
+	// A request without a body needs no Content-Type; -1 is a body of unknown length.
 	if r.ContentLength == 0 {
 		return buf, nil
 	}
@@ -61,6 +74,7 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	src := io.Reader(r.Body)
 	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
+		// An honest client with too much is refused before it is read. With gzip the length says nothing, so readUpTo counts.
 		if r.ContentLength > int64(limit.bytes) {
 			return buf, ojs.ErrTooLarge(limit.field, limit.bytes, int(r.ContentLength))
 		}
@@ -69,14 +83,18 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 		if err != nil {
 			return buf, brokenStream(err)
 		}
+		// Only one encoding is taken; "gzip, gzip" is refused below as another one.
 		src = zr
 	default:
 		return buf, ojs.ErrCompression(encoding)
 	}
 
+	// readUpTo reads at most one byte beyond the limit, so a small gzip body that expands to gigabytes costs no more than the
+	// limit.
 	buf, err := readUpTo(src, limit.bytes, buf, grow)
 	var refused *ojs.Error
 	switch {
+	// The memory of the node is full: grow has made the error.
 	case errors.As(err, &refused):
 		return buf, err
 	case err != nil:
@@ -89,6 +107,8 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 
 // readUpTo appends to empty buf until the end, or until one byte more than the limit. Memory grows with what arrives,
 // not with what a Content-Length promises.
+// The buffer doubles, so that grow is called a few times and not for each read. grow is told the whole new capacity; the old
+// buffer is garbage from then on, and not counted.
 func readUpTo(src io.Reader, limit int, buf []byte, grow func(capacity int) error) ([]byte, error) {
 	for len(buf) <= limit {
 		if len(buf) == cap(buf) {
@@ -98,6 +118,7 @@ func readUpTo(src io.Reader, limit int, buf []byte, grow func(capacity int) erro
 			}
 			buf = append(make([]byte, 0, capacity), buf...)
 		}
+		// The slice ends one byte behind the limit, so a body of exactly the limit ends with EOF.
 		n, err := src.Read(buf[len(buf):min(cap(buf), limit+1)])
 		buf = buf[:len(buf)+n]
 		if errors.Is(err, io.EOF) {
@@ -111,6 +132,9 @@ func readUpTo(src io.Reader, limit int, buf []byte, grow func(capacity int) erro
 }
 
 const (
+	// maxDiscarded and discardTime bound what a refused body costs. net/http itself reads 256 KiB more and then closes the
+	// connection: a client that writes some MiB before it reads saw a broken pipe instead of 413. More than 64 MiB is an
+	// attack or a mistake that no answer helps.
 	maxDiscarded = 64 << 20
 	discardTime  = 10 * time.Second
 )
@@ -118,6 +142,8 @@ const (
 // discardBody reads the rest of a body that is refused, as far as it comes soon: a client that sends all of it before it reads would
 // find the connection reset instead of the answer. Beyond that the connection ends with the answer. A client that waits for
 // 100 Continue gets the answer instead, and sends nothing.
+// It reads into no buffer. It sets the read deadline of the connection and takes it away again, because the connection may
+// serve another request.
 func discardBody(c echo.Context) {
 	r, control := c.Request(), http.NewResponseController(c.Response())
 	if r.Header.Get("Expect") == "" && control.SetReadDeadline(time.Now().Add(discardTime)) == nil {
@@ -129,6 +155,8 @@ func discardBody(c echo.Context) {
 	c.Response().Header().Set("Connection", "close")
 }
 
+// brokenStream joins the cause for the log; the client sees only the first error. Errors of the connection and of gzip are
+// not told apart here: nobody reads the answer of a broken connection.
 func brokenStream(err error) error {
 	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil,
 		"The body could not be read to its end; if it is compressed, it must be one complete gzip stream."), err)
@@ -143,11 +171,14 @@ func checkContentType(value string) error {
 }
 
 // buffers serve request bodies and responses.
+// A buffer begins with 4 KiB, which holds nearly every single job and its answer.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
 
 // maxPooled keeps a few huge messages from pinning memory.
+// A buffer that grew beyond it is left to the garbage collector.
 const maxPooled = 1 << 20
 
+// release must be called once for each buffer that was taken from the pool, when nothing points into it any more.
 func release(buf *[]byte) {
 	if cap(*buf) <= maxPooled {
 		buffers.Put(buf)
@@ -155,6 +186,7 @@ func release(buf *[]byte) {
 }
 
 // respond writes what build appends.
+// build must not fail: when it runs, the change that it shows is committed. Errors belong before it.
 func respond(c echo.Context, status int, build func(b []byte) []byte) error {
 	buf := buffers.Get().(*[]byte)
 	defer release(buf)
@@ -163,16 +195,25 @@ func respond(c echo.Context, status int, build func(b []byte) []byte) error {
 }
 
 // streamedAnswer is more than an answer has that is built whole.
+// A larger one would also leave a buffer that release drops.
 const streamedAnswer = 1 << 20
 
 // flush is called by a builder between items, with what it has appended, and returns where to append the next.
+// The slice that it returns may be empty and share the memory of its argument: a builder must not keep an index into b across
+// a call.
 type flush func(b []byte) []byte
 
 // whole lets an answer be built whole.
+// It is the flush of answers that are kept, such as those of idempotency keys, and of small ones.
 func whole(b []byte) []byte { return b }
 
 // respondEach writes what build appends, an answer of about so many bytes. A large one is written item by item, and so has no
 // Content-Length.
+// bytes is an estimate and decides only between the two ways and the time for writing. HEAD needs the exact Content-Length
+// and is therefore built whole.
+//
+// An error after the first piece cannot be answered any more: the connection ends, which the client sees as a truncated
+// chunked body, and the access log as "answer was cut short".
 func respondEach(c echo.Context, status, bytes int, build func(b []byte, next flush) []byte) error {
 	if bytes <= streamedAnswer || c.Request().Method == http.MethodHead {
 		return respond(c, status, func(b []byte) []byte { return build(b, whole) })
@@ -180,12 +221,14 @@ func respondEach(c echo.Context, status, bytes int, build func(b []byte, next fl
 	buf := buffers.Get().(*[]byte)
 	defer release(buf)
 	w := c.Response()
+	// From here on an error cannot be answered.
 	w.WriteHeader(status)
 	return inTime(c, timeFor(bytes), func() (err error) {
 		*buf = build((*buf)[:0], func(b []byte) []byte {
 			if len(b) < largeAnswer {
 				return b
 			}
+			// After a failed write the builder runs on, because it cannot be stopped, and its bytes are dropped.
 			if err == nil {
 				_, err = w.Write(b)
 			}
@@ -198,6 +241,8 @@ func respondEach(c echo.Context, status, bytes int, build func(b []byte, next fl
 	})
 }
 
+// send sets Content-Length itself, so net/http does not chunk a body that is longer than its buffer. HEAD gets the length of
+// what GET would send.
 func send(c echo.Context, status int, body []byte) error {
 	w := c.Response()
 	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
@@ -227,6 +272,8 @@ const (
 )
 
 // inTime writes an answer with a deadline, which it takes away again: the connection may serve a stream next.
+// The deadline is cleared only after the flush, because what is written may still lie in the buffer of net/http. After an
+// error it stays: the connection is not used again.
 func inTime(c echo.Context, within time.Duration, write func() error) error {
 	control := http.NewResponseController(c.Response())
 	timed := control.SetWriteDeadline(time.Now().Add(within)) == nil // a recorder of a test has no deadlines
@@ -239,6 +286,7 @@ func inTime(c echo.Context, within time.Duration, write func() error) error {
 	return control.SetWriteDeadline(time.Time{})
 }
 
+// timeFor is 30 s for anything below 256 KiB, and 2 min 38 s for 32 MiB.
 func timeFor(bytes int) time.Duration {
 	return answerTime + time.Duration(bytes/answerRate)*time.Second
 }

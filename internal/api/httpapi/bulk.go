@@ -17,6 +17,9 @@ import (
 )
 
 // idempotency makes the key of a call: the header wins over the body, and the answer is remembered for one body.
+// The hash is of the compact body, so white space does not matter, and the order of members does. The holder is the API key
+// and the tenant of the caller: two customers may use the same key. Without a key the result has only the operation, and
+// queue.Store.Once then runs without a row.
 func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
 	key := c.Request().Header.Get("Idempotency-Key")
 	if key == "" {
@@ -32,12 +35,18 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 }
 
 // enqueueOnce stores all jobs or none and answers with what show makes of them, from memory if the key was used before.
+// The jobs, the row of the key and the answer are committed together. After a crash either all of them exist or none, so a
+// client that repeats the call gets the answer, or stores the jobs now. show runs inside the transaction, before the commit,
+// and may run again; it must only encode.
 func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (answer queue.Answer, err error) {
 	ctx := c.Request().Context()
+	// A full queue ends the transaction. RetryFull waits outside of it, without connection and without the lock of the key;
+	// jobs has at least one element.
 	err = a.Jobs.RetryFull(ctx, jobs[0].BlockFor, func() error {
 		answer, err = a.tryEnqueueOnce(ctx, k, jobs, show)
 		return err
 	})
+	// The pressure of a replayed call was that of another time.
 	if err == nil && !answer.Replayed {
 		showPressure(c, jobs...)
 	}
@@ -47,12 +56,15 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 	return answer, err
 }
 
+// tryEnqueueOnce is one transaction. An error of one job rolls back all and forgets the key, so the client may correct the
+// call and use the key again.
 func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
 	return a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, jobs, true)
 		if err != nil {
 			return queue.Answer{}, false, err
 		}
+		// The error of a single enqueue has no index; that of a batch names its job.
 		for i, err := range errs {
 			if err != nil && len(jobs) > 1 {
 				return queue.Answer{}, false, api.Indexed(err, i)
@@ -65,6 +77,9 @@ func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs [
 }
 
 // once answers a bulk call, from memory if its key was used before.
+// do runs in the transaction of the key, and again from the beginning after a deadlock: it must not keep state between two
+// runs. If do keeps its answer, it is stored as it is, so a replay is byte for byte the first answer, whatever has become of
+// the jobs since.
 func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error)) error {
 	answer, err := a.Jobs.Once(c.Request().Context(), k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		return do(c.Request().Context(), tx)
@@ -72,6 +87,7 @@ func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ct
 	if err != nil {
 		return err
 	}
+	// A replay is counted and shows its size, too.
 	a.bulkDone(c, k.Operation, items)
 	if answer.Replayed {
 		c.Response().Header().Set("Idempotent-Replayed", "true")
@@ -79,6 +95,7 @@ func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ct
 	return send(c, answer.Status, answer.Body)
 }
 
+// bulkDone sets the header of bulk calls and counts the call for metrics. It must come before the status is written.
 func (a *API) bulkDone(c echo.Context, operation string, items int) {
 	c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(items))
 	if a.countBulk != nil {
@@ -87,6 +104,9 @@ func (a *API) bulkDone(c echo.Context, operation string, items int) {
 }
 
 // postBulk enqueues with an outcome per item (docs/reference/http.md, Bulk enqueue).
+// There are two ways. Without key and without atomicity every item goes through the group commit and is independent, also of
+// a crash between two statements. Otherwise one transaction stores the items, or what of them can be stored, and the answer
+// for the key.
 func (a *API) postBulk(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "jobs")
 	if err != nil {
@@ -100,6 +120,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// jobs[i] stays nil for a refused item; errs[i] keeps its error until the answer.
 	jobs, errs, lim := make([]*job.Job, len(in.items)), make([]error, len(in.items)), a.limits(c)
 	for i, item := range in.items {
 		job, wire := job.DecodeItem(item, lim)
@@ -115,6 +136,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		if err := outage(stored, errs); err != nil {
 			return err
 		}
+		// Only now, because an outage is the error of the call and shows no size.
 		a.bulkDone(c, key.Operation, len(jobs))
 		status, succeeded := bulkOutcome(stored, errs)
 		return respondEach(c, status, shownBytes(stored), func(b []byte, next flush) []byte {
@@ -128,18 +150,22 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 			return queue.Answer{}, false, err
 		}
 		// A failed call changed nothing and may be tried again with its key.
+		// A call with partial success is kept: its key would otherwise store the good items twice.
 		answer := a.bulkAnswer(c, bulkItems{jobs, stored, errs})
 		return answer, answer.Status < 300, nil
 	})
 }
 
 // enqueueEach goes through the group commit, like single jobs.
+// It changes errs. The jobs may be committed by several statements; each item is answered for itself.
 func (a *API) enqueueEach(ctx context.Context, jobs []*job.Job, errs []error) []*job.Record {
 	valid, at := validJobs(jobs, errs)
 	done, failed := a.Jobs.EnqueueEach(ctx, valid)
 	return scatter(len(jobs), at, done, failed, errs)
 }
 
+// enqueueIn stores the items in the transaction of a key. With atomic, one refused item means that nothing is tried; the
+// others are then rolled_back in the answer, which has neither a record nor an error for them.
 func enqueueIn(ctx context.Context, tx *queue.Tx, jobs []*job.Job, errs []error, atomic bool) ([]*job.Record, error) {
 	valid, at := validJobs(jobs, errs)
 	if atomic && len(valid) < len(jobs) {
@@ -152,6 +178,7 @@ func enqueueIn(ctx context.Context, tx *queue.Tx, jobs []*job.Job, errs []error,
 	return scatter(len(jobs), at, done, failed, errs), nil
 }
 
+// validJobs are the jobs without an error, and their places among all.
 func validJobs(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
 	for i, job := range jobs {
 		if errs[i] == nil {
@@ -162,6 +189,7 @@ func validJobs(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
 }
 
 // scatter puts outcomes back to where their items were.
+// at comes from validJobs; done and failed are in its order. It changes errs. failed is nil if nothing failed.
 func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.Record {
 	stored := make([]*job.Record, n)
 	for from, to := range at {
@@ -180,12 +208,15 @@ func (a *API) bulkAnswer(c echo.Context, items bulkItems) queue.Answer {
 }
 
 // bulkItems are the items of a bulk enqueue with their outcomes.
+// The three have the same length. An item has an error, or a record, or neither if the call was rolled back because of
+// others.
 type bulkItems struct {
 	jobs   []*job.Job
 	stored []*job.Record
 	errs   []error
 }
 
+// A duplicate counts as a success: the client has its job. 422 is also the status of a call whose single item failed.
 func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
 	for i, job := range stored {
 		if errs[i] == nil && job != nil {
@@ -201,6 +232,8 @@ func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
 	return http.StatusMultiStatus, succeeded
 }
 
+// appendBulk appends the answer of docs/reference/http.md, Bulk enqueue. It logs the errors of items that are the server's
+// fault, so it must run once for each answer; a replay shows the stored text and runs it not at all.
 func (a *API) appendBulk(b []byte, c echo.Context, items bulkItems, succeeded int, next flush) []byte {
 	stored, errs := items.stored, items.errs
 	b = append(append(b, `{"total":`...), strconv.Itoa(len(stored))...)
@@ -232,6 +265,8 @@ func (a *API) appendBulk(b []byte, c echo.Context, items bulkItems, succeeded in
 }
 
 // bulkHandler serves /jobs/bulk/{cancel,retry,delete} (docs/reference/http.md, Bulk change).
+// The ids, or the matches of the filter, are found before the transaction. The change compares the state of each job again,
+// under its lock, so a job that another call has changed meanwhile is skipped with its new state and never changed twice.
 func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
 		in, wire := job.DecodeBulkSelect(op, body, a.maxItems())
@@ -247,6 +282,9 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 			return err
 		}
 		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+			// The store knows distinct ids only, so it cannot see that one of the texts is unusable. The transaction
+			// therefore runs without the check of the store, to learn which jobs are eligible, and is rolled back because
+			// keep is false.
 			irregular := len(sel.ids) < len(sel.texts) // some text is no id, or comes twice
 			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: queue.Eligible(op), Atomic: in.Atomic && !irregular,
@@ -261,12 +299,16 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 }
 
 // selection is what a bulk call works on.
+// texts and ids differ in length if a text is no id or comes twice, and for a tenant also if a job is not the tenant's. The
+// answer has an item per text.
 type selection struct {
 	texts []string // as sent, or of the ids that the filter has found
 	ids   [][16]byte
 	more  bool // the filter matches more than one call changes
 }
 
+// selectJobs reads nothing for ids of an operator. A filter looks at bounded portions until there are enough matches, which
+// may take long; the read has a share of the connections like a list, and no lock.
 func (a *API) selectJobs(c echo.Context, in job.BulkSelect) (sel selection, err error) {
 	if in.Filter == nil {
 		own, err := a.ownJobs(c, in.IDs.IDs)
@@ -283,6 +325,7 @@ func (a *API) selectJobs(c echo.Context, in job.BulkSelect) (sel selection, err 
 }
 
 // onlyOwn leaves out the ids of jobs that are not the caller's; own is what ownJobs has returned.
+// It does not change ids, whose array the caller may still show.
 func onlyOwn(ids [][16]byte, own map[[16]byte]bool) [][16]byte {
 	if own == nil {
 		return ids
@@ -290,10 +333,14 @@ func onlyOwn(ids [][16]byte, own map[[16]byte]bool) [][16]byte {
 	return slices.DeleteFunc(slices.Clone(ids), func(id [16]byte) bool { return !own[id] })
 }
 
+// bulkWords are the counters and statuses of the answers (docs/reference/http.md, Bulk change).
 var bulkWords = map[job.BulkOp]string{
 	job.BulkCancel: "cancelled", job.BulkRetry: "retried", job.BulkDelete: "deleted",
 }
 
+// answer builds the answer of a bulk change. total and total_matched, and failed and skipped, are equal: suites and tools
+// read different ones. Each text gets the first case that applies; a text that repeats an id is "listed twice", whatever
+// became of the job.
 func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queue.Answer {
 	word := bulkWords[op]
 	changed, skipped := 0, 0
@@ -314,6 +361,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		case ok && used[id]:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
+		// It is neither changed nor skipped: it could have been changed.
 		case ok && atomic && res.Eligible[id]:
 			items = appendText(items, "status", "rolled_back")
 		case ok:
@@ -340,6 +388,8 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 }
 
 // skipReason says why a bulk operation did not change a job.
+// The state is that under which the transaction found the job. A job that was deleted between selection and change is "not
+// found".
 func skipReason(id [16]byte, res queue.BulkResult) string {
 	if other, duplicate := res.Duplicates[id]; duplicate {
 		return "job " + ojs.FormatID(other) + " has its unique key"
@@ -350,6 +400,8 @@ func skipReason(id [16]byte, res queue.BulkResult) string {
 	return "not found"
 }
 
+// An atomic call that was rolled back has nothing changed, and so 422, although nothing may be skipped: total > 0 covers it.
+// A filter that matches nothing is 200.
 func bulkStatus(total, changed, skipped int) int {
 	switch {
 	case changed == total:

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
@@ -14,6 +13,8 @@ import (
 
 // checkpointRoutes are those of docs/reference/jobs.md, Progress. The durable helpers of the JS and Python SDKs put their prefix in front
 // twice (docs/reference/jobs.md, Checkpoints).
+// PUT and POST do the same. The limit of the body is that of a checkpoint and some room for the members beside it; the
+// decoder checks the checkpoint itself.
 func (a *API) checkpointRoutes(v1 *echo.Group) {
 	limit := bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
 	reading := []string{http.MethodGet, http.MethodHead}
@@ -29,6 +30,8 @@ func (a *API) checkpointRoutes(v1 *echo.Group) {
 	}
 }
 
+// optionalState is for the durable helpers, which leave state out when it is undefined; refusing it would fail their job. A
+// save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
 func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
 		in, wire := job.DecodeCheckpoint(param(c, "id"), body, optionalState, a.config.Limits)
@@ -47,6 +50,8 @@ func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []by
 	}
 }
 
+// getCheckpoint has the members at the top level and again in checkpoint: SDKs read one of the two. It works for jobs that
+// have ended, too.
 func (a *API) getCheckpoint(c echo.Context) error {
 	id, saved, err := a.checkpoint(c)
 	if err != nil {
@@ -57,12 +62,14 @@ func (a *API) getCheckpoint(c echo.Context) error {
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = appendCheckpoint(b, saved)
+		// appendCheckpoint has closed the object; the brace is taken off again.
 		b = append(b[:len(b)-1], `,"checkpoint":`...)
 		return append(appendCheckpoint(b, saved), '}')
 	})
 }
 
 // getResume answers the durable helpers, which take a missing checkpoint for a fresh start.
+// It is 200 either way: they would take a 404 for a failure and fail the job. An unknown job is 404 all the same.
 func (a *API) getResume(c echo.Context) error {
 	_, saved, err := a.checkpoint(c)
 	if err != nil {
@@ -87,6 +94,7 @@ func (a *API) checkpoint(c echo.Context) ([16]byte, progress.Checkpoint, error) 
 	return id, saved, err
 }
 
+// deleteCheckpoint is idempotent. A worker that saves afterwards begins with sequence 1 again.
 func (a *API) deleteCheckpoint(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -102,13 +110,16 @@ func (a *API) deleteCheckpoint(c echo.Context) error {
 }
 
 // appendSaved appends the head of an answer, still open.
+// created_at is the time of this save by the clock of the database, not that of the first one.
 func appendSaved(b []byte, saved progress.Checkpoint) []byte {
 	b = ojs.AppendID(append(b, `{"job_id":"`...), saved.JobID)
 	b = append(b, `","sequence":`...)
 	b = strconv.AppendInt(b, saved.Sequence, 10)
-	return appendTime(b, "created_at", pgtype.Timestamptz{Time: saved.SavedAt, Valid: true})
+	return appendMoment(b, "created_at", &saved.SavedAt)
 }
 
+// appendCheckpoint appends the whole object, braces included. step_index and metadata that were not sent are 0 and {},
+// because the helpers do not expect null.
 func appendCheckpoint(b []byte, saved progress.Checkpoint) []byte {
 	state, step, metadata := job.CheckpointParts(saved.Stored)
 	b = appendSaved(b, saved)

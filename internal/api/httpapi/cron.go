@@ -10,6 +10,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// maxCronPage is both default and maximum: clients of the specification expect all crons in one answer. The list cuts
+// templates behind the first MiB, so 1 000 crons cannot make it large.
 const (
 	maxCronPage    = 1000
 	historyPage    = 20
@@ -17,6 +19,7 @@ const (
 )
 
 // cronRoutes are those of docs/reference/scheduling.md, Cron endpoints, under both prefixes.
+// Both prefixes have the same handlers; only the list differs, because the admin UI reads items below /crons.
 func (a *API) cronRoutes(v1 *echo.Group) {
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
@@ -34,8 +37,11 @@ func (a *API) cronRoutes(v1 *echo.Group) {
 	}
 }
 
+// The name comes from the body, for POST; it must then be there.
 func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c, body, "") }
 
+// putCron registers under the name in the path. A malformed name is 400 here and 404 in the other calls, because this one
+// would create the cron.
 func (a *API) putCron(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
@@ -44,11 +50,15 @@ func (a *API) putCron(c echo.Context, body []byte) error {
 	return a.register(c, body, name)
 }
 
+// register creates the cron or replaces it whole. It is idempotent: the same registration at each deployment changes nothing
+// about the next run.
 func (a *API) register(c echo.Context, body []byte, name string) error {
+	// A name in the body must be that of the path.
 	in, wire := cron.Decode(body, name, a.limits(c))
 	if wire != nil {
 		return wire
 	}
+	// A name that another tenant has is 409.
 	row, created, err := a.Crons.Put(c.Request().Context(), in)
 	if err != nil {
 		return err
@@ -56,12 +66,14 @@ func (a *API) register(c echo.Context, body []byte, name string) error {
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
+		// The name needs no escapes (cron.ValidName).
 		c.Response().Header().Set("Location", "/ojs/v1/cron/"+row.Name)
 	}
 	return respond(c, status, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
 }
 
 // cronName reads the name in the path; what is no name is an unknown cron.
+// It may be called only where the cron must exist.
 func cronName(c echo.Context) (string, error) {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
@@ -70,6 +82,9 @@ func cronName(c echo.Context) (string, error) {
 	return name, nil
 }
 
+// patchCron merges the body into the stored cron. The function runs inside the transaction that has locked the row, so two
+// changes at once do not lose one of them, and a tick that fires meanwhile waits. An error that it returns rolls back and is
+// the answer.
 func (a *API) patchCron(c echo.Context, body []byte) error {
 	name, err := cronName(c)
 	if err != nil {
@@ -85,6 +100,7 @@ func (a *API) patchCron(c echo.Context, body []byte) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
 }
 
+// enableCron pauses or resumes. Both are idempotent. Jobs that the cron has made are not touched.
 func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
 		if err := checkCommand(body); err != nil {
@@ -95,6 +111,7 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 			return err
 		}
 		row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
+			// All but enabled stays as it is stored.
 			in := cron.DefinitionOf(current)
 			in.Enabled = enabled
 			return &in, nil
@@ -110,11 +127,14 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 	}
 }
 
+// deleteCron is not idempotent: a second call is 404. A tick that has the row locked ends first, so its job may appear just
+// before the answer.
 func (a *API) deleteCron(c echo.Context) error {
 	name, err := cronName(c)
 	if err != nil {
 		return err
 	}
+	// It returns what was deleted, so that a client may register it again.
 	row, err := a.Crons.Delete(c.Request().Context(), name)
 	if err != nil {
 		return err
@@ -125,6 +145,8 @@ func (a *API) deleteCron(c echo.Context) error {
 	})
 }
 
+// triggerCron enqueues a job now. A repetition enqueues another one, so a client that got no answer should read the history
+// before it tries again.
 func (a *API) triggerCron(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -144,6 +166,7 @@ func (a *API) triggerCron(c echo.Context, body []byte) error {
 	})
 }
 
+// In this answer the member cron is the object, so the alias of the expression is left out.
 func (a *API) getCron(c echo.Context) error {
 	name, err := cronName(c)
 	if err != nil {
@@ -159,6 +182,7 @@ func (a *API) getCron(c echo.Context) error {
 	})
 }
 
+// items adds the member of that name.
 func (a *API) listCrons(items bool) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		page, err := readNumberedPage(c, maxCronPage, maxCronPage)
@@ -170,6 +194,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 			return err
 		}
 		if text := c.QueryParam("enabled"); text != "" {
+			// It takes 1 and 0 as well.
 			enabled, err := strconv.ParseBool(text)
 			if err != nil {
 				return ojs.ErrInvalidRequest("enabled", "true or false", text, "enabled must be true or false.")
@@ -184,6 +209,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 	}
 }
 
+// crons and cron_jobs are the same list under the names of two clients.
 func appendCronPage(b []byte, rows []cron.Record, total int64, p page, items bool) []byte {
 	b = appendCrons(append(b, `{"crons":`...), rows)
 	b = appendCrons(append(b, `,"cron_jobs":`...), rows)
@@ -192,7 +218,7 @@ func appendCronPage(b []byte, rows []cron.Record, total int64, p page, items boo
 	}
 	b = strconv.AppendInt(append(b, `,"count":`...), int64(len(rows)), 10)
 	b = strconv.AppendInt(append(b, `,"total":`...), total, 10)
-	b = p.append(append(b, `,"pagination":`...), total, int64(p.offset+len(rows)) < total, "")
+	b = p.appendNumbered(append(b, `,"pagination":`...), total, len(rows))
 	return append(b, '}')
 }
 
@@ -207,6 +233,7 @@ func appendCrons(b []byte, rows []cron.Record) []byte {
 	return append(b, ']')
 }
 
+// getCronHistory lists ticks and triggers, newest first, also those that were skipped.
 func (a *API) getCronHistory(c echo.Context) error {
 	name, err := cronName(c)
 	if err != nil {
@@ -216,6 +243,7 @@ func (a *API) getCronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// The newest 1 000 are kept, for 30 days.
 	runs, total, err := a.Crons.History(c.Request().Context(), name, page.offset, page.limit)
 	if err != nil {
 		return err
@@ -229,11 +257,13 @@ func (a *API) getCronHistory(c echo.Context) error {
 			b = appendCronRun(b, &runs[i])
 		}
 		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
-		b = page.append(append(b, `,"pagination":`...), total, int64(page.offset+len(runs)) < total, "")
+		b = page.appendNumbered(append(b, `,"pagination":`...), total, len(runs))
 		return append(b, '}')
 	})
 }
 
+// appendCronRun appends one execution (docs/reference/scheduling.md, Cron endpoints). state is that of the job now, null if
+// it has none or it was pruned; outcome is what the tick did. started_at and completed_at are those of the job.
 func appendCronRun(b []byte, r *cron.Run) []byte {
 	b = append(b, `{"job_id":`...)
 	if r.JobID.Valid {
@@ -243,6 +273,7 @@ func appendCronRun(b []byte, r *cron.Run) []byte {
 	}
 	b = appendOptional(b, "state", r.State, r.State != "")
 	b = appendText(b, "outcome", r.Outcome)
+	// reason says why a tick was skipped.
 	b = appendOptional(b, "reason", r.Reason.String, r.Reason.Valid)
 	b = appendTime(b, "scheduled_at", r.ScheduledAt)
 	b = appendTimeOrNull(b, "started_at", r.StartedAt)
@@ -256,8 +287,9 @@ func appendCronTwice(b []byte, row *cron.Record) []byte {
 	return append(appendCronFields(append(b, `,"cron_job":{`...), row, true), '}')
 }
 
-// appendCronFields appends the members of the one shape that serves all clients (docs/reference/scheduling.md, Cron object). Beside the wrapper
-// of the same name the alias cron is left out.
+// appendCronFields appends the members of the one shape that serves all clients (docs/reference/scheduling.md, Cron object).
+// Beside the wrapper of the same name the alias cron is left out. last_run_at and next_run_at are null before the first run
+// and while the cron is paused; the other members are always there.
 func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 	b = appendQuoted(append(b, `"id":`...), row.Name)
 	b = appendText(b, "name", row.Name)
@@ -267,6 +299,7 @@ func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 	}
 	b = appendText(b, "schedule", row.Expression)
 	b = appendText(b, "timezone", row.Timezone)
+	// The template stands at the top level and in job_template; clients send and read both.
 	b = appendTemplate(append(b, ','), row)
 	b = appendText(b, "queue", row.Queue)
 	b = append(appendTemplate(append(b, `,"job_template":{`...), row), '}')
@@ -285,6 +318,7 @@ func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 	return appendTime(b, "updated_at", row.UpdatedAt)
 }
 
+// appendTemplate leaves out args, meta and options of a cron that the list has cut.
 func appendTemplate(b []byte, row *cron.Record) []byte {
 	b = appendQuoted(append(b, `"type":`...), row.Type)
 	if row.Cut() {
@@ -295,6 +329,7 @@ func appendTemplate(b []byte, row *cron.Record) []byte {
 	return appendObject(append(b, `,"options":`...), row.Options)
 }
 
+// appendObject appends {} for nil, which stands for an empty object in the stored rows of crons and workflows.
 func appendObject(b, object []byte) []byte {
 	if object == nil {
 		return append(b, '{', '}')

@@ -17,6 +17,8 @@ import (
 )
 
 // deadLetterRoutes are those of docs/reference/retries.md, Dead-letter endpoints, with their admin aliases.
+// The commands stats, retry and purge share a place with the ids. The router prefers the literal route for its method;
+// another method would reach the route of ids, which notCommand refuses.
 func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
@@ -40,6 +42,7 @@ func (a *API) deadLetterRoutes(v1 *echo.Group) {
 }
 
 // notCommand is notLiteral for the names beside the ids of dead letters.
+// Without it DELETE /dead-letter/retry would be 404 for a dead letter named retry.
 func notCommand(h echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		switch c.Param("id") {
@@ -54,6 +57,7 @@ func notCommand(h echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// getDeadLetter shows any discarded job, with or without the mark of a dead letter (docs/reference/retries.md, Dead letters).
 func (a *API) getDeadLetter(c echo.Context) error {
 	job, err := a.DeadLetters.Get(c.Request().Context(), deadLetterID(c))
 	if err != nil {
@@ -62,12 +66,15 @@ func (a *API) getDeadLetter(c echo.Context) error {
 	return wrapped(c, job)
 }
 
+// A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
+// wrapped answers with {"job":{…}} alone, whether OJS-Version was sent or not.
 func wrapped(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, false) })
 }
 
+// The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
 func (a *API) retryDeadLetter(c echo.Context, body []byte) error {
 	job, err := a.deadLetterRetried(c, body)
 	if err != nil {
@@ -85,7 +92,10 @@ func (a *API) adminRetryDeadLetter(c echo.Context, body []byte) error {
 	return wrappedFlat(c, job)
 }
 
+// It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
+// checked before anything is read.
 func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error) {
+	// An override that would change the tenant is refused.
 	override, wire := job.DecodeRetry(body, a.limits(c))
 	if wire != nil {
 		return nil, wire
@@ -93,6 +103,8 @@ func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error
 	return a.DeadLetters.RetryOne(c.Request().Context(), deadLetterID(c), override)
 }
 
+// adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
+// letter.
 func (a *API) adminRetryJob(c echo.Context, body []byte) error {
 	override, wire := job.DecodeRetry(body, a.limits(c))
 	if wire != nil {
@@ -109,10 +121,12 @@ func (a *API) adminRetryJob(c echo.Context, body []byte) error {
 	return wrappedFlat(c, job)
 }
 
+// wrappedFlat has the members of the job at the top level as well, which admin tools read.
 func wrappedFlat(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
 }
 
+// deleteDeadLetter removes the job for good, with its checkpoint and errors. The id in the answer is the canonical one.
 func (a *API) deleteDeadLetter(c echo.Context) error {
 	id := deadLetterID(c)
 	if err := a.DeadLetters.Delete(c.Request().Context(), id); err != nil {
@@ -121,6 +135,7 @@ func (a *API) deleteDeadLetter(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "job_id": id.String()})
 }
 
+// The admin UI expects 204 without a body.
 func (a *API) adminDeleteDeadLetter(c echo.Context) error {
 	if err := a.DeadLetters.Delete(c.Request().Context(), deadLetterID(c)); err != nil {
 		return err
@@ -129,6 +144,9 @@ func (a *API) adminDeleteDeadLetter(c echo.Context) error {
 }
 
 // listDeadLetters gives full envelopes under the name.
+// It serves both lists; name is jobs or items. The order is that of dead_lettered_at, or of finished_at with include=all,
+// newest first; the cursor has that time and the id, so it belongs to one of the two orders. A page may be short, even empty,
+// although there are more (docs/reference/http.md, Pagination).
 func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		page, err := readPageOf(c, standard, largest)
@@ -174,6 +192,8 @@ func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFu
 }
 
 // deadLetterQuery reads the filters of lists and purges.
+// Calls with a body read the same filters from it, in package deadletter. A tenant is always part of the filter, so no call
+// can forget it.
 func (a *API) deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
 	f.Tenant = a.tenant(c.Request())
 	for _, condition := range []struct {
@@ -196,6 +216,7 @@ func (a *API) deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
 }
 
 // ageParameter reads a point in time, which may be given as an age.
+// The age stays relative, and the store resolves it by the clock of the database.
 func ageParameter(c echo.Context, name string) (w job.When, err error) {
 	text := timeText(c, name)
 	if text == "" {
@@ -209,6 +230,8 @@ func ageParameter(c echo.Context, name string) (w job.When, err error) {
 	return w, nil
 }
 
+// Each transaction of up to 1 000 jobs commits alone. A call that is cut off has retried the jobs of those before; a
+// repetition takes the rest, because the retried ones are no dead letters any more.
 func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 	filter, wire := deadletter.DecodeRetry(body, a.maxItems())
 	if wire != nil {
@@ -220,6 +243,7 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 		return err
 	}
 	failed := make([]map[string]string, len(res.Failed))
+	// A job that another call has taken meanwhile is named, and is no reason to fail the rest.
 	for i, f := range res.Failed {
 		failed[i] = map[string]string{"job_id": ojs.FormatID(f.ID), "error": f.Reason}
 	}
@@ -229,6 +253,7 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 }
 
 // purgeConfirmed takes everything from the query.
+// confirm must be exactly true; other spellings are refused.
 func (a *API) purgeConfirmed(c echo.Context) error {
 	if err := nothingEmpty(c); err != nil {
 		return err
@@ -240,6 +265,7 @@ func (a *API) purgeConfirmed(c echo.Context) error {
 }
 
 // nothingEmpty refuses parameters without a value: an unset variable of a script must not delete everything.
+// Lists ignore empty parameters; only calls that delete are strict.
 func nothingEmpty(c echo.Context) error {
 	for name, values := range c.QueryParams() {
 		if strings.TrimSpace(strings.Join(values, "")) == "" {
@@ -250,6 +276,7 @@ func nothingEmpty(c echo.Context) error {
 }
 
 // postPurge: the call is the confirmation.
+// A body with members is refused because a filter in it would be ignored, and more would be deleted than the client meant.
 func (a *API) postPurge(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -258,6 +285,7 @@ func (a *API) postPurge(c echo.Context, body []byte) error {
 		return err
 	}
 	if !blank(body) {
+		// The first member is enough for the error.
 		for literal := range rawjson.Members(body) {
 			name := string(rawjson.Name(literal))
 			return ojs.ErrInvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
@@ -275,6 +303,7 @@ func (a *API) purge(c echo.Context) error {
 }
 
 // adminPurge takes its filter from the body, if there is one.
+// With a body the query is not read, so nothingEmpty is not asked; the decoder refuses unknown members and a missing confirm.
 func (a *API) adminPurge(c echo.Context, body []byte) error {
 	if blank(body) {
 		return a.purgeConfirmed(c)
@@ -287,6 +316,7 @@ func (a *API) adminPurge(c echo.Context, body []byte) error {
 	return a.purged(c, filter)
 }
 
+// purged deletes in portions that commit one by one. deleted and purged_count are equal.
 func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
 	n, err := a.DeadLetters.Purge(c.Request().Context(), filter)
 	if err != nil {
@@ -295,6 +325,8 @@ func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"action": "purge", "deleted": n, "purged_count": n})
 }
 
+// getDeadLetterStats shows counts of dead letters, without other discarded jobs. retention has the settings of this node and
+// when this node prunes next; another node may prune before.
 func (a *API) getDeadLetterStats(c echo.Context) error {
 	queues, err := plainList(c, "queue")
 	if err != nil {
@@ -304,6 +336,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// max_age and max_count are absent without a limit.
 	retention := map[string]any{"next_prune_at": ojs.FormatTime(s.Now.Add(a.prune()))}
 	if age := a.config.DeadLetterMaxAge; age > 0 {
 		retention["max_age"] = days(age)
@@ -313,12 +346,14 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 	}
 	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType, "retention": retention}
 	if s.Total > 0 {
+		// Of an empty list there is neither.
 		body["oldest_at"], body["newest_at"] = ojs.FormatTime(s.Oldest), ojs.FormatTime(s.Newest)
 	}
 	return sendJSON(c, http.StatusOK, body)
 }
 
 // days prints whole days as such.
+// Other durations are shown as duration.Format writes them.
 func days(d time.Duration) string {
 	if day := 24 * time.Hour; d >= day && d%day == 0 {
 		return "P" + strconv.FormatInt(int64(d/day), 10) + "D"
@@ -327,6 +362,8 @@ func days(d time.Duration) string {
 }
 
 // appendReplays appends what a job shows of its dead-letter mark and of manual retries (docs/reference/retries.md, Dead letters).
+// dead_lettered_at is absent for a discarded job that is no dead letter. total_attempts repeats attempt under the name of the
+// dead-letter API.
 func appendReplays(b []byte, j *job.Record) []byte {
 	if len(j.PreviousErrors) > 0 {
 		b = append(b, `,"previous_errors":[`...)

@@ -14,9 +14,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// deliveryStatuses are those of docs/reference/webhooks.md, Delivery log, and of the CHECK of the table.
 var deliveryStatuses = []string{"pending", "delivering", "delivered", "failed", "dead", "cancelled"}
 
 // listDeliveries is the log of one subscription, or of all (docs/reference/webhooks.md, Routes).
+// With an id in the path an unknown subscription is 404, while the filter subscription_id of the list of all then finds
+// nothing. The cursor is the id of the last delivery that was looked at, not necessarily of one that was shown.
 func (a *API) listDeliveries(c echo.Context) error {
 	p, err := readPage(c)
 	if err != nil {
@@ -31,6 +34,7 @@ func (a *API) listDeliveries(c echo.Context) error {
 		if err != nil {
 			return err
 		}
+		// The two reads are not one snapshot; a subscription may be deleted in between.
 		if _, err := a.Webhooks.Get(c.Request().Context(), id); err != nil {
 			return err
 		}
@@ -45,6 +49,7 @@ func (a *API) listDeliveries(c echo.Context) error {
 		shown[i] = showDelivery(&found.Deliveries[i])
 	}
 	next := ""
+	// next is also set where a page is short because of what it looked at.
 	if found.Next != nil {
 		next = webhook.DeliveryID(*found.Next)
 	}
@@ -53,7 +58,10 @@ func (a *API) listDeliveries(c echo.Context) error {
 	})
 }
 
+// deliveryQuery reads the filters. status is compared with a fixed list, because an unknown one would silently find nothing;
+// event_type is not, because extensions and tests have types of their own.
 func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error) {
+	// Tenant confines the log to the subscriptions of the caller.
 	l := webhook.DeliveryList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
 	var err error
 	if l.Before, err = cursorID(p.cursor, webhook.DeliveryPrefix); err != nil {
@@ -66,6 +74,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 	if !api.Storable(l.Type) {
 		return l, ojs.ErrInvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
 	}
+	// In the log of one subscription the id of the path replaces it.
 	if text := c.QueryParam("subscription_id"); text != "" {
 		id, err := cursorID(text, webhook.WebhookPrefix)
 		if err != nil {
@@ -73,6 +82,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 		}
 		l.Webhook = id
 	}
+	// An event has one delivery for each subscription, so this filter may find several.
 	if text := c.QueryParam("event_id"); text != "" {
 		position, err := eventlog.ParsePosition(text)
 		if err != nil {
@@ -87,6 +97,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 	return l, err
 }
 
+// What is no id is an unknown delivery.
 func deliveryID(c echo.Context) ([16]byte, error) {
 	return prefixedID(c, webhook.DeliveryPrefix, webhook.ErrNoDelivery)
 }
@@ -96,6 +107,7 @@ func (a *API) getDelivery(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// The attempts are those of all retries, numbered on.
 	row, attempts, err := a.Webhooks.Delivery(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -103,6 +115,8 @@ func (a *API) getDelivery(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, showDeliveryWhole(row, attempts))
 }
 
+// retryDelivery is 202, because the attempt is made later, by any node. The delivery keeps its id, by which a receiver
+// recognizes a repetition.
 func (a *API) retryDelivery(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -118,15 +132,18 @@ func (a *API) retryDelivery(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusAccepted, showDeliveryWhole(row, attempts))
 }
 
+// showDelivery shows what the list has. Secrets and the body are not in it.
 func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 	m := map[string]any{
 		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.ID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
 		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
 	}
+	// While a node sends the delivery, the column has the end of the lease.
 	if d.Status == "pending" || d.Status == "failed" {
 		showTime(m, "next_attempt_at", d.NextAttemptAt)
 	}
+	// 0 means that there was no response; absent, that there was no attempt.
 	if d.LastStatusCode.Valid {
 		m["last_status_code"] = d.LastStatusCode.Int32
 	}
@@ -138,6 +155,7 @@ func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 }
 
 // deliveredEvent is the id of the event; that of a test stands in the body only.
+// event_seq is 0 for the event of a test, which is in no log.
 func deliveredEvent(d *webhook.DeliveryRecord) string {
 	if d.EventSeq > 0 {
 		return eventlog.NewPosition(d.EventTime.Time, d.EventSeq, d.EventSub).String()
@@ -147,6 +165,8 @@ func deliveredEvent(d *webhook.DeliveryRecord) string {
 	return body.ID
 }
 
+// showDeliveryWhole adds the body that was sent and the attempts. error and response_snippet are null, not absent, because
+// the admin UI has columns for them.
 func showDeliveryWhole(d *webhook.DeliveryRecord, attempts []webhook.AttemptRecord) map[string]any {
 	m := showDelivery(d)
 	list := make([]map[string]any, len(attempts))
@@ -162,6 +182,7 @@ func showDeliveryWhole(d *webhook.DeliveryRecord, attempts []webhook.AttemptReco
 			list[i]["response_snippet"] = at.Snippet.String
 		}
 	}
+	// The body is the copy that was made with the delivery, so it can be shown after the event has gone.
 	m["request_body"], m["attempts"] = d.Body, list
 	return m
 }

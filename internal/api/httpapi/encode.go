@@ -14,6 +14,7 @@ import (
 )
 
 // shape chooses between the few forms of a job.
+// The zero value is the job as GET shows it.
 type shape struct {
 	fetched   bool   // never timeout, which a worker reads as milliseconds
 	previous  string // previous_state, in answers to CANCEL and ACTIVATE
@@ -24,12 +25,17 @@ type shape struct {
 
 // appendJob appends the full envelope (docs/reference/jobs.md, Attributes). It is made by hand because args, meta and what
 // the client sent besides are stored as the text that is shown.
+// Every value that it appends raw was checked when it was stored, or is made by the server. What a client names freely
+// (worker, message) is quoted.
 func appendJob(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, '{')
 	b = appendJobFields(b, j, as)
 	return append(b, '}')
 }
 
+// appendJobFields appends the members without braces, for answers that have them beside others. type and queue are appended
+// unquoted because their syntax needs no escapes. The order of members is part of the promise that two reads are byte for
+// byte equal (docs/reference/http.md, Read); do not range over a map here.
 func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, `"specversion":"1.0","id":"`...)
 	b = ojs.AppendID(b, j.ID)
@@ -38,6 +44,7 @@ func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, `","queue":"`...)
 	b = append(b, j.Queue...)
 	b = append(b, '"')
+	// The statement of a list leaves args, meta and extra out of large jobs.
 	if !j.Cut() {
 		b = append(b, `,"args":`...)
 		b = append(b, j.Args...)
@@ -62,6 +69,8 @@ func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 }
 
 // appendExtra appends the members of the object that holds everything else the client sent.
+// extra is a valid object or nil. A job that was fetched shows no timeout, because a worker of the JS SDK reads that number
+// as milliseconds and it is in seconds.
 func appendExtra(b, extra []byte, as shape) []byte {
 	if as.fetched {
 		extra = job.WithoutTimeout(extra)
@@ -84,6 +93,8 @@ func appendExtra(b, extra []byte, as shape) []byte {
 	return b
 }
 
+// appendJobTimes appends the times that belong to the state. FinishedAt is one column: its name in the answer follows from
+// the state.
 func appendJobTimes(b []byte, j *job.Record, as shape) []byte {
 	b = appendTime(b, "created_at", j.CreatedAt)
 	b = appendTime(b, "enqueued_at", j.EnqueuedAt)
@@ -100,12 +111,15 @@ func appendJobTimes(b []byte, j *job.Record, as shape) []byte {
 	case ojs.StateRetryable:
 		b = appendTime(b, "next_attempt_at", j.NextAttemptAt)
 	}
+	// There is no column for it: the activation is what made the job available.
 	if as.activated {
 		b = appendTime(b, "activated_at", j.EnqueuedAt)
 	}
 	return b
 }
 
+// appendJobOutcome appends what became of the attempts. worker_id is shown while the job is active only; the column keeps it
+// to answer late acks.
 func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
 	if j.RetryDelayMs.Valid {
 		b = append(b, `,"retry_delay_ms":`...)
@@ -139,6 +153,7 @@ func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
 }
 
 // appendText appends a string member with a leading comma.
+// name must need no escapes: it is a constant of the caller.
 func appendText(b []byte, name, value string) []byte {
 	b = append(b, ',', '"')
 	b = append(b, name...)
@@ -146,22 +161,30 @@ func appendText(b []byte, name, value string) []byte {
 	return appendQuoted(b, value)
 }
 
+// Values come from the database, which holds valid UTF-8, or from checked parameters; the replacement only guards against a mistake.
 func appendQuoted(b []byte, value string) []byte {
 	b, _ = jsontext.AppendQuote(b, value) // invalid UTF-8 becomes U+FFFD
 	return b
 }
 
+// appendTime appends nothing for NULL.
 func appendTime(b []byte, name string, t pgtype.Timestamptz) []byte {
 	if !t.Valid {
 		return b
 	}
-	b = append(b, ',', '"')
-	b = append(b, name...)
-	b = append(b, '"', ':', '"')
-	b = appendClock(b, t.Time.UTC())
-	return append(b, '"')
+	return appendMoment(b, name, &t.Time)
 }
 
+// appendMoment appends a time; nothing for nil and for the zero time.
+func appendMoment(b []byte, name string, at *time.Time) []byte {
+	if at == nil || at.IsZero() {
+		return b
+	}
+	b = append(append(append(b, ',', '"'), name...), '"', ':', '"')
+	return append(appendClock(b, at.UTC()), '"')
+}
+
+// It is for objects whose clients read a member without asking whether it exists.
 func appendTimeOrNull(b []byte, name string, t pgtype.Timestamptz) []byte {
 	if !t.Valid {
 		return append(append(append(b, ',', '"'), name...), `":null`...)
@@ -178,9 +201,11 @@ func appendOptional(b []byte, name, value string, there bool) []byte {
 }
 
 // appendClock is AppendFormat with ojs.TimeFormat in 30 ns instead of 140: a job shows three or four times.
+// It agrees with ojs.FormatTime, in ms, rounded down. t must be in UTC: nothing here looks at a zone.
 func appendClock(b []byte, t time.Time) []byte {
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
+	// A client may choose such a year, for example in scheduled_at.
 	if year < 1000 || year > 9999 {
 		return t.AppendFormat(b, ojs.TimeFormat)
 	}
@@ -197,6 +222,8 @@ func appendClock(b []byte, t time.Time) []byte {
 func appendTwo(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
 
 // appendWrapped appends {"job":{…}} and, for clients that read flat fields, the same fields beside it.
+// In a clash of names the wrapper wins: an unknown attribute of the client named job is left out of the flat members
+// (docs/reference/http.md, Official clients).
 func appendWrapped(b []byte, j *job.Record, as shape, flat bool) []byte {
 	existing := as.existing
 	as.existing = false

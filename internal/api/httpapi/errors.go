@@ -14,14 +14,18 @@ import (
 )
 
 // handleError answers any error (docs/reference/errors.md, Body). It returns what it has shown, nil if an answer had begun.
+// It is the only place that writes an error. It may be called once for each request, by observed; echo calls it for nothing
+// else.
 func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 	shown, cause := api.Shown(c.Request().Context(), a.routeError(err, c))
+	// A half-written answer or a stream cannot turn into an error. The cause still decides how the request is logged.
 	if c.Response().Committed {
 		return nil, cause
 	}
 	h := c.Response().Header()
 	shown.RequestID = h.Get("X-Request-Id")
 	status := statusOf(shown)
+	// Handlers that know a better pause have set the header before.
 	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
 		h.Set("Retry-After", "1")
 	}
@@ -41,6 +45,7 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are, for people who read the messages.
+// The encoder escapes them by default, for answers inside of HTML pages; these have nosniff and a type of their own.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -50,6 +55,7 @@ func marshal(v any) ([]byte, error) {
 }
 
 // shownError repeats a batch limit where bulk clients look for it.
+// Members beside details exist only where a client of the specification reads them there.
 type shownError struct {
 	*ojs.Error
 	MaxBatchSize int `json:"max_batch_size,omitempty"`
@@ -57,6 +63,7 @@ type shownError struct {
 }
 
 // routeError turns what the router reports into errors of ours.
+// Anything else that echo reports is unexpected and becomes internal_error.
 func (a *API) routeError(err error, c echo.Context) error {
 	var he *echo.HTTPError
 	if _, ours := errors.AsType[*ojs.Error](err); ours || !errors.As(err, &he) {
@@ -64,6 +71,7 @@ func (a *API) routeError(err error, c echo.Context) error {
 	}
 	switch he.Code {
 	case http.StatusNotFound:
+		// The path is that which prepare has rewritten, without the query, so no token of a query is shown.
 		method, path := c.Request().Method, c.Request().URL.Path
 		if method == http.MethodHead { // its headers are those of GET
 			method = http.MethodGet
@@ -77,6 +85,7 @@ func (a *API) routeError(err error, c echo.Context) error {
 }
 
 // itemError is the error member of one item of a bulk answer: the same object without request_id.
+// It also logs what is the fault of the server.
 func (a *API) itemError(c echo.Context, err error) *ojs.Error {
 	return api.LogItem(c.Request().Context(), a.logger, c.Response().Header().Get("X-Request-Id"), c.Path(), err)
 }

@@ -14,12 +14,16 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// Pages of the polling API. A page also ends at 8 MiB, or when 100 000 numbers of the log were looked at, whichever comes
+// first.
 const (
 	defaultEvents = 100
 	maxEvents     = 1000
 )
 
-// listEvents is polling (docs/reference/events.md, Polling) and, with page or per_page, the listing newest first (docs/reference/events.md, Newest first).
+// listEvents is polling (docs/reference/events.md, Polling) and, with page or per_page, the listing newest first
+// (docs/reference/events.md, Newest first). It first waits for the publication of what this node has committed, up to 100 ms,
+// so that a client finds the events of what it has just done. What it did on another node may not be published yet.
 func (a *API) listEvents(c echo.Context) error {
 	if wantsStream(c.Request()) {
 		return a.streamEvents(c)
@@ -40,9 +44,11 @@ func (a *API) listEvents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// A larger limit is cut, as in all lists.
 	q.Limit = min(limit, maxEvents)
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
+	// A position that retention has overtaken is 410, because the client has lost events and must know it.
 	page, err := a.Events.ListAfter(ctx, q)
 	if err != nil {
 		return api.EventError(err)
@@ -62,31 +68,34 @@ func (a *API) listEvents(c echo.Context) error {
 	})
 }
 
+// New events shift the offsets that are its cursors, so a client that follows them may see an event twice. events and items
+// are the same array, and the estimate of the answer counts both.
 func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) error {
-	p, err := readPage(c)
+	p, err := readNumberedPage(c, api.DefaultPage, api.MaxPage)
 	if err != nil {
 		return err
 	}
 	q.Limit = p.limit
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
+	// total is counted up to 10 000, among the newest 100 000 numbers.
 	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
 		return api.EventError(err)
 	}
-	more := int64(p.offset+len(events)) < total
 	return respondEach(c, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
 		b = append(b, `{"events":`...)
 		b = appendEvents(b, events, cloud, next)
 		b = append(b, `,"items":`...)
 		b = appendEvents(b, events, cloud, next)
 		b = append(b, `,"has_more":`...)
-		b = strconv.AppendBool(b, more)
-		b = p.append(append(b, `,"pagination":`...), total, more, "")
+		b = strconv.AppendBool(b, p.more(total, len(events)))
+		b = p.appendNumbered(append(b, `,"pagination":`...), total, len(events))
 		return append(b, '}')
 	})
 }
 
+// appendEvents appends each event in the form of the event log, with the compatibility members unless cloud is set.
 func appendEvents(b []byte, events []eventlog.Event, cloud bool, next flush) []byte {
 	b = append(b, '[')
 	for i, e := range events {
@@ -99,6 +108,7 @@ func appendEvents(b []byte, events []eventlog.Event, cloud bool, next flush) []b
 }
 
 // eventBytes is about how many bytes the events take in an answer.
+// It counts the texts and not the punctuation.
 func eventBytes(events []eventlog.Event) (n int) {
 	for i := range events {
 		n += len(events[i].Head) + len(events[i].Compat) + len(events[i].Data)
@@ -107,6 +117,7 @@ func eventBytes(events []eventlog.Event) (n int) {
 }
 
 // readEventQuery reads the filters that all event routes share.
+// after is read here and not in readEventFilter: streams resume by other names, too.
 func readEventQuery(c echo.Context) (eventlog.Query, error) {
 	q, err := readEventFilter(c)
 	if err != nil {
@@ -116,8 +127,11 @@ func readEventQuery(c echo.Context) (eventlog.Query, error) {
 	return q, err
 }
 
+// readEventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
+// what could not be compared with a text column is refused. It leaves Tenant to its caller.
 func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	var q eventlog.Query
+	// The first name of each filter is the one that errors use.
 	for _, filter := range []struct {
 		to    *[]string
 		names []string
@@ -138,6 +152,7 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
 		return q, err
 	}
+	// A subject is compared as it is: an id of a job, a worker, or the name of a queue or cron.
 	if q.Subject = c.QueryParam("subject"); !api.Storable(q.Subject) {
 		return q, ojs.ErrInvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
 	}
@@ -152,6 +167,7 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 }
 
 // timeParam reads an optional time.
+// The zero time means that the parameter is absent.
 func timeParam(c echo.Context, name string) (time.Time, error) {
 	text := timeText(c, name)
 	if text == "" {
@@ -166,10 +182,12 @@ func timeParam(c echo.Context, name string) (time.Time, error) {
 
 // timeText is a parameter that is a time. The + of its offset arrives as a space if the client did not encode it, and no time
 // has a space.
+// Without the replacement every time with a positive offset would be refused.
 func timeText(c echo.Context, name string) string {
 	return strings.ReplaceAll(c.QueryParam(name), " ", "+")
 }
 
+// readFormat reports whether events are shown in the CloudEvents form.
 func readFormat(c echo.Context) (cloud bool, err error) {
 	switch format := c.QueryParam("format"); format {
 	case "", "ojs":
@@ -181,9 +199,12 @@ func readFormat(c echo.Context) (cloud bool, err error) {
 	}
 }
 
+// getEvent shows one event. Its id has the time of the event, so a made-up id with the right numbers is unknown: the store
+// compares the whole text. What another tenant owns is 404, too.
 func (a *API) getEvent(c echo.Context) error {
 	text := param(c, "id")
 	ctx := c.Request().Context()
+	// The path is checked before format, so that an unknown event is 404 in any form.
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
 		return ojs.ErrNotFound("event", text)
@@ -197,6 +218,7 @@ func (a *API) getEvent(c echo.Context) error {
 	if err != nil {
 		return api.EventError(err)
 	}
+	// An event without a tenant, such as that of a queue, is not shown to tenants either.
 	if caller := a.tenant(c.Request()); !found || caller != "" && event.Tenant != caller {
 		return ojs.ErrNotFound("event", text)
 	}
@@ -204,6 +226,8 @@ func (a *API) getEvent(c echo.Context) error {
 }
 
 // getEventHistory shows a job's transitions (docs/reference/events.md, Event history of a job).
+// It reads at most 10 000 events or 8 MiB. The history ends with the retention of events, so it may begin in the middle of
+// the life of a job.
 func (a *API) getEventHistory(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -211,6 +235,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
+	// Internal rows are among them, as job.state_changed.
 	history, more, err := a.Events.History(ctx, id)
 	if err != nil {
 		return api.EventError(err)
@@ -237,6 +262,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 			}
 			b = appendText(b, "timestamp", ojs.FormatTime(h.Time))
 			b = appendText(b, "id", h.ID)
+			// data is never absent in the log.
 			b = append(append(b, `,"data":`...), h.Data...)
 			b = append(b, '}')
 		}

@@ -10,6 +10,9 @@ import (
 )
 
 // getExplanation tells why a job is not running (docs/reference/jobs.md, Explain).
+// The answer is made in SQL, so that applications get the same from ojs.explain. It is computed at the moment of the call and
+// locks nothing. For a tenant the figures that count jobs or workers of others are taken out; the job itself was checked by
+// confine.
 func (a *API) getExplanation(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {

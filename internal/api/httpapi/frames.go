@@ -10,6 +10,8 @@ import (
 )
 
 // The forms in which streams share events. Each is a whole frame of SSE; frameData is what a WebSocket sends of it.
+// They are indexes below eventlog.GRPCForms into what an Item keeps, encoded once for all streams of the node. A new form
+// needs a new index there.
 const (
 	formEvent = iota
 	formCloud
@@ -17,15 +19,18 @@ const (
 	formStats
 )
 
+// typeState is the name of the frames that clients ask for, and that of the internal rows of the log.
 const typeState = "job.state_changed"
 
 // choice says which frames a stream wants of the events it reads (docs/reference/events.md, SSE).
+// It is immutable after newChoice, and may be shared by streams.
 type choice struct {
 	states bool     // a state frame for each transition
 	types  []string // patterns of other events; * for all of the catalogue
 }
 
 // Default frames.
+// The frames of a route if the client names no types (docs/reference/events.md, SSE and WebSocket).
 var (
 	wholeCatalogue = choice{types: []string{"*"}}
 	ofJob          = choice{states: true, types: []string{"job.progress", "job.heartbeat"}}
@@ -34,6 +39,7 @@ var (
 )
 
 // newChoice is what event_types asks for in place of the default.
+// An alias is translated before, so patterns have the names of the catalogue. The error is an *eventlog.PatternError.
 func newChoice(types []string, byDefault choice) (choice, error) {
 	patterns, err := eventlog.ParseTypePatterns("types", types)
 	if err != nil {
@@ -54,7 +60,9 @@ func newChoice(types []string, byDefault choice) (choice, error) {
 }
 
 // query lets the log be read with the filter, as far as a filter can express the choice.
+// State frames need every transition, and types cannot say so: events of all types are then read, and event picks the wanted ones.
 func (s choice) query(q eventlog.Query) eventlog.Query {
+	// Without state frames the log need not give internal rows.
 	q.Types, q.Internal = s.types, false
 	if s.states {
 		q.Types, q.Internal = nil, true
@@ -63,6 +71,7 @@ func (s choice) query(q eventlog.Query) eventlog.Query {
 }
 
 // event reports whether the event is wanted as what it is.
+// Internal rows have no public form, even if a pattern matches their type.
 func (s choice) event(e *eventlog.Event) bool {
 	if e.Internal {
 		return false
@@ -79,12 +88,16 @@ func (s choice) event(e *eventlog.Event) bool {
 func (s choice) state(e *eventlog.Event) bool { return s.states && isTransition(e) }
 
 // isTransition: rows with a to-state, except the one that only moves a job into another queue's counts.
+// A move writes two rows: one without to-state for the queue that the job leaves, and this one, without from-state, for the
+// other. Clients would take it for a new job. A new pending job has the same form and is told apart by its state.
 func isTransition(e *eventlog.Event) bool {
 	moved := e.Internal && e.From == "" && e.To != string(ojs.StatePending)
 	return e.To != "" && e.JobID != nil && !moved
 }
 
 // frames appends the frames of an event and returns how many they are.
+// The state frame comes first; both have the same id, so a client that resumes from it misses neither. The bytes are shared
+// by all streams and are copied into b.
 func (a *API) frames(b []byte, item *eventlog.Item, s choice, cloud bool) ([]byte, int) {
 	n := 0
 	if s.state(item.Event) {
@@ -96,6 +109,7 @@ func (a *API) frames(b []byte, item *eventlog.Item, s choice, cloud bool) ([]byt
 	return b, n
 }
 
+// The capacity is an estimate that avoids a second allocation.
 func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 	form := formEvent
 	if cloud {
@@ -108,7 +122,9 @@ func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 }
 
 // stateFrame is docs/reference/events.md, State frames.
+// It is made once for each event and kept with it.
 func stateFrame(e *eventlog.Event) []byte {
+	// 384 bytes hold a frame with names of usual length.
 	b := frameHead(make([]byte, 0, 384), e, typeState)
 	b = ojs.AppendID(append(b, `{"job_id":"`...), *e.JobID)
 	b = appendText(append(b, '"'), "queue", e.Queue)
@@ -127,6 +143,7 @@ func stateFrame(e *eventlog.Event) []byte {
 	return endFrame(append(b, '}'))
 }
 
+// reasonOf is the reason as JSON; nil without one. Only cancels and internal rows have one.
 func reasonOf(e *eventlog.Event) json.RawMessage {
 	if e.Type != typeState && e.Type != "job.cancelled" {
 		return nil
@@ -140,8 +157,10 @@ func reasonOf(e *eventlog.Event) json.RawMessage {
 	return data.Reason
 }
 
+// idSize is the length of every event id, which frameData relies on.
 const idSize = len("evt_") + 36
 
+// The three lines are in a fixed order, which frameData relies on.
 func frameHead(b []byte, e *eventlog.Event, name string) []byte {
 	b = e.Position.Append(append(b, "id: "...))
 	b = append(append(b, "\nevent: "...), name...)
@@ -149,11 +168,14 @@ func frameHead(b []byte, e *eventlog.Event, name string) []byte {
 }
 
 // endFrame ends a frame. A client's result may be spread over lines, which only blanks may part in JSON.
+// A line break inside of data would end the field. Inside of a JSON string it is escaped, so only blanks between tokens are
+// replaced.
 func endFrame(b []byte) []byte {
 	oneLine(b[bytes.Index(b, []byte("\ndata: "))+1:])
 	return append(b, "\n\n"...)
 }
 
+// It changes data in place.
 func oneLine(data []byte) []byte {
 	for i, c := range data {
 		if c == '\n' || c == '\r' {
@@ -164,11 +186,13 @@ func oneLine(data []byte) []byte {
 }
 
 // frameData is the JSON of a frame.
+// name must be the one that the frame was made with. WebSocket messages share the encoding of SSE in this way.
 func frameData(frame []byte, name string) []byte {
 	return frame[len("id: ")+idSize+len("\nevent: ")+len(name)+len("\ndata: ") : len(frame)-len("\n\n")]
 }
 
 // systemFrame has an id only if a client may resume from it.
+// A client that resumes from the id of a gap or of dropped events does not get the same notice again.
 func systemFrame(name string, id *eventlog.Position, data []byte) []byte {
 	var b []byte
 	if id != nil {
@@ -179,9 +203,11 @@ func systemFrame(name string, id *eventlog.Position, data []byte) []byte {
 	return append(b, "\n\n"...)
 }
 
+// The grace period is that of docs/reference/events.md, SSE: the stream ends within 5 s.
 const shutdownData = `{"reason":"shutdown","grace_period_ms":5000}`
 
 // gapData is docs/reference/events.md, System frames. The count is that of numbers, of which internal rows have some.
+// Numbers of transactions that were rolled back count, too.
 func gapData(channel string, gap *eventlog.Gap) []byte {
 	b := appendQuoted([]byte(`{"channel":`), channel)
 	b = appendText(b, "gap_start", gap.Start.String())
@@ -190,6 +216,7 @@ func gapData(channel string, gap *eventlog.Gap) []byte {
 	return append(b, '}')
 }
 
+// The time is that of the newest dropped event, not of the drop: the id has it, and no clock of the node is shown.
 func droppedData(channel string, d *eventlog.Dropped) []byte {
 	b := appendQuoted([]byte(`{"channel":`), channel)
 	b = strconv.AppendInt(append(b, `,"dropped_count":`...), int64(d.Count), 10)

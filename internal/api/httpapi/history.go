@@ -18,12 +18,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// Pages of GET /history. That of one job ends at api.MaxPage.
 const (
 	defaultHistory = 50
 	maxHistory     = 1000
 )
 
 var (
+	// historyTypes and actorTypes are what Event.HistoryType and actorOf can answer. A new one belongs into the SQL
+	// functions, too.
 	historyTypes = []string{
 		"job.created", "job.state_changed", "job.attempt_started", "job.attempt_completed", "job.attempt_failed", "job.cancelled", "job.discarded",
 	}
@@ -39,7 +42,10 @@ func (a *API) historyRoutes(v1 *echo.Group) {
 	v1.Match(get, "/history", a.listHistory)
 }
 
+// It pages by event id, oldest first; the cursor is the last one shown. Total counts the history of the job as far as it is
+// kept, up to 10 000.
 func (a *API) getJobHistory(c echo.Context) error {
+	// Parameters are checked before the id, so a malformed one is 400 also for an unknown job.
 	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
 	if err != nil {
 		return err
@@ -58,6 +64,7 @@ func (a *API) getJobHistory(c echo.Context) error {
 	if err != nil {
 		return api.EventError(err)
 	}
+	// Progress.Get is 404 for an unknown job.
 	if page.Total == 0 { // events may have been dropped while the job lives
 		if _, err := a.Progress.Get(ctx, id); err != nil {
 			return err
@@ -70,6 +77,7 @@ func (a *API) getJobHistory(c echo.Context) error {
 	})
 }
 
+// historyCursor reads an event id; nil: from the beginning. Any well-formed id is a position.
 func historyCursor(c echo.Context) (*eventlog.Position, error) {
 	text := c.QueryParam("cursor")
 	if text == "" {
@@ -82,7 +90,10 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 	return &position, nil
 }
 
+// listHistory shows the history of all jobs, newest first. query_time_ms includes the wait for publication and the encoding
+// so far.
 func (a *API) listHistory(c echo.Context) error {
+	// It measures a duration, so the clock of the node is good enough.
 	start := time.Now()
 	q, err := readHistoryQuery(c)
 	q.Tenant = a.tenant(c.Request())
@@ -104,6 +115,7 @@ func (a *API) listHistory(c echo.Context) error {
 	})
 }
 
+// readHistoryQuery leaves Tenant to its caller. start and end are the names of the history extension for since and until.
 func readHistoryQuery(c echo.Context) (q eventlog.HistoryQuery, err error) {
 	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
 	if err != nil {
@@ -118,6 +130,7 @@ func readHistoryQuery(c echo.Context) (q eventlog.HistoryQuery, err error) {
 		name  string
 		words []string
 	}{
+		// queues and job_types take any name; one that does not exist finds nothing.
 		{&q.Types, "event_types", historyTypes}, {&q.Actors, "actor_type", actorTypes}, {&q.Queues, "queues", nil}, {&q.JobTypes, "job_types", nil},
 	} {
 		if *filter.to, err = historyFilter(c, filter.name, filter.words); err != nil {
@@ -132,6 +145,7 @@ func readHistoryQuery(c echo.Context) (q eventlog.HistoryQuery, err error) {
 }
 
 // historyFilter reads a comma list; words are the values there are, nil: any.
+// A word that cannot occur is refused, because it would silently find nothing.
 func historyFilter(c echo.Context, name string, words []string) ([]string, error) {
 	values, err := plainList(c, name)
 	if err != nil {
@@ -150,6 +164,8 @@ func historyFilter(c echo.Context, name string, words []string) ([]string, error
 }
 
 // appendRecords appends the object's beginning: events and next_cursor.
+// next_cursor is null at the end. It may be set with few or no events: the page then ended because of how many numbers were
+// looked at.
 func appendRecords(b []byte, page eventlog.HistoryPage, next flush) []byte {
 	b = append(b, `{"events":[`...)
 	for i := range page.Events {
@@ -166,6 +182,7 @@ func appendRecords(b []byte, page eventlog.HistoryPage, next flush) []byte {
 }
 
 // recordBytes estimates what appendRecords appends.
+// 256 bytes stand for the members beside data.
 func recordBytes(events []eventlog.Event) (n int) {
 	for i := range events {
 		n += 256 + len(events[i].Data)
@@ -173,10 +190,13 @@ func recordBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
+// The event must be one of a job: JobID is set. data is rewritten by recordData, so new members of events do not appear here
+// by themselves.
 func appendRecord(b []byte, e *eventlog.Event) []byte {
 	kind, data := e.HistoryType(), membersOf(e.Data)
 	b = e.Position.Append(append(b, `{"id":"`...))
 	b = append(b, `","job_id":"`...)
+	// The history has events of jobs only.
 	b = append(b, ojs.FormatID(*e.JobID)...)
 	b = appendText(append(b, '"'), "event_type", kind)
 	b = appendText(b, "timestamp", ojs.FormatTime(e.Time))
@@ -192,6 +212,7 @@ func appendRecord(b []byte, e *eventlog.Event) []byte {
 }
 
 // membersOf gives the members of an event's data by name.
+// The values point into a copy of data. What is no object has no members.
 func membersOf(data string) map[string]jsontext.Value {
 	members := map[string]jsontext.Value{}
 	if strings.HasPrefix(data, "{") {
@@ -203,6 +224,7 @@ func membersOf(data string) map[string]jsontext.Value {
 }
 
 // recordData appends the members that the table of docs/reference/jobs.md, History names, each with a comma in front.
+// A member that the event does not have is left out; no value is invented.
 func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) (b []byte) {
 	copied := func(names ...string) {
 		for _, name := range names {
@@ -237,21 +259,26 @@ func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) 
 	return b
 }
 
+// willRetry reads the data of job.failed; next_state is the state in which the failure has left the job.
 func willRetry(failure map[string]jsontext.Value) bool {
 	next, _ := rawjson.Text(failure["next_state"])
 	return next != string(ojs.StateDiscarded)
 }
 
 // actorOf names who caused the event; ojs.history_actor in SQL says the same of the type.
+// They must agree, because SQL filters by actor_type what this function shows. The source is ojs://<service>/<rest>; cancels
+// name their author in the data, because their source is only the API.
 func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string) {
 	var head struct {
 		Source string `json:"source"`
 	}
 	_ = json.Unmarshal([]byte(e.Head+"}"), &head) // ours: valid
+	// What is left is <service>/<rest>; the service is the same for all events of a deployment.
 	source := strings.TrimPrefix(head.Source, "ojs://")
 	if slash := strings.IndexByte(source, '/'); slash >= 0 {
 		source = source[slash+1:]
 	}
+	// The id of the worker is escaped in a source, which is a URI.
 	if worker, ok := strings.CutPrefix(source, "workers/"); ok {
 		if text, err := url.PathUnescape(worker); err == nil {
 			worker = text
@@ -260,8 +287,10 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	}
 	by, _ := rawjson.Text(data["cancelled_by"])
 	switch {
+	// The scheduler, crons and the like.
 	case source != "api" && !strings.HasPrefix(source, "api/"):
 		return "system", source
+	// The server itself has cancelled the job.
 	case strings.HasPrefix(by, "system:"), strings.HasPrefix(by, "workflow:"):
 		return "system", by
 	case by == "", by == "api":

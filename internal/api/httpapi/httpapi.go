@@ -21,6 +21,7 @@ import (
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
+// It is copied by New and never changes afterwards. Package app fills it from the settings; nothing here is validated again.
 type Config struct {
 	// APIKeys are the accepted bearer tokens. Empty: the API is open.
 	APIKeys []string
@@ -29,15 +30,18 @@ type Config struct {
 	PublicURL string
 
 	// Limits of job objects, metadata, results and nesting.
+	// The tenant of a call may change them: use API.limits for what a call sends.
 	Limits job.Limits
 
 	// Tenancy says whether calls name their tenant. Zero: optional.
 	Tenancy tenant.Mode
 
 	// MaxBatchBytes bounds the body of batch calls after decompression.
+	// 32 MiB in a server. It is no setting.
 	MaxBatchBytes int
 
 	// MaxBatchSize is the most items of a batch call.
+	// It also bounds the jobs that a call with a filter takes. 0: 10 000.
 	MaxBatchSize int
 
 	// MaxWorkflowDepth, DefaultVisibility, DefaultTimeout, RetentionCompleted and RetentionDiscarded are shown to administrators.
@@ -46,9 +50,11 @@ type Config struct {
 	RetentionCompleted, RetentionDiscarded time.Duration // 0: no limit
 
 	// CORSOrigins are the origins browsers may call from. Empty: none.
+	// WebSockets are checked by Realtime.AllowedOrigins, which is filled from the same setting.
 	CORSOrigins []string
 
 	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
+	// Without it the route does not exist: 404, with the nearest route as a hint.
 	TestReset bool
 
 	// MetricsAuth makes /metrics need credentials like everything else, if there are any.
@@ -61,6 +67,7 @@ type Config struct {
 	GRPC bool
 
 	// ExtensionEvents says that events of extension types are written.
+	// Webhooks may then subscribe to these types; without it such a pattern is refused, because it would never match.
 	ExtensionEvents bool
 
 	// EventRetention and EventMaxCount are shown in the manifest.
@@ -73,11 +80,13 @@ type Config struct {
 }
 
 // API is the HTTP interface of one node. Use New.
+// All fields are set before the first request and only read afterwards; what changes behind them guards itself.
 type API struct {
 	config Config
 	api.Domains
-	streams  *api.Streams
-	memory   *api.Memory
+	streams *api.Streams
+	memory  *api.Memory
+	// stats is the latest overview, shared by all streams of statistics.
 	stats    statsView
 	health   *api.Health
 	reset    func(ctx context.Context) error
@@ -86,12 +95,15 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
+	// Handler sets templates and reach when all routes are registered.
 	templates   []template       // of all routes, for the answer to a request that matches none
 	reach       map[string]reach // of all routes, by method and template
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
-	countBulk   func(operation string, items int)
-	metrics     Metrics
+	// countBulk is nil in tests only.
+	countBulk func(operation string, items int)
+	metrics   Metrics
+	// The open streams by transport, for metrics; api.Streams bounds their number.
 	sse, socket eventlog.StreamCounter
 }
 
@@ -103,18 +115,22 @@ type Deps struct {
 	Health *api.Health
 
 	// Streams counts the streams of all interfaces.
+	// It must be the one of gRPC, too, or the limits of streams hold per interface.
 	Streams *api.Streams
 
 	// Memory counts the bytes of requests of all interfaces. nil: of this one.
+	// A node has one bound for the bodies of both interfaces.
 	Memory *api.Memory
 
 	// Webhooks are the settings of subscriptions.
 	Webhooks Webhooks
 
 	// NextPrune is the time until this node prunes jobs.
+	// It is shown by the statistics of dead letters only.
 	NextPrune func() time.Duration
 
 	// Reset empties everything on this node, for the test switch.
+	// The caches of other nodes are dropped when they hear of the reset.
 	Reset func(ctx context.Context) error
 
 	// Tracer makes the spans of requests. nil: none.
@@ -132,6 +148,7 @@ type Deps struct {
 }
 
 // New returns the API.
+// It starts nothing and reads nothing. Streams of this API end with StopStreams.
 func New(config Config, deps Deps) *API {
 	return &API{
 		config: config, Domains: deps.Domains, streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
@@ -141,6 +158,7 @@ func New(config Config, deps Deps) *API {
 }
 
 // Handler returns the routes with everything around them.
+// Call it once: it fills fields of the API that requests read without a lock.
 func (a *API) Handler() http.Handler {
 	e := a.echo()
 	a.routes(e)
@@ -150,6 +168,10 @@ func (a *API) Handler() http.Handler {
 }
 
 // echo has everything but routes.
+// The order is that of docs/reference/http.md, Check order. observed is outermost, so that it answers the errors and panics
+// of all others. prepare sets the headers that every answer has, errors and preflights included. CORS stands before admit,
+// because a preflight carries no key. admit runs before the router: an unknown path is 401 without a key. confine runs after
+// it, because it needs the template of the route.
 func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -169,6 +191,7 @@ func (a *API) echo() *echo.Echo {
 	return e
 }
 
+// Each route that a tenant may call also has a line in routeReach; one without is for operators.
 func (a *API) routes(e *echo.Echo) {
 	v1 := e.Group("/ojs/v1")
 	get := func(g *echo.Group, path string, h echo.HandlerFunc) {
@@ -185,6 +208,8 @@ func (a *API) routes(e *echo.Echo) {
 	get(root, "/livez", a.getAlive)
 	a.metricsRoutes(root, v1)
 
+	// Single objects have the limit of one job, calls with many the limit of a batch. A nack has the larger one: it must not
+	// be refused because of a long stack trace, or its job would stay reserved.
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
 	v1.POST("/jobs", a.withBody(one, a.postJob))
@@ -205,6 +230,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/workers/ack/batch", a.withBody(many, a.postAckBatch))
 	v1.POST("/workers/nack/batch", a.withBody(many, a.postNackBatch))
 	v1.POST("/workers/heartbeat", a.withBody(one, a.postHeartbeat))
+	// Routes of domains stand in the file of their handlers.
 	a.registryRoutes(v1)
 
 	a.progressRoutes(v1)
@@ -232,6 +258,7 @@ func (a *API) routes(e *echo.Echo) {
 	}
 }
 
+// The path of the history has the id of a job in the place of the id of an event.
 func (a *API) eventRoutes(v1 *echo.Group) {
 	get := []string{http.MethodGet, http.MethodHead}
 	v1.Match(get, "/events", a.listEvents)
@@ -240,6 +267,8 @@ func (a *API) eventRoutes(v1 *echo.Group) {
 }
 
 // notLiteral answers 405 where the last segment is the name of a collection that only POST knows, not an id.
+// The router finds the route of ids for a GET on such a path, because the literal one exists for POST only; without this the
+// answer would be 404 for a job named batch.
 func notLiteral(h echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		switch c.Param("id") {

@@ -16,12 +16,15 @@ import (
 )
 
 // flat reports whether job fields are repeated beside the wrapper: for clients that are no SDK.
+// It looks at the presence of OJS-Version and not at its value, which admit has checked. Clients without it are tools that
+// read the members of a job at the top level (docs/reference/http.md, Official clients).
 func flat(c echo.Context) bool {
 	_, present := c.Request().Header["Ojs-Version"]
 	return !present
 }
 
 // asError keeps a nil *ojs.Error from becoming a non-nil error.
+// Decoders return *ojs.Error; returned as an error, a nil one would not equal nil.
 func asError(err *ojs.Error) error {
 	if err == nil {
 		return nil
@@ -29,7 +32,12 @@ func asError(err *ojs.Error) error {
 	return err
 }
 
+// postJob stores one job. With the answer 201 the job is committed. The call shares a statement with concurrent ones, but its
+// outcome is its own. A client that gets no answer does not know whether the job exists; it should send an id or an
+// Idempotency-Key if that matters.
 func (a *API) postJob(c echo.Context, body []byte) error {
+	// Everything that needs no database is checked here; existence, ids, unique keys and queues are checked where the job is
+	// stored.
 	in, wire := job.DecodeJob(body, a.limits(c))
 	if wire != nil {
 		return wire
@@ -40,26 +48,32 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if c.Request().Header.Get("Idempotency-Key") != "" {
 		return a.postJobOnce(c, body, in)
 	}
+	// If the outcome in the database is unknown, the store looks the job up by its id before it answers.
 	job, err := a.Jobs.Enqueue(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
+	// The headers cost a statement, but only if the job or its queue has a limit.
 	a.rateLimitHeaders(c, in)
 	return created(c, in, job)
 }
 
 // postJobOnce is postJob with an idempotency key. It has a transaction of its own, so it is slower.
+// The remembered body has the flat members if the first call had them; a replay with another OJS-Version gets the body of the
+// first call.
 func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	key, err := a.idempotency(c, "job", "", body)
 	if err != nil {
 		return err
 	}
+	// The answer is the text to be sent, also for the first call.
 	answer, err := a.enqueueOnce(c, key, []*job.Job{in}, func(stored []*job.Record) []byte {
 		return appendWrapped(nil, stored[0], shape{existing: in.Outcome.Deduplicated}, flat(c))
 	})
 	if err != nil {
 		return err
 	}
+	// A replay knows the job only by the stored answer.
 	var first struct {
 		Job struct {
 			ID string `json:"id"`
@@ -74,6 +88,7 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 }
 
 // created answers with the stored job, or with the one because of which nothing was stored.
+// Location names the job that the client has now, which for a duplicate is the older one.
 func created(c echo.Context, in *job.Job, job *job.Record) error {
 	status := http.StatusCreated
 	if in.Outcome.Deduplicated {
@@ -88,11 +103,14 @@ func created(c echo.Context, in *job.Job, job *job.Record) error {
 }
 
 // jobID reads the id in the path; what is no id is an unknown job (docs/reference/http.md, Unmatched requests).
+// A leading job_ is accepted.
 func jobID(c echo.Context) ([16]byte, error) {
 	id, err := job.ParseID(param(c, "id"))
 	return id, asError(err)
 }
 
+// getJob shows a job of any state, finished ones included. It reads what is committed, so a client sees the effect of every
+// call that was answered before.
 func (a *API) getJob(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -105,11 +123,14 @@ func (a *API) getJob(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
 }
 
+// deleteJob cancels, and removes nothing. It is not idempotent: a second call is 409, because the job has ended. An active
+// job is cancelled at once, without asking its worker.
 func (a *API) deleteJob(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
 		return err
 	}
+	// The parameters stand in the query, because not every client can send a body with DELETE.
 	cancel, err := api.NewCancel(a.actor(c, "cancelled_by"), c.QueryParam("reason"))
 	if err != nil {
 		return err
@@ -122,6 +143,7 @@ func (a *API) deleteJob(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
 }
 
+// activateJob releases a pending job. A repetition is 409.
 func (a *API) activateJob(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -134,11 +156,13 @@ func (a *API) activateJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// No other state leads here.
 	as := shape{previous: string(ojs.StatePending), activated: true}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
 }
 
 // checkCommand accepts no body, {} or any JSON object.
+// Commands have no members that matter, but a broken body shows a mistake of the client.
 func checkCommand(body []byte) error {
 	if blank(body) {
 		return nil
@@ -147,6 +171,8 @@ func checkCommand(body []byte) error {
 	return asError(wire)
 }
 
+// listJobs pages by id, newest first. The cursor is the last id that was looked at; new jobs have larger ids, so they do not
+// shift the pages behind it. A page may be short although there are more (docs/reference/http.md, Pagination).
 func (a *API) listJobs(c echo.Context) error {
 	page, err := readPage(c)
 	if err != nil {
@@ -164,13 +190,10 @@ func (a *API) listJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// Filters of one kind are alternatives, those of different kinds must all hold.
 	l := queue.List{Tenant: a.tenant(c.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
-	if page.cursor != "" {
-		id, ok := ojs.ParseID(page.cursor)
-		if !ok {
-			return api.ErrCursor(page.cursor)
-		}
-		l.Before = &id
+	if l.Before, err = page.behind(); err != nil {
+		return err
 	}
 	found, err := a.Jobs.List(c.Request().Context(), l)
 	if err != nil {
@@ -191,6 +214,7 @@ func (a *API) listJobs(c echo.Context) error {
 }
 
 // stateList reads the states that a list asks for.
+// Values that are states by name only need no check for what a text column can hold.
 func stateList(c echo.Context) ([]string, error) {
 	states := list(c, "state")
 	for _, s := range states {
@@ -201,6 +225,7 @@ func stateList(c echo.Context) ([]string, error) {
 	return states, nil
 }
 
+// appendJobs appends the array. jobs must hold no nil.
 func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {
 	b = append(b, '[')
 	for i, job := range jobs {
@@ -213,6 +238,7 @@ func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {
 }
 
 // shownBytes is about how many bytes the jobs take in an answer. nil jobs take some for an error.
+// It decides whether an answer is streamed and how long its client has for it, so it may be wrong by some per cent.
 func shownBytes(jobs []*job.Record) int {
 	const fields = 600 // all but what clients fill
 	n := fields * len(jobs)

@@ -14,6 +14,7 @@ import (
 )
 
 // Metrics are where the routes of docs/reference/observability.md, Metrics read from.
+// Both functions may be nil together; the routes then do not exist.
 type Metrics struct {
 	// WriteText writes all series of this node in the text format of Prometheus, or as OpenMetrics 1.0.
 	WriteText func(ctx context.Context, w io.Writer, openMetrics bool) error
@@ -22,7 +23,7 @@ type Metrics struct {
 	Gauges func(ctx context.Context) (metrics.Gauges, error)
 }
 
-// Media types of /metrics. The bare one is for those who ask for exactly it and compare the whole header (EXT-OBS-003).
+// Media types of /metrics. The bare one is for those who ask for exactly it and compare the whole header.
 const (
 	mediaOpenMetrics = "application/openmetrics-text"
 	mediaText        = "text/plain"
@@ -32,6 +33,8 @@ const (
 )
 
 // metricsSummary is for the CLI: figures of the whole deployment, rates over the last 60 s.
+// Totals are counters of the deployment, not of this node. JobsFailed counts discarded jobs. AvgLatencyMS is the average run
+// time of the jobs that completed in the last 60 s, 0 if none did.
 type metricsSummary struct {
 	UptimeSeconds int64   `json:"uptime_seconds"` // of this node
 	JobsEnqueued  int64   `json:"jobs_enqueued_total"`
@@ -44,6 +47,8 @@ type metricsSummary struct {
 	Throughput    float64 `json:"throughput_per_second"`
 }
 
+// /metrics stands outside of /ojs/v1, where scrapers look for it. admit lets it through without a key unless the setting says
+// otherwise.
 func (a *API) metricsRoutes(root, v1 *echo.Group) {
 	if a.metrics.WriteText == nil {
 		return
@@ -54,6 +59,8 @@ func (a *API) metricsRoutes(root, v1 *echo.Group) {
 }
 
 // getMetrics is GET /metrics.
+// The status is sent before the figures are read: WriteText leaves out what it cannot read and fails only if the connection
+// does.
 func (a *API) getMetrics(c echo.Context) error {
 	h := c.Response().Header()
 	kind := metricsType(c.Request())
@@ -67,6 +74,7 @@ func (a *API) getMetrics(c echo.Context) error {
 }
 
 // metricsType follows Accept, and never refuses.
+// OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that name it prefer it.
 func metricsType(r *http.Request) string {
 	accept := strings.Join(r.Header["Accept"], ",")
 	switch {
@@ -79,6 +87,7 @@ func metricsType(r *http.Request) string {
 }
 
 // getMetricsSummary is GET /ojs/v1/metrics.
+// The gauges are shared with /metrics and may be as old as their interval.
 func (a *API) getMetricsSummary(c echo.Context) error {
 	switch format := c.QueryParam("format"); format {
 	case "prometheus":
@@ -95,6 +104,7 @@ func (a *API) getMetricsSummary(c echo.Context) error {
 		UptimeSeconds: int64(a.health.Uptime().Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
 		JobsFailed: g.DiscardedTotal, QueuesActive: g.QueuesActive, WorkersActive: g.WorkersActive, Throughput: g.Completed / 60,
 	}
+	// There is no total of active jobs among the gauges.
 	for _, q := range g.Queues {
 		summary.JobsActive += q.Jobs[ojs.StateActive]
 	}

@@ -16,12 +16,16 @@ const maxComparedPath = 128
 // not have it names any other.
 const maxMisspelt = 3
 
+// basePath is where all routes but those of health, manifest and metrics are.
 const basePath = "/ojs/v1"
 
 // template is a route as it is registered.
+// Parameters are written :name.
 type template struct{ method, path string }
 
 // templates are the routes of e that a client may call.
+// HEAD is left out because it goes with GET, and wildcards because they match anything. The order is fixed, so that of two
+// equally near routes the same one is always named.
 func templates(e *echo.Echo) []template {
 	var list []template
 	for _, r := range e.Routes() {
@@ -36,6 +40,7 @@ func templates(e *echo.Echo) []template {
 // nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
 // any. A parameter of the template stands for the segment of the path at its place. "" if none
 // resembles it, or the path is too long to compare.
+// It is called for each request without a route, so its cost matters: see maxComparedPath.
 func nearest(routes []template, method, path string) string {
 	if len(path) > maxComparedPath {
 		return ""
@@ -62,6 +67,7 @@ func nearest(routes []template, method, path string) string {
 }
 
 // filled puts the segments of a path in the place of a template's parameters.
+// Otherwise a long id in the path would be farther from :id than from another route.
 func filled(path string, segments []string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
+// 499 is what proxies call a client that closed its request; no client sees it.
 const (
 	methodOther  = "_OTHER" // any method that HTTP does not define, as OpenTelemetry calls it
 	statusHungUp = 499      // nobody read the answer: neither a failure of the server nor a success
@@ -19,13 +20,17 @@ const (
 
 // observed is around everything else: it answers errors and panics, and reports each request when it has ended, streams
 // at their end.
+// It returns nil to echo in any case but an aborted handler: the error is answered, and echo would answer it again.
 func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			start := time.Now()
+			// Before everything else, so that refusals are part of the trace, too.
 			span := a.trace(c)
+			// The deferred function sees the panic of a handler; recover works nowhere else.
 			defer func() {
 				p := recover()
+				// This panic asks net/http to drop the connection without an answer, so it must reach it.
 				if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
 					a.report(e, c, span, start, outcome{status: statusHungUp, Ended: api.Ended{Ending: api.HungUp}})
 					panic(p)
@@ -33,9 +38,15 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 				if p != nil {
 					err = api.NewPanic(p)
 				}
+				begun := c.Response().Committed // answered commits it, too
 				end := a.answered(c, err)
+				// The error is answered; echo would answer it again.
 				err = nil
 				a.report(e, c, span, start, end)
+				// The answer is cut off. Without this its chunks would end as if it were whole.
+				if p != nil && begun {
+					panic(http.ErrAbortHandler)
+				}
 			}()
 			return next(c)
 		}
@@ -43,10 +54,13 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 }
 
 // trace puts the trace context of a request, and its span if there is one, where the stores find them.
+// The context of the request is replaced before any handler runs, so every span and log line of the request belongs to the
+// trace.
 func (a *API) trace(c echo.Context) tracing.Request {
 	r := c.Request()
 	ctx := tracing.Receive(r.Context(), r.Header["Traceparent"], r.Header["Tracestate"])
 	ctx, span := a.tracer.Request(ctx, r.Method)
+	// Without a trace the request is not copied.
 	if ctx != r.Context() {
 		c.SetRequest(r.WithContext(ctx))
 	}
@@ -54,12 +68,15 @@ func (a *API) trace(c echo.Context) tracing.Request {
 }
 
 // outcome is how a request ended, with its status.
+// status may be 499, which was never sent.
 type outcome struct {
 	api.Ended
 	status int
 }
 
 // answered answers an error, if there is one, and says how the request ended.
+// The cases are in the order of importance. A panic after the answer has begun is a panic, and a client that is gone is not a
+// failure of the server, whatever error its absence has caused.
 func (a *API) answered(c echo.Context, err error) outcome {
 	end := outcome{Ended: api.Ended{Err: err}}
 	cause := api.CauseClient
@@ -73,8 +90,10 @@ func (a *API) answered(c echo.Context, err error) outcome {
 	switch {
 	case api.IsPanic(err):
 		end.Ending = api.Panicked
+	// No failure: whatever the handler returned, nobody has read it.
 	case end.status == statusHungUp:
 		end.Ending = api.HungUp
+	// handleError shows nothing if the answer had begun.
 	case err != nil && end.Shown == nil:
 		end.Ending = api.CutShort
 	case end.status >= http.StatusInternalServerError:
@@ -85,11 +104,13 @@ func (a *API) answered(c echo.Context, err error) outcome {
 	return end
 }
 
+// It runs once for each request: for a stream when the stream has ended, so a duration may be hours.
 func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start time.Time, end outcome) {
 	end.RequestID, end.Remote = c.Response().Header().Get("X-Request-Id"), c.Request().RemoteAddr
 	end.Method, end.Route = methodLabel(c.Request().Method), routeOf(e, c)
 	end.Took, end.Status, end.OK = time.Since(start), slog.IntValue(end.status), end.status < http.StatusBadRequest
 	end.Log(c.Request().Context(), a.logger)
+	// The attributes are made only for spans that somebody collects.
 	if span.Recording() {
 		end.EndSpan(span, end.Method+" "+end.Route,
 			attribute.String("http.request.method", end.Method), attribute.String("http.route", end.Route),
@@ -101,6 +122,8 @@ func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start t
 }
 
 // routeOf is the template of a request's route. What was refused before it was routed is routed now.
+// Requests without a key are refused before routing, and their log line should name the route, too. The label must never be
+// made of the path itself: paths are without number, and hold ids.
 func routeOf(e *echo.Echo, c echo.Context) string {
 	if c.Path() == "" {
 		r := c.Request()
@@ -112,6 +135,7 @@ func routeOf(e *echo.Echo, c echo.Context) string {
 	return api.RouteUnknown
 }
 
+// A client may send any word as a method.
 func methodLabel(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

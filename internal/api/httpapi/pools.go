@@ -11,6 +11,7 @@ import (
 )
 
 // poolRoutes are those of docs/reference/fairness.md, Pools and Statistics.
+// All of them are for operators: pools and their queues are shared by tenants.
 func (a *API) poolRoutes(v1 *echo.Group) {
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
@@ -22,6 +23,9 @@ func (a *API) poolRoutes(v1 *echo.Group) {
 }
 
 // shownPool is a pool in an answer.
+// ID repeats Name. Concurrency is null without a limit. Weights is {} rather than null, because the admin UI reads its
+// members. Workers and ActiveWorkers are equal: living workers that have named the pool. For ActiveJobs see
+// docs/reference/fairness.md, Pools: its meaning depends on Concurrency.
 type shownPool struct {
 	ID            string           `json:"id"`
 	Name          string           `json:"name"`
@@ -53,6 +57,7 @@ func showPool(p *pool.Shown) shownPool {
 }
 
 // poolName reads the name in the path; what is no name is an unknown pool.
+// PUT does not use it: there a malformed name is 400.
 func poolName(c echo.Context) (string, error) {
 	name := param(c, "name")
 	if !pool.ValidName(name) {
@@ -61,8 +66,9 @@ func poolName(c echo.Context) (string, error) {
 	return name, nil
 }
 
+// All pools are read, at most 1 000, and cut here. items and pools are the same list for two clients.
 func (a *API) listPools(c echo.Context) error {
-	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+	page, err := readNumberedPage(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
@@ -75,6 +81,7 @@ func (a *API) listPools(c echo.Context) error {
 	for i := range all[first:min(first+page.limit, len(all))] {
 		shown = append(shown, showPool(&all[first+i]))
 	}
+	// Marshalled once for both members.
 	list, err := json.Marshal(shown)
 	if err != nil {
 		return err
@@ -82,7 +89,7 @@ func (a *API) listPools(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(append(b, `{"items":`...), list...)
 		b = append(append(b, `,"pools":`...), list...)
-		return append(page.append(append(b, `,"pagination":`...), int64(len(all)), first+page.limit < len(all), ""), '}')
+		return append(page.appendNumbered(append(b, `,"pagination":`...), int64(len(all)), len(shown)), '}')
 	})
 }
 
@@ -98,11 +105,13 @@ func (a *API) getPool(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"pool": showPool(p)})
 }
 
+// putPool replaces the whole definition and is idempotent. Parked fetches of all nodes are decided again within a second.
 func (a *API) putPool(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if !pool.ValidName(name) {
 		return ojs.ErrInvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
 	}
+	// All problems of the body are listed.
 	definition, wire := pool.Decode(body)
 	if wire != nil {
 		return wire
@@ -119,6 +128,7 @@ func (a *API) putPool(c echo.Context, body []byte) error {
 	return sendJSON(c, status, map[string]any{"pool": showPool(p)})
 }
 
+// deletePool is 404 for an unknown pool, so a repetition is, too. Jobs that were fetched through the pool go on.
 func (a *API) deletePool(c echo.Context) error {
 	name, err := poolName(c)
 	if err != nil {
@@ -131,6 +141,8 @@ func (a *API) deletePool(c echo.Context) error {
 }
 
 // schedulingQueue is a queue in the statistics.
+// Dispatched and Count are equal. Ratio is the share of all starts in the window, 0 to 1. AvgWaitMS is how long the started
+// jobs had been available.
 type schedulingQueue struct {
 	Name       string  `json:"name"`
 	Weight     int64   `json:"weight"`
@@ -142,6 +154,8 @@ type schedulingQueue struct {
 	Starved    bool    `json:"starved"`
 }
 
+// getSchedulingStats shows the last 60 s as of the published events. strategy is that of a fetch which names none: queues as
+// listed.
 func (a *API) getSchedulingStats(c echo.Context) error {
 	queues, total, err := a.Pools.Stats(c.Request().Context())
 	if err != nil {
@@ -153,6 +167,7 @@ func (a *API) getSchedulingStats(c echo.Context) error {
 		started[q.Name] = q.Dispatched
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
+		// Both are constants: the figures are of the last minute on every server.
 		"strategy": "strict", "window": "PT1M", "queues": shown,
 		"stats": map[string]any{"total_dispatched": total, "queues": started},
 	})

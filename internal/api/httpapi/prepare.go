@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// mediaPython contains the text application/json for a client that looks for it (docs/reference/http.md, Official clients).
 const (
 	mediaOJS    = "application/openjobspec+json"
 	mediaJSON   = "application/json"
@@ -20,6 +21,7 @@ const (
 )
 
 // Header values that never change are shared, so that a response costs no allocation for them.
+// They must never be changed in place.
 var (
 	valueVersion = []string{"1.0"}
 	valueNosniff = []string{"nosniff"}
@@ -30,6 +32,7 @@ var (
 )
 
 // prepare sets what every response carries, whatever becomes of the request (docs/reference/http.md, Response headers).
+// It writes the header map directly, with keys in canonical form, which Set would compute for each request.
 func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
@@ -38,11 +41,16 @@ func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 		h["X-Content-Type-Options"] = valueNosniff
 		h["Cache-Control"] = valueNoStore
 		h["Content-Type"] = a.contentType(r)
+		// It must be there before any other stage can fail, because errors show it.
 		h["X-Request-Id"] = []string{api.RequestID(r.Header.Get("X-Request-Id"))}
 
+		// Both forms of the path are kept in step, because the router reads RawPath where there is one and all others read
+		// Path.
 		if r.URL.RawPath != "" {
 			r.URL.RawPath = decodeSegments(r.URL.RawPath)
 		}
+		// /v1 is an alias for reading only. Other methods there are 404, so that nothing is changed under a path that may go
+		// away.
 		if strings.HasPrefix(r.URL.Path, "/v1/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			r.URL.Path = "/ojs" + r.URL.Path
 			if r.URL.RawPath != "" {
@@ -57,9 +65,11 @@ var slashInSegment = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // decodeSegments decodes a raw path except for slashes inside a segment. The router compares and returns the raw path if
 // there is one, so a single escape anywhere would otherwise hide the route from it; param undoes the rest.
+// The percent sign is escaped again, so that param can tell %2F that was in the segment from an escape that was decoded.
 func decodeSegments(raw string) string {
 	segments := strings.Split(raw, "/")
 	for i, segment := range segments {
+		// Each segment is decoded by itself, so that %2F does not become a separator.
 		if text, err := url.PathUnescape(segment); err == nil { // net/http has checked it
 			segments[i] = slashInSegment.Replace(text)
 		}
@@ -68,6 +78,7 @@ func decodeSegments(raw string) string {
 }
 
 // param is a segment of the path, decoded.
+// Handlers must use it and never c.Param, except to compare with a literal.
 func param(c echo.Context, name string) string {
 	text := c.Param(name)
 	if c.Request().URL.RawPath != "" {
@@ -79,6 +90,7 @@ func param(c echo.Context, name string) string {
 }
 
 // contentType follows Accept only between the two names of the same JSON; it never refuses.
+// Both names stand for the same bytes, so the choice has no effect beyond the header.
 func (a *API) contentType(r *http.Request) []string {
 	if accept := r.Header["Accept"]; names(accept, mediaJSON) && !names(accept, mediaOJS) {
 		return valueJSON
@@ -108,12 +120,17 @@ func isMedia(value, media string) bool {
 }
 
 // admit checks credentials and the spec version, before routing (docs/reference/http.md, Check order).
+// The checks are in the order key, version, tenant. It rewrites the request: handlers find the producer in its context, and
+// no token in its URL.
 func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
+		// /metrics may be open although keys are configured: scrapers often cannot send one.
 		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.MetricsAuth {
 			return next(c)
 		}
+		// Before the check, because the key may stand in the query. It also takes the token out of the URL when no keys are
+		// configured.
 		a.takeQueryToken(r)
 		if len(a.keys) > 0 {
 			principal, ok := a.keys.Bearer(r.Header.Get("Authorization"))
@@ -121,11 +138,14 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 				return ojs.ErrUnauthenticated()
 			}
+			// The producer is checked against the configuration of queues when a job is stored.
 			c.SetRequest(r.WithContext(queue.WithProducer(r.Context(), principal)))
 		}
+		// An empty value is refused; only an absent header is fine.
 		if v, present := r.Header["Ojs-Version"]; present && !job.ValidVersion(v[0]) {
 			return ojs.ErrVersion("OJS-Version", v[0])
 		}
+		// Checked here once, so that API.tenant can ignore the error later.
 		if _, err := a.config.Tenancy.Caller(r.Header[tenantHeader]); err != nil {
 			return err
 		}
@@ -133,6 +153,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// These paths need neither key nor version, so that probes and discovery work with nothing configured.
 func public(path string) bool {
 	switch path {
 	case "/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/readyz", "/healthz", "/livez":
@@ -142,12 +163,14 @@ func public(path string) bool {
 }
 
 // caller is who sent the request.
+// It reads the key again rather than carry it along: few calls need it.
 func (a *API) caller(r *http.Request) api.Caller {
 	principal, _ := a.keys.Bearer(r.Header.Get("Authorization"))
 	return api.Caller{Principal: principal, Tenant: a.tenant(r), Address: r.RemoteAddr}
 }
 
 // actor names in events who did something: the key, else the header, else the query parameter, else what the body claims.
+// What a client claims is not proven; only a key is.
 func (a *API) actor(c echo.Context, parameter string, claimed ...string) string {
 	names := append([]string{c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter)}, claimed...)
 	return a.caller(c.Request()).Actor(names...)

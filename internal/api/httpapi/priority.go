@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// The admin path does the same, for tools whose base is /admin. routeReach lets a tenant use both.
 func (a *API) priorityRoutes(v1 *echo.Group) {
 	patch := notLiteral(a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.patchJob))
 	v1.PATCH("/jobs/:id", patch)
@@ -20,7 +21,10 @@ func (a *API) priorityRoutes(v1 *echo.Group) {
 }
 
 // patchJob changes the priority of a job (docs/reference/jobs.md, Priority).
+// It is idempotent. The store lowers the fetch cursors of this node before it answers, so a job that was moved forward is
+// found by the next fetch.
 func (a *API) patchJob(c echo.Context, body []byte) error {
+	// Members other than priority are refused, because nothing else of a job can be changed.
 	priority, wire := job.DecodePriority(body)
 	if wire != nil {
 		return wire
@@ -29,6 +33,7 @@ func (a *API) patchJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// A job that is neither available nor scheduled is 409.
 	stored, previous, err := a.Jobs.SetPriority(c.Request().Context(), id, priority)
 	if err != nil {
 		return err
@@ -42,6 +47,7 @@ func (a *API) patchJob(c echo.Context, body []byte) error {
 }
 
 // getPriorityStats is docs/reference/jobs.md, Jobs by priority.
+// It is for operators, because it counts the jobs of all tenants.
 func (a *API) getPriorityStats(c echo.Context) error {
 	name := param(c, "name")
 	if err := api.CheckQueue("name", name); err != nil {
@@ -54,7 +60,10 @@ func (a *API) getPriorityStats(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
 }
 
+// The counts are shown as an object and as an array: an object of numbers is easy to look up, and an array keeps the order.
+// estimated says that the queue has more jobs than were counted one by one; total is exact in either case.
 func appendPriorityStats(b []byte, name string, stats queue.PriorityStats) []byte {
+	// The name was checked above and needs no escapes.
 	b = append(append(append(b, `{"queue":"`...), name...), `","counts_by_priority":{`...)
 	for i, p := range stats.Counts {
 		if i > 0 {

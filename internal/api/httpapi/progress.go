@@ -7,7 +7,6 @@ import (
 	"github.com/ojsd/ojsd/internal/progress"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
@@ -15,8 +14,10 @@ import (
 )
 
 // reportRoom is what a report may have besides its data or checkpoint.
+// 64 KiB: message and names beside the data. The decoder checks data and checkpoint themselves, with errors of their own.
 const reportRoom = 65_536
 
+// A report may hold a checkpoint, so its limit includes one.
 func (a *API) progressRoutes(v1 *echo.Group) {
 	report := bodyLimit{job.MaxCheckpoint + job.MaxProgressData + reportRoom, "envelope"}
 	v1.PUT("/jobs/:id/progress", a.withBody(report, a.putProgress))
@@ -24,6 +25,7 @@ func (a *API) progressRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/progress", a.getProgress)
 }
 
+// putProgress takes a share from 0 to 1, postProgress a percentage.
 func (a *API) putProgress(c echo.Context, body []byte) error {
 	in, wire := job.DecodeProgressFor(param(c, "id"), body, a.config.Limits)
 	return a.reportProgress(c, in, wire)
@@ -34,6 +36,9 @@ func (a *API) postProgress(c echo.Context, body []byte) error {
 	return a.reportProgress(c, in, wire)
 }
 
+// A report renews the reservation. For a job that is not active it changes nothing and is 200 with accepted false, because a
+// worker cannot know better. The id may come from the body, where confine cannot see it, so the handler checks whose job it
+// is, for both routes.
 func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
@@ -48,6 +53,7 @@ func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Er
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
 }
 
+// getProgress may be polled. Last-Modified is the time of the latest report or change of state; there is no ETag.
 func (a *API) getProgress(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -58,8 +64,10 @@ func (a *API) getProgress(c echo.Context) error {
 		return err
 	}
 	h := c.Response().Header()
+	// no-cache permits a proxy to keep it if it asks again; other answers are no-store.
 	h["Cache-Control"] = []string{"no-cache"}
 	if p.Progress.Valid {
+		// It lets a client poll with HEAD.
 		h["X-Ojs-Progress"] = []string{string(appendFloat(nil, p.Progress.Float64))}
 	}
 	if !p.UpdatedAt.IsZero() {
@@ -68,6 +76,7 @@ func (a *API) getProgress(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
 }
 
+// progress, message and data are null until something was reported.
 func appendProgress(b []byte, p progress.Progress) []byte {
 	b = ojs.AppendID(append(b, `{"job_id":"`...), p.JobID)
 	b = appendText(append(b, '"'), "state", string(p.State))
@@ -84,7 +93,8 @@ func appendProgress(b []byte, p progress.Progress) []byte {
 		b = append(b, `null`...)
 	}
 	b = appendOrNull(append(b, `,"data":`...), p.Data)
-	b = appendTime(b, "updated_at", pgtype.Timestamptz{Time: p.UpdatedAt, Valid: true})
+	// updated_at is always there: without a report it is the latest change of the job.
+	b = appendMoment(b, "updated_at", &p.UpdatedAt)
 	if p.Refused {
 		b = append(b, `,"accepted":false`...)
 	}
@@ -98,9 +108,12 @@ func appendOrNull(b, value []byte) []byte {
 	return append(b, value...)
 }
 
+// It writes the shortest text that reads back as the same number.
 func appendFloat(b []byte, f float64) []byte { return jsontext.AppendFloat(b, f, 64) }
 
 // appendReports appends what workers have reported of a job and what it left: progress, checkpoint, times of its result.
+// last_checkpoint is shown to the worker that fetches the job only. The three members of the result come with a result that
+// is kept.
 func appendReports(b []byte, j *job.Record, as shape) []byte {
 	if j.Progress.Valid {
 		b = appendFloat(append(b, `,"progress":`...), j.Progress.Float64)
@@ -117,8 +130,10 @@ func appendReports(b []byte, j *job.Record, as shape) []byte {
 		return b
 	}
 	b = appendTime(b, "result_stored_at", j.FinishedAt)
+	// -1 means as long as the job, so no time is shown. NULL means the default, whose end is not shown either.
 	if j.ResultTtlS.Valid && j.ResultTtlS.Int64 >= 0 {
-		b = appendTime(b, "result_expires_at", pgtype.Timestamptz{Time: after(j.FinishedAt.Time, j.ResultTtlS.Int64), Valid: true})
+		expires := after(j.FinishedAt.Time, j.ResultTtlS.Int64)
+		b = appendMoment(b, "result_expires_at", &expires)
 	}
 	return strconv.AppendInt(append(b, `,"result_size_bytes":`...), int64(len(j.Result)), 10)
 }

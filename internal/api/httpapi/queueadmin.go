@@ -21,6 +21,7 @@ import (
 )
 
 // queueRoutes are those of docs/reference/queues.md.
+// Tenants may list and read queues in which they have had jobs; everything that changes a queue is for operators.
 func (a *API) queueRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	limit := bodyLimit{queueconfig.MaxBytes, "config"}
@@ -38,6 +39,7 @@ func (a *API) queueRoutes(v1 *echo.Group) {
 }
 
 // queueName reads the name in the path; with standard, queueconfig.Default is one.
+// A malformed name is 400 here, because most of these calls would create the queue.
 func queueName(c echo.Context, standard bool) (string, error) {
 	name := param(c, "name")
 	if standard && name == queueconfig.Default {
@@ -47,6 +49,7 @@ func queueName(c echo.Context, standard bool) (string, error) {
 }
 
 // optionalObject reads a body that may be missing; nil: it is.
+// An array or a text is 400 even where a body is optional.
 func optionalObject(body []byte) (jsontext.Value, error) {
 	if blank(body) {
 		return nil, nil
@@ -55,11 +58,13 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 	return object, asError(wire)
 }
 
+// The cursor is the last name shown.
 func (a *API) listQueues(c echo.Context) error {
 	page, err := readPage(c)
 	if err != nil {
 		return err
 	}
+	// Any name is a position, whether a queue has it or not.
 	if page.cursor != "" && !job.ValidQueue(page.cursor) {
 		return api.ErrCursor(page.cursor)
 	}
@@ -76,6 +81,7 @@ func (a *API) listQueues(c echo.Context) error {
 			}
 			b = append(appendQueueStatus(append(b, '{'), q.name, q.status), `,"created_at":"`...)
 			b = append(append(b, ojs.FormatTime(q.createdAt.Time)...), `"}`...)
+			// page.append shows it only if there is more.
 			next = q.name
 		}
 		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
@@ -84,15 +90,18 @@ func (a *API) listQueues(c echo.Context) error {
 }
 
 // queueItem is a queue in the list.
+// It has what both sources of the list know.
 type queueItem struct {
 	name, status string
 	createdAt    pgtype.Timestamptz
 }
 
 // queuePage lists all queues, or to a tenant those in which it has had jobs.
+// A tenant is shown no queue of others, not even its name.
 func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64, more bool, err error) {
 	ctx, caller := c.Request().Context(), a.tenant(c.Request())
 	if caller == "" {
+		// With an error the page is empty and not shown.
 		found, err := a.Queues.List(ctx, p.cursor, p.offset, p.limit)
 		for _, q := range found.Queues {
 			items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
@@ -110,12 +119,15 @@ func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64,
 }
 
 // appendQueueStatus appends the members of the short form of a queue to an object that has been opened.
+// paused is the status as a boolean, which SDKs read.
 func appendQueueStatus(b []byte, name, status string) []byte {
 	b = appendQuoted(append(b, `"name":`...), name)
 	b = appendText(b, "status", status)
 	return strconv.AppendBool(append(b, `,"paused":`...), status == queueconfig.Paused)
 }
 
+// postQueue creates a queue, 409 if it exists: clients use it to find out whether a name is free. Settings may stand beside
+// name, as the CLI sends them, and in config; the latter win.
 func (a *API) postQueue(c echo.Context, body []byte) error {
 	object, wire := rawjson.Check(body)
 	if wire != nil {
@@ -125,9 +137,12 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	if !isText {
 		return ojs.ErrInvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
 	}
+	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
+	// parameters.
 	if _, kind, expected := job.QueueProblem(fields.Quote(name)); kind != "" {
 		return ojs.ErrInvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
+	// Members of a queue that are no settings, such as name and config, are ignored by it.
 	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
 	if wire != nil {
 		return wire
@@ -140,8 +155,10 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 		if wire != nil {
 			return wire
 		}
+		// What config sets wins over the same setting beside name.
 		change.And(nested)
 	}
+	// Two calls at once: one creates, the other is 409.
 	q, err := a.Queues.Create(c.Request().Context(), name, change)
 	if err != nil {
 		return err
@@ -156,12 +173,15 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	})
 }
 
+// state and status are equal.
 func appendQueueHead(b []byte, q *queueadmin.Detail) []byte {
 	b = appendQuoted(append(b, `"name":`...), q.Name)
 	b = appendText(b, "state", q.Status)
 	return appendText(b, "status", q.Status)
 }
 
+// getQueue reads the queue and its figures in two transactions; the counts are of one instant, that of the second. For a
+// tenant they are those of its own jobs, and what is kept for all jobs together is 0.
 func (a *API) getQueue(c echo.Context) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -177,6 +197,7 @@ func (a *API) getQueue(c echo.Context) error {
 	}
 	caller := a.tenant(c.Request())
 	if caller != "" {
+		// A tenant must not learn from figures how much others work.
 		f.CompletedToday, f.FailedToday = 0, 0 // those of the jobs of all
 		if f.Stats, err = a.Tenants.OfQueue(c.Request().Context(), caller, f.Stats); err != nil {
 			return err
@@ -190,6 +211,7 @@ func (a *API) getQueue(c echo.Context) error {
 		b = appendQueueHead(append(b, '{'), q)
 		b = strconv.AppendBool(append(b, `,"paused":`...), q.Status == queueconfig.Paused)
 		b = integer(integer(b, "depth", depth), "running", f.Counts[ojs.StateActive])
+		// The configuration may name producers and weights of others.
 		if caller == "" {
 			b = append(append(b, `,"config":`...), q.Own()...)
 		}
@@ -199,6 +221,7 @@ func (a *API) getQueue(c echo.Context) error {
 		b = appendQueueStatus(append(b, `},"queue":{`...), q.Name, q.Status)
 		b = append(append(b, `},"created_at":"`...), ojs.FormatTime(q.CreatedAt)...)
 		b = append(append(append(b, `","updated_at":"`...), ojs.FormatTime(q.UpdatedAt)...), '"')
+		// Until the last active job has ended, a resume takes the deletion back.
 		if q.Deleting {
 			b = append(b, `,"deleting":true`...)
 		}
@@ -207,6 +230,7 @@ func (a *API) getQueue(c echo.Context) error {
 }
 
 // queueActor names who changes the status of a queue, with the member of the body that clients may send.
+// The member is optional, but a wrong type is a mistake that is better told.
 func (a *API) queueActor(c echo.Context, body []byte, member string) (string, error) {
 	object, err := optionalObject(body)
 	if err != nil {
@@ -224,6 +248,7 @@ func (a *API) queueActor(c echo.Context, body []byte, member string) (string, er
 	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
 }
 
+// pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on.
 func (a *API) pauseQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -240,11 +265,13 @@ func (a *API) pauseQueue(c echo.Context, body []byte) error {
 	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
 }
 
+// resumeQueue also ends a drain, and takes back a deletion that waits for active jobs.
 func (a *API) resumeQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
 		return err
 	}
+	// The event that it may write is queue.resumed; a drain has none of its own.
 	by, err := a.queueActor(c, body, "resumed_by")
 	if err != nil {
 		return err
@@ -256,6 +283,8 @@ func (a *API) resumeQueue(c echo.Context, body []byte) error {
 	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
 }
 
+// drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
+// client that hangs up before has drained it all the same.
 func (a *API) drainQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -273,6 +302,7 @@ func (a *API) drainQueue(c echo.Context, body []byte) error {
 }
 
 // respondStatus answers with queue as an object or, to clients that send OJS-Version, as the name.
+// Vary tells caches that the same URL has two forms.
 func respondStatus(c echo.Context, s queueadmin.Status, rest func(b []byte) []byte) error {
 	c.Response().Header().Add("Vary", "OJS-Version")
 	return respond(c, http.StatusOK, func(b []byte) []byte {
@@ -287,6 +317,8 @@ func respondStatus(c echo.Context, s queueadmin.Status, rest func(b []byte) []by
 
 var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queueadmin.Move}
 
+// deleteQueue is 202 while active jobs remain; any node finishes the deletion then. It refuses new jobs first and so takes as
+// long as a drain. If it is refused because jobs wait, the store has taken the refusal of new jobs back.
 func (a *API) deleteQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -304,6 +336,7 @@ func (a *API) deleteQueue(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// 202 says that the deletion goes on without the client.
 	status, state := http.StatusOK, "deleted"
 	if done.Draining {
 		status, state = http.StatusAccepted, queueconfig.Draining
@@ -320,6 +353,7 @@ func (a *API) deleteQueue(c echo.Context, body []byte) error {
 }
 
 // readDeletion reads body or query: not every client can send a body with DELETE.
+// With a body the query is not read.
 func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error) {
 	object, err := optionalObject(body)
 	if err != nil {
@@ -349,6 +383,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 		return d, ojs.ErrInvalidPayload("strategy", "reject, discard or move", d.Strategy, "'strategy' must be reject, discard or move.")
 	}
 	if d.Strategy != queueadmin.Move {
+		// The answer must not name a target that nothing moved to.
 		d.Target = ""
 		return d, nil
 	}
@@ -358,6 +393,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 	return d, nil
 }
 
+// See adminPurgeQueue, which differs in the form of body and answer.
 func (a *API) purgeQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -383,11 +419,14 @@ func (a *API) purgeQueue(c echo.Context, body []byte) error {
 	})
 }
 
+// confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
+// the array as sent.
 func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 	object, wire := rawjson.Check(body)
 	if wire != nil {
 		return p, nil, wire
 	}
+	// Problems of a body have a JSONPath, which the helper adds.
 	refuse := func(field, expected string, v jsontext.Value) error {
 		var ps fields.Problems
 		ps.Add(ojs.KindInvalidPayload, field, "$."+field, expected, v)
@@ -399,6 +438,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 		return p, nil, refuse("states", expected, v)
 	}
 	names, ok := fields.Texts(v)
+	// A state that is listed twice is no mistake.
 	names = fields.Distinct(names)
 	if !ok || len(names) == 0 {
 		return p, nil, refuse("states", expected, v)
@@ -413,6 +453,8 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 		if !state.Valid() || state == ojs.StateActive {
 			return p, nil, refuse("states", expected, v)
 		}
+		// The refusal comes before anything is read, so a call without confirm changes nothing, also for the final states
+		// among them.
 		if !state.Terminal() && !confirmed {
 			return p, nil, refuse("confirm", "true to cancel and remove jobs that have not ended", confirm)
 		}
@@ -421,6 +463,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 	return p, rawjson.Compact(v), nil
 }
 
+// The standard configuration is never unknown: until it is set it is empty.
 func (a *API) getQueueConfig(c echo.Context) error {
 	name, err := queueName(c, true)
 	if err != nil {
@@ -428,6 +471,7 @@ func (a *API) getQueueConfig(c echo.Context) error {
 	}
 	q, err := a.Queues.Get(c.Request().Context(), name)
 	if err != nil {
+		// Any other error, such as an outage, must not look like an empty configuration.
 		wire, isWire := errors.AsType[*ojs.Error](err)
 		if name != queueconfig.Default || !isWire || ojs.ErrorKind(wire.Type) != ojs.KindNotFound {
 			return err
@@ -437,6 +481,7 @@ func (a *API) getQueueConfig(c echo.Context) error {
 	return a.respondConfig(c, q)
 }
 
+// putQueueConfig merges and is idempotent. Nothing is stored if any field is refused. Other nodes follow within a second.
 func (a *API) putQueueConfig(c echo.Context, body []byte) error {
 	name, err := queueName(c, true)
 	if err != nil {
@@ -457,7 +502,9 @@ func (a *API) putQueueConfig(c echo.Context, body []byte) error {
 	return a.respondConfig(c, q)
 }
 
+// config and configuration are equal; clients read different names. The retention that is shown is the one that holds.
 func (a *API) respondConfig(c echo.Context, q *queueadmin.Detail) error {
+	// It adds the retention that holds, and the aliases.
 	config, err := a.Queues.Config(c.Request().Context(), q.Config)
 	if err != nil {
 		return err

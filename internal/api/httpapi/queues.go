@@ -12,6 +12,7 @@ import (
 )
 
 // queueCounts are the members of queue statistics that all forms share.
+// Depth equals Available, and Total is the sum of all states. Counts are exact at ComputedAt.
 type queueCounts struct {
 	Available int64 `json:"available"`
 	Active    int64 `json:"active"`
@@ -25,6 +26,7 @@ type queueCounts struct {
 	Depth     int64 `json:"depth"`
 }
 
+// It is the form of queue for clients that send no OJS-Version.
 type queueObject struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
@@ -32,10 +34,14 @@ type queueObject struct {
 	queueCounts
 }
 
+// Dead equals Discarded. The averages and rates are of the last hour, as of the published events; for a tenant they are 0,
+// because they are kept for the jobs of all together. FailedLastHour counts attempts, AvgDurationMS is of completed jobs,
+// AvgWaitMS of started ones.
 type queueStats struct {
 	Queue string `json:"queue"`
 	queueCounts
-	Dead              int64   `json:"dead"`
+	Dead int64 `json:"dead"`
+	// MaxDepth is the bound of the queue, absent without one.
 	MaxDepth          int64   `json:"max_depth,omitempty"`
 	CompletedLastHour int64   `json:"completed_last_hour"`
 	FailedLastHour    int64   `json:"failed_last_hour"`
@@ -53,6 +59,8 @@ type queueStatsBody struct {
 	ComputedAt string     `json:"computed_at"`
 }
 
+// An unknown queue has zeros for an operator and is 404 for a tenant; a malformed name is 400 for both. Reading creates no
+// queue.
 func (a *API) getQueueStats(c echo.Context) error {
 	name := param(c, "name")
 	if err := api.CheckQueue("name", name); err != nil {
@@ -68,6 +76,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 	} else {
 		body.Queue = name
 	}
+	// A cache must not give one form to a client of the other.
 	c.Response().Header().Add("Vary", "OJS-Version")
 	out, err := json.Marshal(body)
 	if err != nil {
@@ -77,6 +86,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 }
 
 // queueStats are the figures of all jobs of a queue, or of those of the caller's tenant.
+// For a tenant, counts are replaced by those of its jobs, and rates are removed.
 func (a *API) queueStats(c echo.Context, name string) (queue.Stats, error) {
 	caller := a.tenant(c.Request())
 	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
@@ -86,6 +96,7 @@ func (a *API) queueStats(c echo.Context, name string) (queue.Stats, error) {
 	return a.Tenants.OfQueue(c.Request().Context(), caller, stats)
 }
 
+// 3600 s are the hour of the rates.
 func newQueueStats(s queue.Stats) queueStatsBody {
 	counts := queueCounts{
 		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -17,6 +16,7 @@ import (
 )
 
 // rateLimitRoutes are those of docs/reference/limits.md.
+// A key is one segment of the path; that of a tenant, as operators see it, has a slash, which clients send as %2F.
 func (a *API) rateLimitRoutes(v1 *echo.Group, one bodyLimit) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/rate-limits", a.listRateLimits)
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/rate-limits/:key", a.getRateLimit)
@@ -29,6 +29,7 @@ func (a *API) rateLimitRoutes(v1 *echo.Group, one bodyLimit) {
 
 // limitKey reads the key in the path; what is no key is unknown. To a tenant, its keys are without its name, as its jobs have them, and the
 // limits of whole queues, which are not its own, do not exist.
+// It returns the key of the partition as it is stored.
 func (a *API) limitKey(c echo.Context) (string, error) {
 	key, caller := param(c, "key"), a.tenant(c.Request())
 	switch {
@@ -41,6 +42,7 @@ func (a *API) limitKey(c echo.Context) (string, error) {
 }
 
 // shownKey is the key of a partition as the caller knows it.
+// It undoes limitKey.
 func (a *API) shownKey(c echo.Context, key string) string {
 	if caller := a.tenant(c.Request()); caller != "" {
 		return strings.TrimPrefix(key, job.PartitionKey(caller, "", nil))
@@ -49,6 +51,7 @@ func (a *API) shownKey(c echo.Context, key string) string {
 }
 
 // shownPartition is the partition as the caller knows it. The error of an unknown one names it so, too.
+// It changes p, which belongs to this request. Any other error is passed on as it is.
 func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*limit.Partition, error) {
 	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) {
 		return nil, ojs.ErrNotFound("rate_limit", param(c, "key"))
@@ -59,6 +62,8 @@ func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*li
 	return p, err
 }
 
+// listRateLimits pages by stored key. The cursor of a tenant is a key without its name, so that no cursor leads into the keys
+// of others. items and rate_limits are the same partitions in the forms of the dashboard and of the command line.
 func (a *API) listRateLimits(c echo.Context) error {
 	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
@@ -67,6 +72,7 @@ func (a *API) listRateLimits(c echo.Context) error {
 	l := limit.List{Tenant: a.tenant(c.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
 	switch {
 	case p.cursor == "":
+	// Such a key cannot contain a slash, so the result stays among the keys of the tenant.
 	case l.Tenant != "" && job.ValidLimitKey(p.cursor):
 		l.After = job.PartitionKey(l.Tenant, p.cursor, nil)
 	case l.Tenant != "" || !job.ValidPartitionKey(p.cursor):
@@ -102,6 +108,7 @@ func (a *API) listRateLimits(c echo.Context) error {
 	})
 }
 
+// The error is handed on, because it names the stored key, which a tenant must not see.
 func (a *API) getRateLimit(c echo.Context) error {
 	key, err := a.limitKey(c)
 	if err != nil {
@@ -111,6 +118,8 @@ func (a *API) getRateLimit(c echo.Context) error {
 	return a.respondPartition(c, p, err)
 }
 
+// putRateLimit replaces the override, if there is one, and is idempotent. It creates an unknown partition, so that a limit
+// can be set before the first job names it.
 func (a *API) putRateLimit(c echo.Context, body []byte) error {
 	if text := param(c, "key"); !job.ValidPartitionKey(text) { // it would be created
 		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
@@ -119,6 +128,7 @@ func (a *API) putRateLimit(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// limit and period beside each other stand for a rate.
 	o, wire := job.DecodeLimitOverride(body)
 	if wire != nil {
 		return wire
@@ -127,6 +137,7 @@ func (a *API) putRateLimit(c echo.Context, body []byte) error {
 	return a.respondPartition(c, p, err)
 }
 
+// It leaves the partition and the policy that jobs have brought.
 func (a *API) deleteRateLimit(c echo.Context) error {
 	key, err := a.limitKey(c)
 	if err != nil {
@@ -136,6 +147,8 @@ func (a *API) deleteRateLimit(c echo.Context) error {
 	return a.respondPartition(c, p, err)
 }
 
+// putQueueRateLimit writes the member rate_limit of the configuration of the queue, which it creates if need be. The answer
+// shows the policy in its normal form.
 func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if err := api.CheckQueue("name", name); err != nil {
@@ -145,6 +158,7 @@ func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	// Fetches of all nodes follow it within a second.
 	if err := a.Jobs.SetQueueLimit(c.Request().Context(), name, policy); err != nil {
 		return err
 	}
@@ -154,6 +168,7 @@ func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
 	})
 }
 
+// It takes the error of the store, so that every call shows errors in the same way.
 func (a *API) respondPartition(c echo.Context, p *limit.Partition, err error) error {
 	if p, err = a.shownPartition(c, p, err); err != nil {
 		return err
@@ -162,6 +177,8 @@ func (a *API) respondPartition(c echo.Context, p *limit.Partition, err error) er
 }
 
 // appendPartition shows a partition in the nested form and in that of the dashboard, which has flat members.
+// A limit that the policy does not have is left out. active and waiting_count end at 10 000. available at the top level is
+// absent if only a throttle limits the key; that in concurrency is about that limit alone.
 func appendPartition(b []byte, p *limit.Partition) []byte {
 	b = appendQuoted(append(b, `{"key":`...), p.Key)
 	if n := p.Policy.Concurrency; n != nil {
@@ -172,11 +189,11 @@ func appendPartition(b []byte, p *limit.Partition) []byte {
 	if w := p.Policy.Rate; w != nil {
 		b = appendWindow(append(b, `,"rate":{`...), w)
 		b = strconv.AppendInt(append(b, `,"current_count":`...), p.Started, 10)
-		b = append(appendTime(b, "window_resets_at", timestamp(p.ResetAt)), '}')
+		b = append(appendMoment(b, "window_resets_at", &p.ResetAt), '}')
 	}
 	if w := p.Policy.Throttle; w != nil {
 		b = appendWindow(append(b, `,"throttle":{`...), w)
-		b = append(appendTime(b, "next_allowed_at", timestamp(p.NextAt)), '}')
+		b = append(appendMoment(b, "next_allowed_at", &p.NextAt), '}')
 	}
 	b = strconv.AppendInt(append(b, `,"waiting_count":`...), p.Waiting, 10)
 	b = append(appendShortWindow(append(b, ','), p.Policy), ',')
@@ -185,19 +202,22 @@ func appendPartition(b []byte, p *limit.Partition) []byte {
 		b = strconv.AppendInt(append(b, `,"available":`...), n, 10)
 	}
 	b = strconv.AppendInt(append(b, `,"waiting":`...), p.Waiting, 10)
-	b = appendTime(b, "blocked_until", timestamp(p.BlockedUntil))
+	b = appendMoment(b, "blocked_until", &p.BlockedUntil)
+	// The policy above is shown with the override; here is what was replaced, and until when.
 	if p.Override != nil {
 		b = append(appendOverride(append(b, `,"override":{`...), p), '}')
 	}
 	return append(b, '}')
 }
 
+// The period is shown as the client wrote it.
 func appendWindow(b []byte, w *job.Window) []byte {
 	b = strconv.AppendInt(append(b, `"limit":`...), w.Limit, 10)
 	return appendText(b, "period", w.PeriodText)
 }
 
 // appendShortWindow shows one of the limits: rate, else throttle, else concurrency.
+// The dashboard shows one limit for each key. Without any, limit is null.
 func appendShortWindow(b []byte, p job.LimitPolicy) []byte {
 	switch {
 	case p.Rate != nil:
@@ -210,6 +230,7 @@ func appendShortWindow(b []byte, p job.LimitPolicy) []byte {
 	return append(b, `"limit":null,"period":""`...)
 }
 
+// It shows only the parts that are replaced, without the braces of the object.
 func appendOverride(b []byte, p *limit.Partition) []byte {
 	o := p.Override
 	b = appendShortWindow(b, *o)
@@ -219,13 +240,11 @@ func appendOverride(b []byte, p *limit.Partition) []byte {
 	if o.Throttle != nil {
 		b = append(appendWindow(append(b, `,"throttle":{`...), o.Throttle), '}')
 	}
-	if !p.OverrideUntil.IsZero() {
-		b = appendTime(b, "expires_at", timestamp(p.OverrideUntil))
-	}
-	return b
+	return appendMoment(b, "expires_at", &p.OverrideUntil)
 }
 
 // appendFlatPartition is the form that the command line reads.
+// It has fewer members than appendPartition.
 func appendFlatPartition(b []byte, p *limit.Partition) []byte {
 	b = appendQuoted(append(b, `{"key":`...), p.Key)
 	if p.Policy.Concurrency != nil {
@@ -238,14 +257,13 @@ func appendFlatPartition(b []byte, p *limit.Partition) []byte {
 	return append(b, '}')
 }
 
-func timestamp(t time.Time) pgtype.Timestamptz {
-	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
-}
-
 // rateLimitHeaders tells of the partition of a job that was stored, if that has a rate or a throttle. The job is stored whatever the
 // look-up says.
+// The figures are read after the insert, so other jobs may have started meanwhile; they promise nothing. It must be called
+// before the status is written.
 func (a *API) rateLimitHeaders(c echo.Context, j *job.Job) {
 	p, err := a.Limits.OfJob(c.Request().Context(), j)
+	// An error here must not turn a stored job into a failure that its client repeats.
 	if err != nil || p == nil {
 		return
 	}
@@ -259,5 +277,6 @@ func (a *API) rateLimitHeaders(c echo.Context, j *job.Job) {
 	h := c.Response().Header()
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(most, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(left, 10))
+	// The header has whole seconds. They are rounded up: a client that waits until then must not come too early.
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Add(time.Second-1).Unix(), 10))
 }

@@ -11,17 +11,21 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// In s. A larger timeout counts as the maximum.
 const (
 	defaultResultWait = 30 // s
 	maxResultWait     = 60
 )
 
+// The list of ids is a POST because 100 ids are too long for some URLs; it changes nothing.
 func (a *API) resultRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
 	v1.POST("/jobs/results", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
 }
 
 // getResult is docs/reference/jobs.md, Results, with wait a long poll.
+// While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
+// client asks another node.
 func (a *API) getResult(c echo.Context) error {
 	wait, err := readResultWait(c)
 	if err != nil {
@@ -31,14 +35,18 @@ func (a *API) getResult(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	// It reads before it waits, so a job that has ended costs one read.
 	res, err := a.Jobs.AwaitResult(c.Request().Context(), id, wait)
 	if err != nil {
 		return err
 	}
 	switch {
+	// 410 and not 404: the job exists, and its result will not come back.
 	case res.Pruned:
+		// result_ttl is set by the job, so the client can send a longer one with the next.
 		return ojs.NewError(ojs.KindResultPruned, "The result of job "+ojs.FormatID(id)+" is not kept any more; its result_ttl is over.",
 			map[string]any{"job_id": ojs.FormatID(id)})
+	// Without wait a job that has not ended is an ordinary answer.
 	case wait > 0 && !ojs.JobState(res.State).Terminal():
 		return ojs.NewError(ojs.KindWaitTimeout, "Job "+ojs.FormatID(id)+" is still in state "+res.State+"; ask again.",
 			map[string]any{"job_id": ojs.FormatID(id), "current_state": res.State})
@@ -51,6 +59,7 @@ func (a *API) getResult(c echo.Context) error {
 	})
 }
 
+// timeout without wait is checked and has no effect.
 func readResultWait(c echo.Context) (time.Duration, error) {
 	seconds, err := wholeNumber(c, []string{"timeout"}, defaultResultWait, 1)
 	if err != nil {
@@ -67,6 +76,7 @@ func readResultWait(c echo.Context) (time.Duration, error) {
 }
 
 // appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.
+// result is always there, null without one. completed_at is left out for a job that was cancelled or expired.
 func appendResult(b []byte, res *queue.Result) []byte {
 	b = appendOrNull(append(b, `,"result":`...), res.Result)
 	state := ojs.JobState(res.State)
@@ -79,11 +89,13 @@ func appendResult(b []byte, res *queue.Result) []byte {
 	return b
 }
 
+// Ids of other tenants and unknown ids are null alike. Results beyond 8 MiB are cut, not the list.
 func (a *API) postResults(c echo.Context, body []byte) error {
 	in, wire := job.DecodeResults(body)
 	if wire != nil {
 		return wire
 	}
+	// The look and the read are two statements; the tenant of a job never changes.
 	own, err := a.ownJobs(c, in.IDs)
 	if err != nil {
 		return err
@@ -92,6 +104,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// The store answers in the order of the ids that it got, which lack those of other tenants and malformed ones.
 	byID := make(map[[16]byte]*queue.Result, len(results))
 	for _, res := range results {
 		if res != nil {
@@ -114,6 +127,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			b = append(b, '{')
 			b = append(b, appendText(nil, "state", res.State)[1:]...)
 			b = appendResult(b, res)
+			// The client should ask for this result alone.
 			if res.Cut {
 				b = append(b, `,"result_truncated":true`...)
 			}
@@ -124,6 +138,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 }
 
 // resultBytes estimates what the results of these ids have.
+// It is an estimate for respondEach.
 func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
 	for _, text := range texts {
 		n += 64
@@ -135,6 +150,7 @@ func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
 }
 
 // after is a time so many seconds later; a client's number may be larger than a duration can be.
+// A time.Duration ends at 292 years.
 func after(t time.Time, seconds int64) time.Time {
 	const day = 86_400
 	return t.AddDate(0, 0, int(seconds/day)).Add(time.Duration(seconds%day) * time.Second)

@@ -18,6 +18,8 @@ import (
 )
 
 // failedRun is one failed attempt, as the CLI shows it (docs/reference/jobs.md, History).
+// state is what followed (retryable, discarded or available). started is zero if the start is not in the log any more.
+// nextRetry is "" without a retry.
 type failedRun struct {
 	attempt             int64
 	state, message      string
@@ -25,12 +27,15 @@ type failedRun struct {
 	failedAt, nextRetry string
 }
 
+// It reads at most 1 000 starts and failures, oldest first. The events are kept for a shorter time than the job may live, so
+// the list may begin later than the first attempt. A job with more than that has its newest failures left out.
 func (a *API) getRetries(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
+	// The job is read first, so that an unknown one is 404 and not an empty list.
 	job, err := a.Jobs.Get(ctx, id)
 	if err != nil {
 		return err
@@ -42,6 +47,7 @@ func (a *API) getRetries(c echo.Context) error {
 		return api.EventError(err)
 	}
 	runs := failedRuns(page.Events)
+	// A job that never failed has neither, and the list is empty.
 	if len(runs) == 0 { // retention may have dropped the events
 		runs = recordedRuns(job.Errors)
 	}
@@ -64,10 +70,12 @@ func (a *API) getRetries(c echo.Context) error {
 }
 
 // failedRuns finds the failures among a job's events, each with the start before it.
+// events are in the order of the log, where a start precedes its failure.
 func failedRuns(events []eventlog.Event) (runs []failedRun) {
 	var started time.Time
 	for _, e := range events {
 		switch e.Type {
+		// A start that was lost without a failure of its own is replaced by the next one.
 		case "job.started":
 			started = e.Time
 		case "job.failed":
@@ -75,6 +83,7 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 			run := failedRun{message: errorText(data["error"]), started: started, failedAt: ojs.FormatTime(e.Time)}
 			run.attempt, _ = rawjson.Int(data["attempt"])
 			run.state, _ = rawjson.Text(data["next_state"])
+			// It is absent for a failure after which the job is not tried again.
 			run.nextRetry, _ = rawjson.Text(data["retry_at"])
 			runs = append(runs, run)
 		}
@@ -83,6 +92,7 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 }
 
 // recordedRuns reads the job's own list of failures, which knows less.
+// It does not say what followed, so each is shown as retryable, and it has no starts.
 func recordedRuns(errors [][]byte) (runs []failedRun) {
 	for _, e := range errors {
 		data := membersOf(string(e))
@@ -94,6 +104,7 @@ func recordedRuns(errors [][]byte) (runs []failedRun) {
 	return runs
 }
 
+// The CLI shows a text; the message says more than the code.
 func errorText(e jsontext.Value) string {
 	members := membersOf(string(e))
 	for _, name := range []string{"message", "code"} {
@@ -112,6 +123,7 @@ func (r failedRun) append(b []byte) []byte {
 	if !r.started.IsZero() {
 		b = appendText(b, "started_at", ojs.FormatTime(r.started))
 	}
+	// failed_at is the time of the event, or that of the stored failure; both are by the clock of the database.
 	b = appendText(b, "failed_at", r.failedAt)
 	if r.nextRetry != "" {
 		b = appendText(b, "next_retry_at", r.nextRetry)
@@ -120,6 +132,7 @@ func (r failedRun) append(b []byte) []byte {
 }
 
 // getLineage shows where a job comes from: its workflow, if it has one. No job is the parent of another.
+// The members are those of the lineage endpoint of other servers; parent_id is always null and children always empty.
 func (a *API) getLineage(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -130,6 +143,7 @@ func (a *API) getLineage(c echo.Context) error {
 		return err
 	}
 	text, workflow := ojs.FormatID(id), `null`
+	// It is what the job shows as workflow_id.
 	if own := job.WorkflowOf(stored.Extra); own != "" {
 		workflow = `"` + own + `"`
 	}

@@ -13,6 +13,8 @@ import (
 )
 
 // schemaRoutes are those of docs/reference/schemas.md: by URI, as SDKs call them, and by type and version, for operators.
+// The route with /versions is literal, so no version may have that name (schema.ValidVersion). All are for operators, because
+// schemas hold for the jobs of all tenants.
 func (a *API) schemaRoutes(v1 *echo.Group) {
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
@@ -29,16 +31,19 @@ func (a *API) schemaRoutes(v1 *echo.Group) {
 	v1.DELETE("/admin/schemas/:type/:version", a.deleteSchemaVersion)
 }
 
+// postSchema registers under the URI in the body. A version never changes: the same document again is 200, another one 409.
 func (a *API) postSchema(c echo.Context, body []byte) error {
 	in, wire := schema.DecodeRegistration(body)
 	if wire != nil {
 		return wire
 	}
+	// The URI has slashes, so it is escaped to be one segment of the path.
 	return a.registerSchema(c, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(b []byte, s *schema.Schema) []byte {
 		return append(appendSchema(append(b, `{"schema":`...), s), '}')
 	})
 }
 
+// It answers with the object itself; the route of SDKs wraps it in schema.
 func (a *API) putSchema(c echo.Context, body []byte) error {
 	in, wire := schema.DecodePut(schemaKey(c), body)
 	if wire != nil {
@@ -47,12 +52,16 @@ func (a *API) putSchema(c echo.Context, body []byte) error {
 	return a.registerSchema(c, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, appendSchema)
 }
 
+// When it answers, this node checks new jobs by the schema; other nodes follow within a second. Jobs that are stored are not
+// checked again.
 func (a *API) registerSchema(c echo.Context, in *schema.Registration, location string, show func(b []byte, s *schema.Schema) []byte) error {
+	// The store decides atomically whether the version is new; two nodes may register it at once.
 	stored, created, err := a.Schemas.Put(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
 	status := http.StatusOK
+	// A repetition has no Location, as nothing was made.
 	if created {
 		status = http.StatusCreated
 		c.Response().Header().Set("Location", location)
@@ -61,11 +70,13 @@ func (a *API) registerSchema(c echo.Context, in *schema.Registration, location s
 }
 
 // schemaKey reads the type and the version in the path.
+// It checks nothing: a registration refuses a malformed key with 400.
 func schemaKey(c echo.Context) schema.Key {
 	return schema.Key{Type: param(c, "type"), Version: param(c, "version")}
 }
 
 // knownKey is schemaKey for calls that register nothing: what cannot be registered does not exist.
+// The type is only checked for what a statement can compare.
 func knownKey(c echo.Context) (schema.Key, error) {
 	key := schemaKey(c)
 	if !api.Storable(key.Type) || !schema.ValidVersion(key.Version) {
@@ -74,6 +85,7 @@ func knownKey(c echo.Context) (schema.Key, error) {
 	return key, nil
 }
 
+// Any other text may be asked for; one that nobody registered is 404.
 func schemaURI(c echo.Context) (string, error) {
 	uri := param(c, "uri")
 	if !api.Storable(uri) {
@@ -94,6 +106,7 @@ func (a *API) getSchema(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendSchema(append(b, `{"schema":`...), s), '}') })
 }
 
+// deleteSchema finds the version by its URI first. If it is deleted in between, the delete is 404.
 func (a *API) deleteSchema(c echo.Context) error {
 	uri, err := schemaURI(c)
 	if err != nil {
@@ -114,6 +127,7 @@ func (a *API) deleteSchemaVersion(c echo.Context) error {
 	return a.removeSchema(c, key)
 }
 
+// The answer has no document.
 func (a *API) removeSchema(c echo.Context, key schema.Key) error {
 	s, err := a.Schemas.Delete(c.Request().Context(), key)
 	if err != nil {
@@ -133,6 +147,7 @@ func (a *API) getSchemaVersion(c echo.Context) error {
 }
 
 // getNewestSchema shows the newest version and names all of them.
+// It reads twice. A version that is deleted in between is 404, although older ones exist; the next call finds them.
 func (a *API) getNewestSchema(c echo.Context) error {
 	versions, err := a.Schemas.Versions(c.Request().Context(), param(c, "type"))
 	if err != nil {
@@ -141,6 +156,7 @@ func (a *API) getNewestSchema(c echo.Context) error {
 	return a.showSchema(c, versions[0].Key, versions)
 }
 
+// versions is nil where one version was asked for.
 func (a *API) showSchema(c echo.Context, key schema.Key, versions []*schema.Info) error {
 	s, err := a.Schemas.Get(c.Request().Context(), key)
 	if err != nil {
@@ -169,6 +185,8 @@ func (a *API) listSchemaVersions(c echo.Context) error {
 	})
 }
 
+// The infos of all schemas are read, whose number is bounded (schema.ErrTooMany), and cut here; documents are not read.
+// schemas and items are the same list.
 func (a *API) listSchemas(standard, largest int) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		page, err := readNumberedPage(c, standard, largest)
@@ -182,10 +200,11 @@ func (a *API) listSchemas(standard, largest int) echo.HandlerFunc {
 		from := min(page.offset, len(all))
 		shown := all[from:min(from+page.limit, len(all))]
 		return respond(c, http.StatusOK, func(b []byte) []byte {
+			// total counts all of them, not only the page.
 			b = appendSchemas(append(b, `{"schemas":`...), shown)
 			b = appendSchemas(append(b, `,"items":`...), shown)
 			b = strconv.AppendInt(append(b, `,"total":`...), int64(len(all)), 10)
-			b = page.append(append(b, `,"pagination":`...), int64(len(all)), from+len(shown) < len(all), "")
+			b = page.appendNumbered(append(b, `,"pagination":`...), int64(len(all)), len(shown))
 			return append(b, '}')
 		})
 	}
@@ -202,6 +221,7 @@ func appendSchemas(b []byte, list []*schema.Info) []byte {
 	return append(b, ']')
 }
 
+// The document is valid JSON without white space, as it was checked at its registration.
 func appendSchema(b []byte, s *schema.Schema) []byte {
 	b = append(appendSchemaInfo(append(b, '{'), &s.Info), `,"schema":`...)
 	return append(append(b, s.Document...), '}')
@@ -211,6 +231,7 @@ func appendSchema(b []byte, s *schema.Schema) []byte {
 func appendSchemaInfo(b []byte, info *schema.Info) []byte {
 	b = appendQuoted(append(b, `"uri":`...), info.URI)
 	b = appendText(b, "type", info.Type)
+	// 1 and "1" are the same version, but a client gets back what it has sent.
 	if info.VersionNumber {
 		b = append(append(b, `,"version":`...), info.Version...)
 	} else {

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"errors"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -13,6 +12,8 @@ import (
 )
 
 // streamProgress is GET /jobs/{id}/progress/stream (docs/reference/events.md, Progress stream): the current object, then each change.
+// The order matters: it subscribes, then reads the job, then opens the stream, so no change lies between the object and the
+// events.
 func (a *API) streamProgress(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -21,6 +22,8 @@ func (a *API) streamProgress(c echo.Context) error {
 	return a.stream(c, func(s *sse) error { return s.followProgress(c, id) })
 }
 
+// Events only say that something has changed; the object is read from the table each time. It may be newer than the event,
+// and several events of one batch are shown once.
 func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
 	if err != nil {
@@ -43,6 +46,7 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 		if err != nil {
 			return err
 		}
+		// After a gap nothing is known, so both are assumed.
 		reported, changed := gap != nil, gap != nil
 		for _, item := range items {
 			reported = reported || item.Event.Type == "job.progress"
@@ -51,30 +55,49 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 		if !changed {
 			continue
 		}
-		job, err := s.api.Progress.Get(s.ctx, id) // an event does not carry what the worker sent besides
-		var wire *ojs.Error
-		switch {
-		case errors.As(err, &wire) && wire.Type == string(ojs.KindNotFound):
-			return nil
-		case err != nil:
-			if err := s.failed(err); err != nil {
-				return err
-			}
-			continue
+		job, err := s.readProgress(id) // an event does not carry what the worker sent besides
+		if err != nil || job == nil {
+			return err
 		}
-		if over, err := s.showProgress(job, sub.Position(), reported); over || err != nil {
+		if over, err := s.showProgress(*job, sub.Position(), reported); over || err != nil {
 			return err
 		}
 	}
 }
 
+// readProgress reads the object of a job whose events tell that it has changed; nil if the job was deleted or pruned. While the database is
+// away it tries again: the events do not come again, and the last of them may have been the end of the job, without which the stream would
+// stay open for ever.
+func (s *sse) readProgress(id [16]byte) (*progress.Progress, error) {
+	for {
+		job, err := s.api.Progress.Get(s.ctx, id)
+		if err == nil {
+			return &job, nil
+		}
+		var wire *ojs.Error
+		if errors.As(err, &wire) && wire.Type == string(ojs.KindNotFound) {
+			return nil, nil
+		}
+		if err := s.failed(err); err != nil {
+			return nil, err
+		}
+		if err := s.keepAlive(); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // ends name the last frame.
+// It is only read.
 var ends = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}
 
 // showProgress sends the object under both names, and how the job ended if it has.
+// at is the position of the stream, so a client may show how far it has come; the stream itself cannot be resumed. With a
+// final state it reports over, after the last frame.
 func (s *sse) showProgress(p progress.Progress, at eventlog.Position, reported bool) (over bool, err error) {
 	var b []byte
 	if reported {
+		// A line break between tokens of a client's object would end the field data.
 		p.Data = oneLine(p.Data)
 		data := appendProgress(nil, p)
 		b = systemFrame("progress", &at, data)
@@ -90,7 +113,7 @@ func (s *sse) showProgress(p progress.Progress, at eventlog.Position, reported b
 			data = append(data, `null`...)
 		}
 		data = appendText(data, "state", string(p.State))
-		data = append(appendTime(data, "updated_at", pgtype.Timestamptz{Time: p.UpdatedAt, Valid: true}), '}')
+		data = append(appendMoment(data, "updated_at", &p.UpdatedAt), '}')
 		b = append(b, systemFrame(end, &at, data)...)
 	}
 	if len(b) == 0 {

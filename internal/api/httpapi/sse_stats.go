@@ -18,17 +18,21 @@ import (
 )
 
 // statsView is the latest overview, which all stats streams of a node share.
+// The zero value is ready to use.
 type statsView struct {
+	// latest is replaced whole; a shot never changes. nil until the first read.
 	latest atomic.Pointer[statsShot]
 	mu     sync.Mutex // held by the one that reads
 }
 
+// at is by the clock of the process.
 type statsShot struct {
 	at   time.Time
 	data []byte
 }
 
 // get reads the overview at most once per interval, whoever asks. While one reads, the others take the one before.
+// An error is returned to the one that read; the others still have the old shot. The first callers wait for the first read.
 func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Duration) ([]byte, error) {
 	shot := v.latest.Load()
 	if shot != nil && (time.Since(shot.at) < interval || !v.mu.TryLock()) {
@@ -38,6 +42,7 @@ func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Du
 		v.mu.Lock()
 	}
 	defer v.mu.Unlock()
+	// Another caller may have read while this one waited for the lock.
 	if shot = v.latest.Load(); shot != nil && time.Since(shot.at) < interval {
 		return shot.data, nil
 	}
@@ -53,12 +58,14 @@ func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Du
 	return data, nil
 }
 
+// The names in camel case of the stream are those that its clients read.
 type statsQueue struct {
-	Queue     string `json:"queue"`
-	Available int64  `json:"available"`
-	Active    int64  `json:"active"`
-	Scheduled int64  `json:"scheduled"`
-	Retryable int64  `json:"retryable"`
+	Queue string `json:"queue"`
+	// Finished states are not shown.
+	Available int64 `json:"available"`
+	Active    int64 `json:"active"`
+	Scheduled int64 `json:"scheduled"`
+	Retryable int64 `json:"retryable"`
 }
 
 type statsWorker struct {
@@ -74,11 +81,14 @@ type statsThroughput struct {
 	Enqueued  float64 `json:"enqueued_per_second"`
 }
 
+// Total counts all workers; Active lists the latest to send a heartbeat, up to the bound of queue.Store.Overview.
 type statsWorkers struct {
-	Total  int64         `json:"total"`
+	Total int64 `json:"total"`
+	// The name is misleading and fixed by clients: it lists workers of all states.
 	Active []statsWorker `json:"active"`
 }
 
+// Rates are per second, of the last minute. ErrorRate is in per cent: failed attempts of all that ended, 0 if none did.
 type statsBody struct {
 	Queues     []statsQueue    `json:"queues"`
 	Throughput statsThroughput `json:"throughput"`
@@ -86,6 +96,7 @@ type statsBody struct {
 	ErrorRate  float64         `json:"error_rate"`
 }
 
+// Latest has counts of 60 s.
 func newStats(o queue.Overview) statsBody {
 	const seconds = 60
 	body := statsBody{
@@ -98,6 +109,7 @@ func newStats(o queue.Overview) statsBody {
 	}
 	for _, w := range o.Workers {
 		state := w.State
+		// Clients of this stream know no such state.
 		if state == "terminate" {
 			state = "quiet"
 		}
@@ -111,9 +123,11 @@ func newStats(o queue.Overview) statsBody {
 }
 
 // liveTypes are shown between two overviews.
+// They are public types, so no internal row is read.
 var liveTypes = []string{"job.enqueued", "job.completed", "job.failed", "job.cancelled", "queue.paused", "queue.resumed"}
 
 // streamStats is GET /admin/stats/stream (docs/reference/events.md, Statistics stream).
+// It is for operators and has no filters. It begins live and cannot be resumed.
 func (a *API) streamStats(c echo.Context) error {
 	return a.stream(c, func(s *sse) error {
 		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
@@ -129,14 +143,18 @@ func (a *API) streamStats(c echo.Context) error {
 	})
 }
 
+// The overview has its own time and is not put off by events. A gap in the events is not told: the next overview shows the
+// present.
 func (s *sse) runStats(sub *eventlog.Subscription) error {
 	interval := s.api.streams.Config().StatsInterval
 	due := time.Now()
 	for {
+		// Events that come all the time must not put the overview off.
 		if !time.Now().Before(due) {
 			if err := s.overview(interval); err != nil {
 				return err
 			}
+			// From now and not from due: after a pause the overviews are not made up for.
 			due = time.Now().Add(interval)
 		}
 		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.streams.Config().KeepAlive))))
@@ -149,6 +167,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 				return err
 			}
 		}
+		// items is empty when the time of the overview or of the keep-alive has come.
 		if err := s.live(items); err != nil {
 			return err
 		}
@@ -158,6 +177,8 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 	}
 }
 
+// The context is that of the node, because others wait for the same read; a client that leaves must not end it. A failure is
+// logged and the stream goes on.
 func (s *sse) overview(interval time.Duration) error {
 	data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval) // for the others, too
 	if err != nil {
@@ -167,6 +188,7 @@ func (s *sse) overview(interval time.Duration) error {
 	return s.send(systemFrame("metrics", nil, data))
 }
 
+// Unlike show it applies no filter.
 func (s *sse) live(items []*eventlog.Item) error {
 	if len(items) == 0 {
 		return nil
@@ -185,6 +207,7 @@ func (s *sse) live(items []*eventlog.Item) error {
 }
 
 // liveFrame is flat.
+// type and job_type are both the type of the job; the type of the event is the name of the frame.
 func liveFrame(e *eventlog.Event) []byte {
 	b := frameHead(make([]byte, 0, 384), e, e.Type)
 	b = append(e.Position.Append(append(b, `{"id":"`...)), '"')
@@ -206,6 +229,7 @@ func liveFrame(e *eventlog.Event) []byte {
 	return endFrame(append(b, '}'))
 }
 
+// failureOf is the message of a failure as JSON; nil without one.
 func failureOf(e *eventlog.Event) json.RawMessage {
 	if e.Type != "job.failed" {
 		return nil

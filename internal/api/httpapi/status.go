@@ -7,6 +7,7 @@ import (
 )
 
 // statuses gives the HTTP status of each kind of error (docs/reference/errors.md, Catalogue).
+// A test asks for an entry for each kind of package ojs. gRPC has a table of its own.
 var statuses = map[ojs.ErrorKind]int{
 	ojs.KindInvalidPayload:         http.StatusBadRequest,
 	ojs.KindInvalidJobType:         http.StatusBadRequest,
@@ -33,20 +34,23 @@ var statuses = map[ojs.ErrorKind]int{
 	ojs.KindPayloadTooLarge:        http.StatusRequestEntityTooLarge,
 	ojs.KindMetadataTooLarge:       http.StatusRequestEntityTooLarge,
 	ojs.KindBatchSize:              http.StatusRequestEntityTooLarge,
-	ojs.KindQueuePaused:            http.StatusUnprocessableEntity,
-	ojs.KindQueueFull:              http.StatusTooManyRequests,
-	ojs.KindRateLimited:            http.StatusTooManyRequests,
-	ojs.KindInternal:               http.StatusInternalServerError,
-	ojs.KindUnavailable:            http.StatusServiceUnavailable,
-	ojs.KindTimeout:                http.StatusGatewayTimeout,
-	ojs.KindJobTypeNotAllowed:      http.StatusUnprocessableEntity,
-	ojs.KindWaitTimeout:            http.StatusRequestTimeout,
-	ojs.KindCursorExpired:          http.StatusGone,
-	ojs.KindResultPruned:           http.StatusGone,
-	ojs.KindSchemaExists:           http.StatusConflict,
+	// The queue is draining (docs/reference/queues.md, Status); the same request succeeds after a resume.
+	ojs.KindQueuePaused:       http.StatusUnprocessableEntity,
+	ojs.KindQueueFull:         http.StatusTooManyRequests,
+	ojs.KindRateLimited:       http.StatusTooManyRequests,
+	ojs.KindInternal:          http.StatusInternalServerError,
+	ojs.KindUnavailable:       http.StatusServiceUnavailable,
+	ojs.KindTimeout:           http.StatusGatewayTimeout,
+	ojs.KindJobTypeNotAllowed: http.StatusUnprocessableEntity,
+	// 408 although it is the server that has waited (docs/reference/jobs.md, Results).
+	ojs.KindWaitTimeout:   http.StatusRequestTimeout,
+	ojs.KindCursorExpired: http.StatusGone,
+	ojs.KindResultPruned:  http.StatusGone,
+	ojs.KindSchemaExists:  http.StatusConflict,
 }
 
 // statusOf is the HTTP status of an error.
+// A kind that is missing is a defect of the server, so it is 500 and not 400.
 func statusOf(e *ojs.Error) int {
 	if status, known := statuses[ojs.ErrorKind(e.Type)]; known {
 		return status

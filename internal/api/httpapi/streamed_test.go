@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -57,4 +58,29 @@ func TestLargeAnswersAreStreamed(t *testing.T) {
 	res, body, _ = serve(t, http.MethodHead, jobs)
 	require.Empty(t, body)
 	require.Greater(t, res.ContentLength, int64(5_000_000))
+}
+
+// A client must see that an answer is not whole, although its status was sent already.
+func TestPanicCutsTheAnswerOff(t *testing.T) {
+	t.Parallel()
+	var logged strings.Builder
+	a := &API{logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	e := echo.New()
+	e.Pre(a.observed(e))
+	e.GET("/begun", func(c echo.Context) error {
+		_, _ = c.Response().Write([]byte(`{"jobs":[`))
+		c.Response().Flush()
+		panic("broken")
+	})
+	server := httptest.NewServer(e)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/begun", nil)
+	require.NoError(t, err)
+	res, err := server.Client().Do(req)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	_, err = io.ReadAll(res.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NoError(t, res.Body.Close())
+	server.Close()
+	require.Equal(t, 1, strings.Count(logged.String(), "broken"))
 }

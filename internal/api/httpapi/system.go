@@ -12,7 +12,9 @@ import (
 	"github.com/ojsd/ojsd/internal/tenant"
 )
 
+// getHealth is 200 for a degraded node: it still serves. It shares one look at the database per second with all other probes.
 func (a *API) getHealth(c echo.Context) error {
+	// The time is in the body.
 	status, _, body := a.health.Report(c.Request().Context())
 	if status == api.Unhealthy {
 		c.Response().Header().Set("Retry-After", "1")
@@ -21,6 +23,7 @@ func (a *API) getHealth(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, body)
 }
 
+// getReady is 503 while the node stops, before any request is refused, so that a load balancer can move traffic away.
 func (a *API) getReady(c echo.Context) error {
 	ready, checks := a.health.Ready(c.Request().Context())
 	if !ready {
@@ -30,10 +33,13 @@ func (a *API) getReady(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"status": "ready", "checks": checks})
 }
 
+// getAlive must not ask the database: an orchestrator would restart all nodes when the database is away, which helps nobody.
 func (a *API) getAlive(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"status": "ok"})
 }
 
+// postReset deletes all rows and the caches of this node; other nodes drop theirs when they hear of it. Requests in flight
+// may fail or leave rows behind. The route exists with its setting only.
 func (a *API) postReset(c echo.Context) error {
 	if err := a.reset(c.Request().Context()); err != nil {
 		return err
@@ -41,6 +47,7 @@ func (a *API) postReset(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{"reset": true})
 }
 
+// sendJSON is for answers whose speed does not matter. Those about jobs are appended by hand.
 func sendJSON(c echo.Context, status int, body any) error {
 	out, err := json.Marshal(body)
 	if err != nil {
@@ -50,11 +57,14 @@ func sendJSON(c echo.Context, status int, body any) error {
 }
 
 // getManifest tells what is really enabled (docs/reference/http.md, Manifest).
+// It needs no key, so it must show nothing that is not public. A setting of this node may differ from that of another one.
 func (a *API) getManifest(c echo.Context) error {
 	base := a.config.PublicURL
 	if base == "" {
+		// Behind a proxy this is only right if the proxy passes Host and X-Forwarded-Proto on; PublicURL is for all others.
 		base = c.Scheme() + "://" + c.Request().Host
 	}
+	// They are those without a tenant.
 	limits := a.config.Limits
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
@@ -73,6 +83,7 @@ func (a *API) getManifest(c echo.Context) error {
 			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.config.Limits.Result(),
 			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
 		},
+		// These promises are docs/reference/events.md, Guarantees.
 		"events": map[string]any{
 			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": hours(a.config.EventRetention),
 			"max_count": a.config.EventMaxCount, "transports": a.transports(),
@@ -80,6 +91,7 @@ func (a *API) getManifest(c echo.Context) error {
 	})
 }
 
+// Only base_url is absolute; the others are paths, as the specification has them.
 func (a *API) endpoints(base string) map[string]string {
 	endpoints := map[string]string{
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
@@ -92,6 +104,7 @@ func (a *API) endpoints(base string) map[string]string {
 }
 
 // transports are the ways in which events reach clients.
+// notify is LISTEN in SQL.
 func (a *API) transports() []string {
 	list := []string{"notify", "poll", "sse", "websocket"}
 	if a.config.GRPC {
@@ -104,6 +117,7 @@ func (a *API) transports() []string {
 }
 
 // hours is a duration without the zero parts that String adds: 168h, not 168h0m0s.
+// time.ParseDuration reads both forms.
 func hours(d time.Duration) string {
 	text := d.String()
 	if cut, ok := strings.CutSuffix(text, "m0s"); ok {

@@ -16,25 +16,33 @@ import (
 const tenantHeader = "X-Ojs-Tenant"
 
 // tenant is that of a request, which admit has checked; "": an operator's.
+// The error is ignored because admit has answered it before. With tenancy off it is always "".
 func (a *API) tenant(r *http.Request) string {
 	name, _ := a.config.Tenancy.Caller(r.Header[tenantHeader])
 	return name
 }
 
 // limits are those for what a request sends.
+// With a tenant, the limits make the decoder set meta.tenant_id and refuse another one; with OJS_TENANCY required and without
+// a tenant, they make it refuse the job.
 func (a *API) limits(c echo.Context) job.Limits {
 	return a.config.Tenancy.Limits(a.config.Limits, a.tenant(c.Request()))
 }
 
 // reach is what a route shows to, and does for, a call that names a tenant.
+// The zero value refuses, so a route that is forgotten shows nothing.
 type reach int
 
 const (
-	operators       reach = iota // nothing: the call is refused
-	everybody                    // the same as to others: it shows nothing of any tenant
-	confined                     // what is the tenant's, by the handler
-	aboutJob                     // what is about the job in the path, which must be the tenant's
-	aboutDeadLetter              // and so on
+	// operators is 403 for a tenant.
+	operators reach = iota // nothing: the call is refused
+	everybody              // the same as to others: it shows nothing of any tenant
+	// confined lets the call through: the handler must use API.tenant in each filter, or ownJob and ownJobs for ids in a
+	// body.
+	confined // what is the tenant's, by the handler
+	// The rest are looked up before the handler runs. What is not the tenant's is 404, as if it did not exist.
+	aboutJob        // what is about the job in the path, which must be the tenant's
+	aboutDeadLetter // and so on
 	aboutWorkflow
 	aboutCron
 	aboutWebhook
@@ -45,10 +53,12 @@ const (
 // routeReach has the routes by template, or by method and template where one method differs. A route that is missing is for operators, so
 // that one which somebody adds shows nothing of other tenants: so are the settings, figures and changes of whole queues, of pools, schemas,
 // statistics and maintenance.
+// A key with a method wins over the template alone.
 var routeReach = map[string]reach{
 	"/ojs/manifest": everybody, "/ojs/v1/health": everybody, "/health": everybody, "/ready": everybody, "/readyz": everybody,
 	"/healthz": everybody, "/livez": everybody,
 
+	// The handlers of these read or write for the tenant alone.
 	"/ojs/v1/jobs": confined, "/ojs/v1/jobs/batch": confined, "/ojs/v1/jobs/bulk": confined, "/ojs/v1/jobs/bulk/cancel": confined,
 	"/ojs/v1/jobs/bulk/retry": confined, "/ojs/v1/jobs/bulk/delete": confined, "/ojs/v1/jobs/results": confined,
 	"/ojs/v1/jobs/:id": aboutJob, "/ojs/v1/jobs/:id/explain": aboutJob, "/ojs/v1/jobs/:id/activate": aboutJob, "/ojs/v1/jobs/:id/progress": aboutJob, "PUT /ojs/v1/jobs/:id/progress": confined, "/ojs/v1/jobs/:id/checkpoint": aboutJob,
@@ -60,6 +70,7 @@ var routeReach = map[string]reach{
 	"/ojs/v1/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/ojs/v1/checkpoints/:id/resume": aboutJob,
 	"/ojs/v1/unique-jobs": confined,
 
+	// A fetch gets jobs of the tenant, and acks in a body are looked up by ownJob.
 	"/ojs/v1/workers/fetch": confined, "/ojs/v1/workers/ack": confined, "/ojs/v1/workers/nack": confined, "/ojs/v1/workers/ack/batch": confined,
 	"/ojs/v1/workers/nack/batch": confined, "/ojs/v1/workers/heartbeat": confined, "/ojs/v1/workers/beat": confined,
 	"/ojs/v1/workers/register": confined, "/ojs/v1/workers/progress": confined, "/ojs/v1/workers": confined, "/ojs/v1/admin/workers": confined,
@@ -79,6 +90,7 @@ var routeReach = map[string]reach{
 
 	"/ojs/v1/workflows": confined, "/ojs/v1/workflows/:id": aboutWorkflow, "/ojs/v1/workflows/:id/cancel": aboutWorkflow, "/ojs/v1/workflows/:id/progress": aboutWorkflow,
 
+	// A tenant sees itself only.
 	"/ojs/v1/admin/tenants": confined, "/ojs/v1/admin/tenants/:id": confined, "/ojs/v1/admin/tenants/:id/stats": confined,
 	"/ojs/v1/queues": confined, "POST /ojs/v1/queues": operators, "/ojs/v1/queues/:name": confined, "DELETE /ojs/v1/queues/:name": operators,
 	"/ojs/v1/rate-limits": confined, "/ojs/v1/rate-limits/:key": confined, "/ojs/v1/rate-limits/:key/override": confined,
@@ -95,6 +107,7 @@ var routeReach = map[string]reach{
 }
 
 // reaches looks the routes up.
+// The result is only read.
 func reaches(routes []template) map[string]reach {
 	found := make(map[string]reach, len(routes))
 	for _, r := range routes {
@@ -109,6 +122,9 @@ func reaches(routes []template) map[string]reach {
 }
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
+// It costs nothing for calls without a tenant. The look-up and the handler are two statements; a job, workflow, subscription
+// or delivery never changes its tenant. The name of a cron or a worker may be deleted and taken by another tenant between
+// them, which nothing guards.
 func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -117,11 +133,13 @@ func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		method := r.Method
+		// HEAD is registered with GET and has its reach.
 		if method == http.MethodHead {
 			method = http.MethodGet
 		}
 		of, known := a.reach[method+" "+c.Path()]
 		switch {
+		// Without a route the router's own handler answers 404 or 405.
 		case !known, of == everybody, of == confined: // what is not known is no route
 			return next(c)
 		case of == operators:
@@ -139,6 +157,7 @@ func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // inReach reports whether what the path names is the tenant's. What cannot name anything is left to the handler.
+// A malformed id is "in reach", so that the handler refuses it in its own words.
 func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
 	ctx := c.Request().Context()
 	switch of {
@@ -156,6 +175,7 @@ func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
 			return true, nil
 		}
 		return a.Tenants.HasCron(ctx, caller, name)
+	// A worker is looked up by its id; the same id may later be another tenant's, if the worker is gone.
 	default:
 		id, err := workerID(c)
 		if err != nil {
@@ -165,8 +185,10 @@ func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
 	}
 }
 
+// It is a method of tenant.Store.
 type hasID func(ctx context.Context, tenant string, id [16]byte) (bool, error)
 
+// read is the function with which the handler reads the id, so both agree on what an id is.
 func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, error), has hasID) (bool, error) {
 	id, err := read(c)
 	if err != nil {
@@ -176,6 +198,7 @@ func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, e
 }
 
 // missing is the error that the handler gives for what does not exist.
+// A tenant must not be able to tell the two cases apart.
 func missing(c echo.Context, of reach) error {
 	id := param(c, "id")
 	switch of {
@@ -199,6 +222,7 @@ func missing(c echo.Context, of reach) error {
 }
 
 // ownJob makes sure that a job which a body names is the caller's.
+// confine sees paths only.
 func (a *API) ownJob(c echo.Context, id [16]byte) error {
 	caller := a.tenant(c.Request())
 	if caller == "" {
@@ -212,6 +236,7 @@ func (a *API) ownJob(c echo.Context, id [16]byte) error {
 }
 
 // ownJobs are those of the jobs that the caller may reach; nil: all.
+// A nil map is not an empty one: the latter says that the caller may reach none of them.
 func (a *API) ownJobs(c echo.Context, ids [][16]byte) (map[[16]byte]bool, error) {
 	caller := a.tenant(c.Request())
 	if caller == "" {

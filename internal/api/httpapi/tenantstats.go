@@ -14,6 +14,7 @@ import (
 )
 
 // tenantRoutes are those of docs/reference/tenants.md, Statistics.
+// Both routes of one tenant answer the same.
 func (a *API) tenantRoutes(v1 *echo.Group) {
 	get := []string{http.MethodGet, http.MethodHead}
 	v1.Match(get, "/admin/tenants", a.listTenants)
@@ -22,8 +23,10 @@ func (a *API) tenantRoutes(v1 *echo.Group) {
 }
 
 // maxTenantOffset bounds what a page of tenants, or of the queues of one, costs: those before it are passed over one by one.
+// It is lower than that of other lists, because tenants are found by jumping through an index, one tenant after the other.
 const maxTenantOffset = 10_000
 
+// The list of the queues of a tenant uses it, too.
 func checkTenantOffset(p page) error {
 	if p.offset > maxTenantOffset {
 		return ojs.ErrInvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
@@ -32,6 +35,7 @@ func checkTenantOffset(p page) error {
 }
 
 // listTenants is for operators; a tenant sees itself.
+// Counts are as of the last published event. tenants and items are the same list.
 func (a *API) listTenants(c echo.Context) error {
 	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
@@ -59,21 +63,25 @@ func (a *API) listTenants(c echo.Context) error {
 	})
 }
 
+// tenantPage reads nothing of other tenants for a tenant: its list has one entry or none.
 func (a *API) tenantPage(c echo.Context, p page) (tenant.Page, error) {
 	ctx, caller := c.Request().Context(), a.tenant(c.Request())
 	if caller == "" {
 		return a.Tenants.List(ctx, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
 	}
+	// There is no second page of one tenant.
 	if p.offset > 0 || p.cursor != "" {
 		return tenant.Page{Total: 1}, nil
 	}
 	own, err := a.Tenants.Stats(ctx, caller)
+	// A tenant that has had no job is not known yet; its list is empty and not an error.
 	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) { // it has had no job yet
 		return tenant.Page{}, nil
 	}
 	return tenant.Page{Tenants: []tenant.Counts{own.Counts}, Total: 1}, err
 }
 
+// appendTenants appends the array; each entry has counts and no queues.
 func appendTenants(b []byte, tenants []tenant.Counts) []byte {
 	b = append(b, '[')
 	for i := range tenants {
@@ -91,6 +99,7 @@ var countedStates = []ojs.JobState{
 }
 
 // appendCounts appends an object, still open.
+// All eight states are shown, 0 included.
 func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
 	b = append(append(append(b, `{"`...), name...), `":`...)
 	b = appendQuoted(b, counts.Name)
@@ -105,6 +114,7 @@ func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
 	return append(b, '}')
 }
 
+// Another tenant's name is 404 for a tenant, whether it exists or not. The counts are exact, read in one snapshot.
 func (a *API) getTenant(c echo.Context) error {
 	id := param(c, "id")
 	if caller := a.tenant(c.Request()); !job.ValidTenant(id) || caller != "" && caller != id {

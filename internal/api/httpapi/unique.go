@@ -3,33 +3,31 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // listUnique lists the jobs that hold unique keys (docs/reference/unique.md, List).
+// It is a list of jobs and pages by id, newest first; the jobs that were looked at are bounded. Keys of tenants are those
+// that their jobs have.
 func (a *API) listUnique(c echo.Context) error {
 	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
 	l := queue.UniqueList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit}
-	if p.cursor != "" {
-		id, ok := ojs.ParseID(p.cursor)
-		if !ok {
-			return api.ErrCursor(p.cursor)
-		}
-		l.Before = &id
+	if l.Before, err = p.behind(); err != nil {
+		return err
 	}
 	page, err := a.Jobs.ListUnique(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
 	next := ""
+	// The cursor is the id of the last job shown, while lists of jobs have that of the last one looked at: here the page is
+	// not cut by its bytes.
 	if page.More {
 		next = ojs.FormatID(page.Jobs[len(page.Jobs)-1].ID)
 	}
@@ -45,11 +43,13 @@ func (a *API) listUnique(c echo.Context) error {
 	})
 }
 
+// The key is a hash in hexadecimal and needs no quotes. locked_until is left out if the policy has no period.
+// The job is not shown whole, so the page stays small and is built whole.
 func appendUniqueJob(b []byte, j *queue.UniqueJob) []byte {
 	b = ojs.AppendID(append(append(append(b, `{"key":"`...), j.Key...), `","job_id":"`...), j.ID)
 	b = appendText(append(b, '"'), "type", j.Type)
 	b = appendText(b, "queue", j.Queue)
 	b = appendText(b, "state", j.State)
-	b = appendTime(b, "locked_until", pgtype.Timestamptz{Time: j.LockedUntil, Valid: !j.LockedUntil.IsZero()})
+	b = appendMoment(b, "locked_until", &j.LockedUntil)
 	return append(b, '}')
 }

@@ -25,18 +25,23 @@ import (
 )
 
 // Webhooks are the settings of subscriptions, and who sends tests.
+// Package app fills it; the API itself sends nothing.
 type Webhooks struct {
 	// Enabled: this node shows subscriptions and delivers.
+	// Off, all routes are 422. Deliveries of other nodes go on.
 	Enabled bool
 
 	// Rules say which URLs are accepted.
+	// They are checked here for a new URL, and by the sender again for the address that the name then has.
 	Rules egress.Rules
 
 	// Test sends one event and waits for the answer.
+	// It is called only if Enabled. It goes on, and is logged, even if the client hangs up.
 	Test func(ctx context.Context, w *webhook.Webhook) (WebhookTest, error)
 }
 
 // WebhookTest is the answer of an endpoint to a test.
+// Success is a status from 200 to 299.
 type WebhookTest struct {
 	DeliveryID string
 	Success    bool
@@ -46,9 +51,11 @@ type WebhookTest struct {
 	Duration   time.Duration
 }
 
+// The warning is in the log only, because receivers of other servers may have short secrets that cannot be changed at once.
 const shortSecret = 24 // bytes; below it a secret gets a warning
 
 // webhookRoutes are those of docs/reference/webhooks.md, Routes under both base paths.
+// The router prefers literal segments, so /webhooks/deliveries and /webhooks/subscriptions are no ids.
 func (a *API) webhookRoutes(v1 *echo.Group) {
 	if !a.webhooks.Enabled {
 		v1.Any("/webhooks", webhooksOff)
@@ -75,11 +82,13 @@ func (a *API) webhookRoutes(v1 *echo.Group) {
 	v1.POST("/webhooks/deliveries/:id/retry", a.withBody(body, a.retryDelivery))
 }
 
+// It is 422 and not 404, so that a client learns that a setting is missing and not a subscription.
 func webhooksOff(echo.Context) error {
 	return ojs.ErrUnsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
 }
 
 // prefixedID reads the id in the path; what has another form belongs to nothing.
+// missing makes the 404 of its kind.
 func prefixedID(c echo.Context, prefix string, missing func(id string) error) (id [16]byte, err error) {
 	text := param(c, "id")
 	rest, ok := strings.CutPrefix(text, prefix)
@@ -96,6 +105,8 @@ func webhookID(c echo.Context) ([16]byte, error) {
 	return prefixedID(c, webhook.WebhookPrefix, webhook.ErrNoWebhook)
 }
 
+// postWebhook creates a subscription. It is not idempotent: two calls make two subscriptions, which both get every event. The
+// answer is the only one that shows the secret.
 func (a *API) postWebhook(c echo.Context, body []byte) error {
 	in, wire := webhook.Decode(body)
 	if wire != nil {
@@ -105,6 +116,7 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// A subscription without a tenant gets the events of all.
 	in.Tenant = a.tenant(c.Request())
 	w, err := a.Webhooks.Create(c.Request().Context(), in, match)
 	if err != nil {
@@ -113,24 +125,31 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 	a.judgeSecret(c, w, in.Secret)
 	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.ID(w.ID))
 	shown := showWebhook(w)
+	// Shown here and after a rotation only.
 	shown["secret"] = in.Secret
 	return sendJSON(c, http.StatusCreated, twice(shown))
 }
 
 // checkWebhook checks what the decoder cannot: patterns, types, and where the URL leads.
+// With newURL false the URL is not checked, so a subscription from before a stricter rule can still be changed; the sender
+// enforces the rule anyway. It normalizes the sources of in. The patterns come back as operands of LIKE, as the fan-out
+// compares them.
 func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.Match, err error) {
 	types, err := eventlog.ParseTypePatterns("events", in.Events)
 	if err == nil {
 		in.Sources, err = eventlog.ParseSourcePatterns("filter.sources", in.Sources)
 	}
+	// Patterns in a body are fields, so they are invalid_payload; in a query they are invalid_request.
 	if pattern, ok := errors.AsType[*eventlog.PatternError](err); ok {
 		return match, ojs.ErrInvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
 	}
+	// Polling takes an unknown type, which matches nothing; a subscription that would never get an event is refused.
 	for i, p := range types {
 		if !slices.ContainsFunc(a.eventTypes(), func(t string) bool { return eventlog.MatchPattern(p, t) }) {
 			return match, ojs.ErrValidation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
 		}
 	}
+	// ParseTypePatterns drops empty patterns.
 	if len(types) < len(in.Events) {
 		return match, ojs.ErrInvalidPayload("events", "patterns such as job.*", "", "'events' contains an empty pattern.")
 	}
@@ -141,6 +160,7 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 }
 
 // eventTypes are those that this server writes.
+// It does not have webhook.test, which nobody subscribes to.
 func (a *API) eventTypes() []string {
 	if a.config.ExtensionEvents {
 		return slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes)
@@ -149,12 +169,14 @@ func (a *API) eventTypes() []string {
 }
 
 // newSecret is what Standard Webhooks calls one, too.
+// It has 256 bits.
 func newSecret() string {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 }
 
+// It must never log the secret itself.
 func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	if len(secret) < shortSecret {
 		a.logger.WarnContext(c.Request().Context(), "webhook secret is short; use 24 bytes or more", slog.String("category", "webhook"),
@@ -162,6 +184,7 @@ func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	}
 }
 
+// Secrets are shown by a hint only.
 func (a *API) getWebhook(c echo.Context) error {
 	id, err := webhookID(c)
 	if err != nil {
@@ -174,6 +197,7 @@ func (a *API) getWebhook(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
 }
 
+// The cursor is the id of the last one shown. Secrets are shown by hints.
 func (a *API) listWebhooks(c echo.Context) error {
 	p, err := readPage(c)
 	if err != nil {
@@ -190,6 +214,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 		}
 		l.Active = &active
 	}
+	// The URL is compared exactly.
 	if l.URL = c.QueryParam("url"); !api.Storable(l.URL) {
 		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
@@ -212,6 +237,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 }
 
 // cursorID reads a cursor that is the id of the last item shown; nil without one.
+// It also reads ids in parameters, whose errors its callers word.
 func cursorID(cursor, prefix string) (*[16]byte, error) {
 	if cursor == "" {
 		return nil, nil
@@ -224,6 +250,8 @@ func cursorID(cursor, prefix string) (*[16]byte, error) {
 	return &id, nil
 }
 
+// PATCH and PUT do the same. The function runs under the lock of the subscription and may run again after a deadlock, so it
+// only computes; secret has the value of the run that was committed. A changed secret is a rotation.
 func (a *API) patchWebhook(c echo.Context, body []byte) error {
 	id, err := webhookID(c)
 	if err != nil {
@@ -235,7 +263,9 @@ func (a *API) patchWebhook(c echo.Context, body []byte) error {
 		if wire != nil {
 			return nil, webhook.Match{}, wire
 		}
+		// "" unless the body has one.
 		secret = in.Secret
+		// The address of the host is not looked up here: it may be another one when the webhook is sent.
 		match, err := a.checkWebhook(in, in.URL != current.URL)
 		return in, match, err
 	})
@@ -250,6 +280,7 @@ func (a *API) patchWebhook(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusOK, twice(shown))
 }
 
+// What is being sent at the moment may still arrive.
 func (a *API) deleteWebhook(c echo.Context) error {
 	id, err := webhookID(c)
 	if err != nil {
@@ -261,11 +292,14 @@ func (a *API) deleteWebhook(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
+// It is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
+// should read before it repeats.
 func (a *API) rotateSecret(c echo.Context, body []byte) error {
 	id, err := webhookID(c)
 	if err != nil {
 		return err
 	}
+	// overlap is -1 if it was not sent; a negative one stands for the default of the store.
 	secret, overlap, wire := webhook.DecodeRotation(body)
 	if wire != nil {
 		return wire
@@ -283,9 +317,11 @@ func (a *API) rotateSecret(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusOK, twice(shown))
 }
 
+// It adds to shown. previous_secret_expires_at is null if there was no previous secret.
 func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	shown["secret"], shown["new_secret"] = secret, secret
 	shown["previous_secret_expires_at"] = nil
+	// Of at most two secrets only the previous one has an end.
 	for _, s := range w.Secrets {
 		if s.ExpiresAt.Valid {
 			shown["previous_secret_expires_at"] = ojs.FormatTime(s.ExpiresAt.Time)
@@ -293,6 +329,7 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	}
 }
 
+// It is idempotent.
 func (a *API) dropPreviousSecret(c echo.Context) error {
 	id, err := webhookID(c)
 	if err != nil {
@@ -305,6 +342,8 @@ func (a *API) dropPreviousSecret(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
 }
 
+// The call takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
+// error.
 func (a *API) testWebhook(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -317,6 +356,7 @@ func (a *API) testWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	// No lock and no transaction is held while the endpoint answers.
 	res, err := a.webhooks.Test(c.Request().Context(), w)
 	if err != nil {
 		return err
@@ -331,6 +371,7 @@ func (a *API) testWebhook(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusOK, answer)
 }
 
+// replayWebhook is 202: the deliveries are due and are sent by any node.
 func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	id, err := webhookID(c)
 	if err != nil {
@@ -340,6 +381,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	// It works in portions; n counts what was made due.
 	n, err := a.Webhooks.Replay(c.Request().Context(), id, in)
 	if err != nil {
 		return err
@@ -354,6 +396,7 @@ func twice(shown map[string]any) map[string]any {
 	return both
 }
 
+// Times and figures that do not exist are left out. Nothing of it is a secret.
 func showWebhook(w *webhook.Webhook) map[string]any {
 	m := map[string]any{
 		"id": webhook.ID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
@@ -375,6 +418,7 @@ func showWebhook(w *webhook.Webhook) map[string]any {
 	return m
 }
 
+// The hint is the last four characters.
 func showSecrets(w *webhook.Webhook) []map[string]any {
 	shown := make([]map[string]any, len(w.Secrets))
 	for i, s := range w.Secrets {
@@ -386,12 +430,14 @@ func showSecrets(w *webhook.Webhook) []map[string]any {
 	return shown
 }
 
+// value is what a client has sent, stored as valid JSON.
 func showJSON(m map[string]any, name string, value []byte) {
 	if value != nil {
 		m[name] = json.RawMessage(value)
 	}
 }
 
+// It adds nothing for NULL.
 func showTime(m map[string]any, name string, t pgtype.Timestamptz) {
 	if t.Valid {
 		m[name] = ojs.FormatTime(t.Time)

@@ -17,6 +17,8 @@ import (
 )
 
 // getWorkerHealth answers 503 for a worker that takes no more work, so that a probe can be pointed at it.
+// An operator's directive counts before what the worker has reported, because it is newer or still to be obeyed; see
+// docs/reference/workers.md, Directives.
 func (a *API) getWorkerHealth(c echo.Context) error {
 	id, err := workerID(c)
 	if err != nil {
@@ -28,6 +30,7 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 	}
 	var word string
 	status := http.StatusServiceUnavailable
+	// "" means that no operator has given one.
 	switch directive := w.Directive.String; {
 	case w.State == "stale":
 		word = "stale"
@@ -35,15 +38,19 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 		word = "shutting_down"
 	case directive == "quiet", directive == "" && w.State == "quiet":
 		word = "draining"
+	// A directive running counts here as well: the operator has resumed the worker.
 	default:
 		status, word = http.StatusOK, "running"
 	}
 	if status != http.StatusOK {
+		// 5 s is the recommended interval of heartbeats, with which the state may change.
 		c.Response().Header().Set("Retry-After", "5")
 	}
 	return sendJSON(c, status, map[string]any{"worker_id": id, "state": word})
 }
 
+// It reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
+// another worker has by now, are left out.
 func (a *API) getWorker(c echo.Context) error {
 	id, err := workerID(c)
 	if err != nil {
@@ -54,6 +61,7 @@ func (a *API) getWorker(c echo.Context) error {
 		return err
 	}
 	var ids [][16]byte
+	// The worker may have reported any text.
 	for _, text := range reportedIDs(w.ActiveJobIds) {
 		if id, ok := ojs.ParseID(text); ok {
 			ids = append(ids, id)
@@ -75,6 +83,7 @@ func (a *API) getWorker(c echo.Context) error {
 	})
 }
 
+// nil for a worker that reports only a number.
 func reportedIDs(list []byte) (ids []string) {
 	if list != nil {
 		_ = json.Unmarshal(list, &ids) // the store has written it
@@ -82,6 +91,8 @@ func reportedIDs(list []byte) (ids []string) {
 	return ids
 }
 
+// reserved_until is the end of the reservation as it is stored; a heartbeat moves it.
+// It is the short form of docs/reference/workers.md, Registry, without what the client sent.
 func appendHeldJob(b []byte, j *worker.ReservedJob) []byte {
 	b = append(b, `{"id":"`...)
 	b = append(ojs.AppendID(b, j.ID), '"')
@@ -102,12 +113,14 @@ type workerList struct {
 	again             string // the items once more under this name, which the CLI reads (docs/reference/jobs.md, History)
 }
 
+// A worker that gives a sign of life between two pages moves to the front, so a walk through the pages may miss or repeat it.
 func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		p, err := readPageOf(c, as.standard, as.largest)
 		if err != nil {
 			return err
 		}
+		// An operator sees the workers of all tenants.
 		l := worker.Filter{Tenant: a.tenant(c.Request()), States: list(c, "state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
@@ -129,9 +142,11 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 			return err
 		}
 		cursor := ""
+		// The key says whether the worker is dead, and has its time and its id, because the order has all three.
 		if page.More {
 			cursor = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
 		}
+		// Twice, because the items may be there twice; the estimate may be too large, never much too small.
 		return respondEach(c, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
 			b = appendWorkers(append(b, `{"items":`...), page.Workers, next)
 			if as.again != "" {
@@ -165,6 +180,7 @@ func workerBytes(workers []worker.Record) (bytes int) {
 	return bytes
 }
 
+// They count all workers of the caller, whatever the filter.
 func appendTotals(b []byte, sums worker.Totals) []byte {
 	b = strconv.AppendInt(append(b, `{"total":`...), sums.Total, 10)
 	b = strconv.AppendInt(append(b, `,"running":`...), sums.Running, 10)
@@ -175,6 +191,8 @@ func appendTotals(b []byte, sums worker.Totals) []byte {
 }
 
 // appendWorker appends an item without its closing brace.
+// queues and concurrency that the worker has not reported are those of its fetches, and without any fetch [] and 1.
+// last_heartbeat repeats last_heartbeat_at.
 func appendWorker(b []byte, w *worker.Record) []byte {
 	b = appendQuoted(append(b, `{"id":`...), w.ID)
 	b = appendText(b, "worker_id", w.ID)
@@ -185,6 +203,7 @@ func appendWorker(b []byte, w *worker.Record) []byte {
 	switch {
 	case w.Concurrency.Valid:
 		b = strconv.AppendInt(b, int64(w.Concurrency.Int32), 10)
+	// The worker has not reported it: what its latest fetch asked for is the best guess.
 	case w.FetchCount.Valid:
 		b = strconv.AppendInt(b, int64(w.FetchCount.Int32), 10)
 	default:
@@ -205,6 +224,7 @@ func appendWorker(b []byte, w *worker.Record) []byte {
 }
 
 // appendJSON appends the first array that there is.
+// nil is NULL.
 func appendJSON(b []byte, arrays ...[]byte) []byte {
 	for _, array := range arrays {
 		if array != nil {
@@ -215,13 +235,17 @@ func appendJSON(b []byte, arrays ...[]byte) []byte {
 }
 
 // appendFacts appends what the worker reported besides, labels always, and returns when it says that it was started.
+// facts are valid JSON, at most 64 KiB, whose names the decoder has chosen, so none can clash with a member of this object. A
+// started_at that is no time is ignored.
 func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype.Timestamptz) {
 	labels, started := []byte(`[]`), registered
 	if facts != nil {
 		for literal, value := range rawjson.Members(facts) {
 			switch string(rawjson.Name(literal)) {
+			// labels are shown even if there are none.
 			case "labels":
 				labels = value
+			// It is text that the worker has sent; it is shown in the form of all times.
 			case "started_at":
 				text, _ := rawjson.Text(value)
 				if t, ok := job.ParseTime(text); ok {

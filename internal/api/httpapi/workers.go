@@ -12,6 +12,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// A fetch is not idempotent: each answer has other jobs. With wait_ms it parks in memory, without a connection. Jobs whose
+// answer cannot be delivered are handed back without counting the attempt; if that fails, too, they return when their
+// reservation ends.
 func (a *API) postFetch(c echo.Context, body []byte) error {
 	in, wire := job.DecodeFetch(body)
 	if wire != nil {
@@ -19,6 +22,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	}
 	in.Tenant = a.tenant(c.Request())
 	ctx := c.Request().Context()
+	// Most fetches name neither pool nor strategy, and pass on to queue.Store.Fetch.
 	jobs, err := a.Pools.Fetch(ctx, in)
 	if err != nil {
 		return err
@@ -34,6 +38,8 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	return err
 }
 
+// It returns the error of the write, which tells the caller to hand the jobs back. A write that succeeds proves only that the
+// bytes have left this process.
 func fetched(c echo.Context, jobs []*job.Record) error {
 	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
@@ -43,9 +49,13 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 }
 
 // ackRoom is what an ack may have besides its result.
+// 64 KiB. The result has a limit of its own, checked by the decoder.
 const ackRoom = 65_536
 
+// An ack is final. A repetition is 409 with current_state completed, which tells a worker that lost the answer that its ack
+// was carried out.
 func (a *API) postAck(c echo.Context, body []byte) error {
+	// These are the limits of the node and not of the tenant: an ack has no meta.
 	in, wire := job.DecodeAck(body, a.config.Limits)
 	return a.ack(c, in, wire)
 }
@@ -56,6 +66,8 @@ func (a *API) postJobAck(c echo.Context, body []byte) error {
 	return a.ack(c, in, wire)
 }
 
+// wire is the error of the decoder. When it returns the job is committed as completed, and its workflow has been advanced; if
+// that failed, the Follower of some node does it.
 func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
@@ -63,6 +75,7 @@ func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	if err := a.ownJob(c, in.JobID); err != nil {
 		return err
 	}
+	// Acks of concurrent calls share a statement.
 	job, err := a.Jobs.Complete(c.Request().Context(), in)
 	if err != nil {
 		return err
@@ -70,11 +83,15 @@ func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	return acked(c, job)
 }
 
+// job may be a cancelled one, which the ack has not changed.
 func acked(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendAcked(b, job) })
 }
 
+// A job that was cancelled during the run is 200 with acknowledged false: it is no mistake of the worker
+// (docs/reference/retries.md, Late acks).
 func appendAcked(b []byte, job *job.Record) []byte {
+	// false only for a job that was cancelled during this run.
 	completed := job.State == string(ojs.StateCompleted)
 	b = append(b, `{"acknowledged":`...)
 	b = strconv.AppendBool(b, completed)
@@ -89,6 +106,7 @@ func appendAcked(b []byte, job *job.Record) []byte {
 	return append(b, '}')
 }
 
+// It also appends state. All three have a leading comma.
 func appendBothIDs(b []byte, job *job.Record) []byte {
 	b = append(b, `,"id":"`...)
 	b = ojs.AppendID(b, job.ID)
@@ -98,6 +116,7 @@ func appendBothIDs(b []byte, job *job.Record) []byte {
 	return appendText(b, "state", job.State)
 }
 
+// A nack is answered with the state that the retry policy has chosen.
 func (a *API) postNack(c echo.Context, body []byte) error {
 	in, wire := job.DecodeNack(body, a.config.Limits)
 	return a.nack(c, in, wire)
@@ -109,6 +128,7 @@ func (a *API) postJobNack(c echo.Context, body []byte) error {
 	return a.nack(c, in, wire)
 }
 
+// A repetition is 409, or fails a later run if worker_id and attempt were not sent and the job was fetched again by then.
 func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
@@ -116,6 +136,7 @@ func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if err := a.ownJob(c, in.JobID); err != nil {
 		return err
 	}
+	// The retry policy decides what follows; see queue/retrydecision.go.
 	job, err := a.Jobs.Fail(c.Request().Context(), in)
 	if err != nil {
 		return err
@@ -123,9 +144,10 @@ func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendNacked(b, job) })
 }
 
+// The members depend on the new state (docs/reference/http.md, Nack).
 func appendNacked(b []byte, job *job.Record) []byte {
 	if job.State == string(ojs.StateCancelled) {
-		return appendAcked(b, job) // cancelled while this worker held it: A10 is the same for both
+		return appendAcked(b, job) // cancelled while this worker had it: a late nack is answered like a late ack
 	}
 	b = append(b, '{')
 	b = append(b, appendBothIDs(nil, job)[1:]...)
@@ -143,6 +165,7 @@ func appendNacked(b []byte, job *job.Record) []byte {
 		b = appendTime(b, "completed_at", job.FinishedAt)
 	case ojs.StateAvailable:
 		b = appendTime(b, "enqueued_at", job.EnqueuedAt)
+	// Only a requeue with delay_ms leads here.
 	case ojs.StateScheduled:
 		b = appendTime(b, "scheduled_at", job.ScheduledAt)
 	}
@@ -151,11 +174,14 @@ func appendNacked(b []byte, job *job.Record) []byte {
 	return append(b, '}')
 }
 
+// It registers an unknown worker. A repetition does no harm. Ids that the caller may not
+// reach are shown as jobs_lost and are not sent to the store.
 func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	in, wire := worker.DecodeHeartbeat(body)
 	if wire != nil {
 		return wire
 	}
+	// A tenant must not extend the reservations of others by guessing ids.
 	own, err := a.ownJobs(c, in.Jobs.IDs)
 	if err != nil {
 		return err
@@ -171,6 +197,7 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 		in.Jobs.IDs, in.Jobs.Texts = onlyOwn(in.Jobs.IDs, own), slices.DeleteFunc(in.Jobs.Texts, foreign)
 	}
 	in.Tenant = a.tenant(c.Request())
+	// It registers, extends and reads the directive in one call of the store.
 	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err
@@ -178,6 +205,7 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
 }
 
+// directive is empty for running, as the specification has it; state always says what to do.
 func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	directive := res.State
 	if directive == "running" {
@@ -193,6 +221,7 @@ func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	return append(b, '}')
 }
 
+// ids and texts make one array; texts are shown as they were sent.
 func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
 	b = append(b, '[')
 	for i, id := range ids {

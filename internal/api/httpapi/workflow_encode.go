@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -10,6 +9,7 @@ import (
 )
 
 // shownWorkflow appends the members of a workflow (docs/reference/workflows.md, Workflow object).
+// The zero value of all but Workflow shows it whole, as GET does.
 type shownWorkflow struct {
 	*workflow.Workflow
 	cancelled *workflow.CancelCounts // of this call
@@ -17,6 +17,7 @@ type shownWorkflow struct {
 	active    bool                   // a running one is called active
 }
 
+// They are the states that change what is shown.
 const (
 	failed    = "failed"
 	cancelled = "cancelled"
@@ -24,6 +25,8 @@ const (
 )
 
 // append appends the members, the id first, without the braces.
+// It calls next between steps, so that a large answer is never built whole. A caller that needs the
+// whole text passes whole.
 func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	w := s.Workflow
 	b = append(ojs.AppendID(append(b, `"id":"`...), w.ID), '"')
@@ -34,7 +37,9 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	} else {
 		b = appendText(b, "state", w.State)
 	}
+	// meta is that of the workflow, without what its jobs add.
 	b = appendObject(append(b, `,"meta":`...), w.Meta)
+	// Clients read either name, whatever the type of the workflow.
 	for _, noun := range [...]string{"steps", "jobs"} {
 		b = appendCount(b, noun+"_total", w.Total)
 		b = appendCount(b, noun+"_completed", w.Completed)
@@ -42,13 +47,16 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	}
 	if !s.listed {
 		b = s.appendSteps(append(b, `,"steps":`...), next)
+		// Groups and batches are defined by jobs, so clients read that name.
 		if w.Type == workflow.Group || w.Type == workflow.Batch {
 			b = s.appendSteps(append(b, `,"jobs":`...), next)
 		}
+		// Callbacks are shown by name even if they were sent as steps.
 		b = s.appendCallbacks(b)
 	}
 	b = appendMoment(b, "created_at", &w.CreatedAt)
 	b = s.appendTimes(b)
+	// metadata repeats the times for SDKs that read them there.
 	b = appendMoment(append(b, `,"metadata":{"job_count":`+strconv.Itoa(w.JobCount)...), "created_at", &w.CreatedAt)
 	b = s.appendTimes(b)
 	b = appendCount(b, "completed_count", w.CompletedCount)
@@ -57,6 +65,7 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 		b = s.appendFailure(b, next)
 	}
 	b = append(b, '}')
+	// Only the answer to a cancel has them.
 	if s.cancelled != nil {
 		b = appendCount(b, "steps_cancelled", s.cancelled.StepsCancelled)
 		b = appendCount(b, "cancelled_steps", s.cancelled.StepsCancelled)
@@ -66,6 +75,7 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 }
 
 // appendTimes appends the times that a workflow may have.
+// EndedAt is the end of any kind; completed_at shows it for failed and cancelled ones as well.
 func (s *shownWorkflow) appendTimes(b []byte) []byte {
 	b = appendMoment(b, "started_at", s.StartedAt)
 	b = appendMoment(b, "completed_at", s.EndedAt)
@@ -75,6 +85,7 @@ func (s *shownWorkflow) appendTimes(b []byte) []byte {
 	return b
 }
 
+// Callbacks that were sent as steps stand behind the members, so that a client finds each step that it has sent.
 func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
 	b = append(b, '[')
 	for i := range s.Steps {
@@ -92,14 +103,17 @@ func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
 	return append(b, ']')
 }
 
+// It recurses into a nested workflow; the depth is bounded when workflows are created.
 func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []byte {
 	b = strconv.AppendInt(append(b, `{"index":`...), int64(st.Index), 10)
 	b = appendText(b, "id", st.ID)
 	b = appendText(b, "type", st.Type)
 	b = appendText(b, "state", st.State)
+	// The state of the step says what the workflow made of it, job_state where the job is now.
 	b = appendOptional(b, "job_state", st.JobState, st.JobState != "")
 	b = appendJobID(b, st.JobID)
 	b = append(b, `,"job_ids":[`...)
+	// For a nested workflow these are all leaves that have a job.
 	b, _ = appendJobIDs(b, st, next, true)
 	b = append(b, `],"depends_on":[`...)
 	b = append(s.appendDependsOn(b, st, next), ']')
@@ -117,6 +131,7 @@ func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []by
 	if st.Error != nil {
 		b = append(append(b, `,"error":`...), st.Error...)
 	}
+	// The job was there before the workflow.
 	if st.Deduplicated {
 		b = append(b, `,"deduplicated":true`...)
 	}
@@ -129,6 +144,7 @@ func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []by
 
 // appendJobIDs appends the ids of the jobs of a step: its own, or those of all leaves of its workflow. first says that none was appended
 // before.
+// It returns whether still none was appended. The ids of a large nested workflow are flushed, too.
 func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, bool) {
 	if st.JobID != nil {
 		if !first {
@@ -146,6 +162,7 @@ func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, 
 }
 
 // appendDependsOn appends what a step waits for. A callback waits for all members.
+// The ids are repeated rather than said once, because clients draw edges from this member.
 func (s *shownWorkflow) appendDependsOn(b []byte, st *workflow.Step, next flush) []byte {
 	if st.Callback != "" {
 		for i := range s.Steps {
@@ -165,6 +182,7 @@ func (s *shownWorkflow) appendDependsOn(b []byte, st *workflow.Step, next flush)
 	return b
 }
 
+// fired is true once the callback has a job, and if its job could not be made.
 func (s *shownWorkflow) appendCallbacks(b []byte) []byte {
 	b = append(b, `,"callbacks":{`...)
 	for i := range s.Callbacks {
@@ -181,15 +199,18 @@ func (s *shownWorkflow) appendCallbacks(b []byte) []byte {
 }
 
 // appendFailure appends what a failed workflow says of its failures.
+// failed_job_ids has no callbacks; errors has them.
 func (s *shownWorkflow) appendFailure(b []byte, next flush) []byte {
 	if s.Type == workflow.Chain {
 		for i := range s.Steps {
+			// In a chain only one step can end it.
 			if state := s.Steps[i].State; state == failed || state == cancelled {
 				b = appendCount(b, "failed_step_index", s.Steps[i].Index)
 				break
 			}
 		}
 	}
+	// The two loops are separate because the members are separate arrays.
 	first := true
 	b = append(b, `,"failed_job_ids":[`...)
 	eachFailure(s.Workflow, "", func(_ string, st *workflow.Step) {
@@ -215,11 +236,13 @@ func (s *shownWorkflow) appendFailure(b []byte, next flush) []byte {
 }
 
 // eachFailure visits the jobs that have failed or were cancelled on their own, with the ids of the steps that lead to them.
+// The order is that of the steps, depth first, and of callbacks behind them.
 func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *workflow.Step)) {
 	for i := range w.Steps {
 		st := &w.Steps[i]
 		if st.Workflow != nil {
 			eachFailure(st.Workflow, path+st.ID+".", visit)
+			// A step that was cancelled because of others has no error.
 		} else if st.Error != nil {
 			visit(path+st.ID, st)
 		}
@@ -235,6 +258,7 @@ func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *wo
 	}
 }
 
+// code and message are "" if the stored error lacks them.
 func appendStepError(b []byte, id string, st *workflow.Step) []byte {
 	b = appendQuoted(append(b, `{"step_id":`...), id)
 	b = appendJobID(b, st.JobID)
@@ -256,6 +280,7 @@ func appendStepError(b []byte, id string, st *workflow.Step) []byte {
 }
 
 // bytes is about how long the members are.
+// It is an estimate for respondEach. Groups and batches show their steps twice.
 func (s *shownWorkflow) bytes() int {
 	n := stepBytes(s.Workflow)
 	if s.Type == workflow.Group || s.Type == workflow.Batch {
@@ -265,6 +290,7 @@ func (s *shownWorkflow) bytes() int {
 }
 
 func stepBytes(w *workflow.Workflow) int {
+	// It is an estimate, which only decides about streaming.
 	const fields = 350 // of a step, besides its result
 	n := len(w.Meta)
 	for _, list := range [...][]workflow.Step{w.Steps, w.Callbacks} {
@@ -280,6 +306,7 @@ func stepBytes(w *workflow.Workflow) int {
 	return n
 }
 
+// It has a leading comma.
 func appendCount(b []byte, name string, n int) []byte {
 	return strconv.AppendInt(append(append(append(b, ',', '"'), name...), '"', ':'), int64(n), 10)
 }
@@ -291,13 +318,4 @@ func appendJobID(b []byte, id *[16]byte) []byte {
 		return append(b, `null`...)
 	}
 	return append(ojs.AppendID(append(b, '"'), *id), '"')
-}
-
-// appendMoment appends a time; nothing for nil.
-func appendMoment(b []byte, name string, at *time.Time) []byte {
-	if at == nil {
-		return b
-	}
-	b = append(append(append(b, ',', '"'), name...), '"', ':', '"')
-	return append(appendClock(b, at.UTC()), '"')
 }

@@ -15,6 +15,7 @@ import (
 )
 
 // workflowRoutes are those of docs/reference/workflows.md.
+// A definition may have thousands of jobs, so its limit is that of a batch.
 func (a *API) workflowRoutes(v1 *echo.Group) {
 	get := []string{http.MethodGet, http.MethodHead}
 	v1.POST("/workflows", a.withBody(bodyLimit{a.config.MaxBatchBytes, "batch"}, a.postWorkflow))
@@ -25,11 +26,14 @@ func (a *API) workflowRoutes(v1 *echo.Group) {
 	v1.Match(get, "/workflows/:id/progress", a.getWorkflowProgress)
 }
 
+// postWorkflow stores the workflow and its first jobs in one transaction; everything is checked before. Without a key a
+// repetition makes a second workflow, unless the definition has an id, which is 409 then.
 func (a *API) postWorkflow(c echo.Context, body []byte) error {
 	in, wire := a.Workflows.Decode(body, a.limits(c))
 	if wire != nil {
 		return wire
 	}
+	// The key of a workflow comes in the header only.
 	if c.Request().Header.Get("Idempotency-Key") != "" {
 		return a.postWorkflowOnce(c, body, in)
 	}
@@ -38,6 +42,7 @@ func (a *API) postWorkflow(c echo.Context, body []byte) error {
 		return err
 	}
 	var w *workflow.Workflow
+	// Only the first jobs need room in their queues; later ones pass the bound.
 	err = a.Jobs.RetryFull(c.Request().Context(), wait, func() error {
 		w, err = a.Workflows.Create(c.Request().Context(), in)
 		return err
@@ -50,6 +55,7 @@ func (a *API) postWorkflow(c echo.Context, body []byte) error {
 }
 
 // postWorkflowOnce is postWorkflow with an idempotency key. What is remembered has the workflow once; the answer repeats it.
+// The stored answer is that of the creation: a replay shows the workflow as it was then.
 func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definition) error {
 	key, err := a.idempotency(c, "workflow", "", body)
 	if err != nil {
@@ -61,6 +67,7 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 	}
 	var answer queue.Answer
 	err = a.Jobs.RetryFull(c.Request().Context(), wait, func() error {
+		// The function runs in the transaction that creates the workflow.
 		answer, err = a.Workflows.CreateOnce(c.Request().Context(), in, key, func(w *workflow.Workflow) (queue.Answer, error) {
 			shown := shownWorkflow{Workflow: w}
 			return queue.Answer{Status: http.StatusCreated, Body: append(shown.append([]byte{'{'}, whole), '}')}, nil
@@ -70,12 +77,15 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 	if err != nil {
 		return err
 	}
+	// The header is written before the body, which is streamed if it is large.
 	h := c.Response().Header()
 	if answer.Replayed {
 		h.Set("Idempotent-Replayed", "true")
 	}
+	// shownWorkflow appends the id first.
 	id, _ := rawjson.Text(firstMember(answer.Body))
 	h.Set("Location", "/ojs/v1/workflows/"+id)
+	// The stored object is cut open at its last brace, so that the wrapper stands beside its members, as in the first answer.
 	return respondEach(c, answer.Status, 2*len(answer.Body), func(b []byte, next flush) []byte {
 		b = next(append(b, answer.Body[:len(answer.Body)-1]...))
 		b = append(b, `,"workflow":`...)
@@ -101,6 +111,7 @@ func workflowID(c echo.Context) ([16]byte, error) {
 	return id, nil
 }
 
+// It reads the whole tree in one snapshot.
 func (a *API) findWorkflow(c echo.Context) (*workflow.Workflow, error) {
 	id, err := workflowID(c)
 	if err != nil {
@@ -109,6 +120,7 @@ func (a *API) findWorkflow(c echo.Context) (*workflow.Workflow, error) {
 	return a.Workflows.Get(c.Request().Context(), id)
 }
 
+// The path may name a nested workflow, which is then shown as if it were a root.
 func (a *API) getWorkflow(c echo.Context) error {
 	w, err := a.findWorkflow(c)
 	if err != nil {
@@ -117,6 +129,7 @@ func (a *API) getWorkflow(c echo.Context) error {
 	return respondWorkflow(c, http.StatusOK, &shownWorkflow{Workflow: w})
 }
 
+// It reads nothing of its body; force and cancelled_by are parameters of the query.
 func (a *API) postWorkflowCancel(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
@@ -124,6 +137,8 @@ func (a *API) postWorkflowCancel(c echo.Context, body []byte) error {
 	return a.cancelWorkflow(c)
 }
 
+// cancelWorkflow is 409 for one that has ended or is nested, so a repetition is, too. If this node stops during the call, the
+// tree is cancelled and another node cancels the jobs that are left.
 func (a *API) cancelWorkflow(c echo.Context) error {
 	id, err := workflowID(c)
 	if err != nil {
@@ -135,6 +150,7 @@ func (a *API) cancelWorkflow(c echo.Context) error {
 			return ojs.ErrInvalidRequest("force", "true or false", text, "force must be true or false.")
 		}
 	}
+	// The counts are of this call: a second one would be 409 and has none.
 	w, counts, err := a.Workflows.Cancel(c.Request().Context(), id, force, a.actor(c, "cancelled_by"))
 	if err != nil {
 		return err
@@ -143,6 +159,7 @@ func (a *API) cancelWorkflow(c echo.Context) error {
 }
 
 // respondWorkflow answers with the workflow twice: JS SDK, CLI and admin UI read it at the top level, the other SDKs under workflow.
+// w is appended twice rather than copied, because the first copy may have been sent already.
 func respondWorkflow(c echo.Context, status int, w *shownWorkflow) error {
 	return respondEach(c, status, 2*w.bytes(), func(b []byte, next flush) []byte {
 		b = w.append(append(b, '{'), next)
@@ -151,10 +168,12 @@ func respondWorkflow(c echo.Context, status int, w *shownWorkflow) error {
 	})
 }
 
+// active is an alias of running in parameters, and what the admin UI is shown.
 var workflowStates = map[string]string{
 	"pending": "pending", "running": "running", "active": "running", "completed": "completed", "failed": "failed", "cancelled": "cancelled",
 }
 
+// It lists roots, newest first. The cursor is the id of the last one.
 func (a *API) listWorkflows(c echo.Context) error {
 	page, err := readPage(c)
 	if err != nil {
@@ -166,18 +185,16 @@ func (a *API) listWorkflows(c echo.Context) error {
 			return ojs.ErrInvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
 		}
 	}
+	// The type is not checked against a list: an unknown one finds nothing.
 	for name, value := range map[string]string{"type": f.Type, "name": f.Name} {
 		if err := api.CheckStorable(name, value); err != nil {
 			return err
 		}
 	}
-	if page.cursor != "" {
-		id, ok := ojs.ParseID(page.cursor)
-		if !ok {
-			return api.ErrCursor(page.cursor)
-		}
-		f.Cursor = &id
+	if f.Cursor, err = page.behind(); err != nil {
+		return err
 	}
+	// Steps are not read, only their number.
 	found, err := a.Workflows.List(c.Request().Context(), f)
 	if err != nil {
 		return err
@@ -185,6 +202,7 @@ func (a *API) listWorkflows(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWorkflowPage(b, page, found) })
 }
 
+// workflows and items differ in one word of their states.
 func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
 	b = appendWorkflows(append(b, `{"workflows":`...), found, false)
 	b = appendWorkflows(append(b, `,"items":`...), found, true)
@@ -197,6 +215,7 @@ func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
 }
 
 // appendWorkflows appends the entries of a list. The admin UI offers to cancel what is called active, and reads items.
+// Entries have no steps, so the list is small and built whole.
 func appendWorkflows(b []byte, found workflow.Page, items bool) []byte {
 	b = append(b, '[')
 	for i, w := range found.Workflows {
@@ -211,6 +230,7 @@ func appendWorkflows(b []byte, found workflow.Page, items bool) []byte {
 	return append(b, ']')
 }
 
+// It is smaller than the workflow, for clients that poll; 200 bytes are about one step.
 func (a *API) getWorkflowProgress(c echo.Context) error {
 	w, err := a.findWorkflow(c)
 	if err != nil {
@@ -219,10 +239,12 @@ func (a *API) getWorkflowProgress(c echo.Context) error {
 	return respondEach(c, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte { return appendWorkflowProgress(b, w, next) })
 }
 
+// Only the direct steps are shown; a nested workflow counts by its own progress.
 func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
 	b = ojs.AppendID(append(b, `{"workflow_id":"`...), w.ID)
 	b = appendText(append(b, '"'), "type", string(w.Type))
 	b = appendText(b, "state", w.State)
+	// It is computed from the steps that were read, so it agrees with them.
 	b = rawjson.AppendNumber(append(b, `,"progress":`...), w.Progress())
 	b = appendMoment(b, "updated_at", lastMoment(w))
 	b = append(b, `,"steps":[`...)
@@ -242,6 +264,7 @@ func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
 }
 
 // lastMoment is the latest time at which something is known to have happened to a workflow.
+// Reports of progress do not count; they are not kept with the workflow.
 func lastMoment(w *workflow.Workflow) *time.Time {
 	last := &w.CreatedAt
 	later := func(at *time.Time) {
@@ -252,6 +275,7 @@ func lastMoment(w *workflow.Workflow) *time.Time {
 	later(w.StartedAt)
 	later(w.EndedAt)
 	for i := range w.Steps {
+		// Times of callbacks are not looked at.
 		later(w.Steps[i].StartedAt)
 		later(w.Steps[i].CompletedAt)
 		if nested := w.Steps[i].Workflow; nested != nil {

@@ -14,6 +14,7 @@ import (
 )
 
 // socketRequest is what a client may say, in either dialect (docs/reference/events.md, WebSocket).
+// Members that are not named here are ignored. Type stands for Action, Filters for Filter, Types for EventTypes.
 type socketRequest struct {
 	Action         string          `json:"action"`
 	Type           string          `json:"type"`
@@ -26,6 +27,7 @@ type socketRequest struct {
 	SubscriptionID string          `json:"subscription_id"`
 }
 
+// Empty lists match all.
 type socketFilter struct {
 	EventTypes []string `json:"event_types"`
 	Types      []string `json:"types"`
@@ -35,20 +37,24 @@ type socketFilter struct {
 }
 
 // socketError is told to the client; the connection stays open.
+// code is one of docs/reference/events.md, Answers.
 type socketError struct{ code, message string }
 
 func (e *socketError) Error() string { return e.code + ": " + e.message }
 
+// The message is shown as it is, so it must quote nothing that is not the client's.
 func refuse(code, format string, args ...any) error {
 	return &socketError{code, fmt.Sprintf(format, args...)}
 }
 
+// It runs on the goroutine of run, so no two requests of a connection overlap, and answers come in the order of the requests.
 func (s *socket) handle(message []byte) {
 	var req socketRequest
 	if err := json.Unmarshal(message, &req); err != nil || !isObject(message) {
 		s.tell(req, refuse("invalid_request", "A message is a JSON object with action, and its members have the types of the documentation."))
 		return
 	}
+	// The dialects have different names for it.
 	if req.Action == "" {
 		req.Action = req.Type
 	}
@@ -61,6 +67,7 @@ func (s *socket) handle(message []byte) {
 	case "resume":
 		err = s.resume(req)
 	case "ping":
+		// The time is that of the database as this node knows it.
 		s.write([]byte(`{"type":"pong","timestamp":"` + ojs.FormatTime(clock.Now()) + `"}`))
 	default:
 		err = refuse("invalid_request", "action must be subscribe, unsubscribe, resume or ping.")
@@ -70,9 +77,11 @@ func (s *socket) handle(message []byte) {
 	}
 }
 
+// null would unmarshal without an error.
 func isObject(message []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) }
 
 // tell sends an error in the client's terms.
+// Errors that the client has not caused are logged, and shown as backend_error without their text.
 func (s *socket) tell(req socketRequest, err error) {
 	code, text := "backend_error", "The request could not be served at the moment; send it again."
 	var refused *socketError
@@ -85,6 +94,7 @@ func (s *socket) tell(req socketRequest, err error) {
 	default:
 		s.api.logger.WarnContext(s.ctx, "websocket request failed", slog.Any("error", err))
 	}
+	// channel and request tell a client which of its requests failed: answers carry no id.
 	b := appendText(appendText([]byte(`{"type":"error"`), "code", code), "message", text)
 	if req.Channel != "" {
 		b = appendText(b, "channel", req.Channel)
@@ -96,6 +106,7 @@ func (s *socket) tell(req socketRequest, err error) {
 }
 
 // readResumeID is the position of last_event_id; nil if there is none.
+// Any well-formed id is a position, whether an event has it or not.
 func (r socketRequest) readResumeID() (*eventlog.Position, error) {
 	if r.LastEventID == "" {
 		return nil, nil
@@ -108,8 +119,10 @@ func (r socketRequest) readResumeID() (*eventlog.Position, error) {
 }
 
 // readFilter gives the query without types, the types, and the filter as it was sent.
+// The types of all four places are joined. They are checked by newChoice, because job.state_changed is no type of the log.
 func (r socketRequest) readFilter() (q eventlog.Query, types []string, sent json.RawMessage, err error) {
 	sent = r.Filter
+	// filter wins over filters if both are sent.
 	if sent == nil {
 		sent = r.Filters
 	}
@@ -121,6 +134,7 @@ func (r socketRequest) readFilter() (q eventlog.Query, types []string, sent json
 	}
 	types = append(append(append(append(types, r.EventTypes...), r.Types...), f.EventTypes...), f.Types...)
 	q.Queues, q.JobTypes, q.Sources = f.Queues, f.JobTypes, f.Sources
+	// Of several mistakes any may be reported first; each is an error of the whole request.
 	for name, values := range map[string][]string{"event_types": types, "queues": q.Queues, "job_types": q.JobTypes, "sources": q.Sources} {
 		if len(values) > api.MaxFilterValues {
 			return q, nil, nil, refuse("invalid_request", "%s may have at most %d values.", name, api.MaxFilterValues)

@@ -15,23 +15,30 @@ import (
 )
 
 // socketSubscription is one subscription of a WebSocket, and the goroutine that sends its events.
+// Its fields are set before follow begins. From then on the sending goroutine uses log, and everybody else only after stop.
 type socketSubscription struct {
+	// id is kept when a subscription is replaced or resumed.
 	id       string
 	channel  channel
 	query    eventlog.Query
 	selected choice
 	log      *eventlog.Subscription
-	cancel   context.CancelFunc
-	done     chan struct{}
+	// cancel and done belong to the latest follow.
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 // stop returns when nothing more is sent.
+// It waits for the goroutine, so that no event of the old filter follows the acknowledgement of a new one. A message that is
+// being written is finished before.
 func (s *socketSubscription) stop() {
 	s.cancel()
 	<-s.done
 	s.log.Close()
 }
 
+// Everything that can be refused is refused before the old subscription of the channel is stopped, so a bad request leaves it
+// as it was.
 func (s *socket) subscribe(req socketRequest) error {
 	ch, err := parseChannel(req.Channel)
 	if err != nil {
@@ -41,6 +48,7 @@ func (s *socket) subscribe(req socketRequest) error {
 	if err != nil {
 		return err
 	}
+	// It is that of the handshake and holds for all subscriptions of the connection.
 	query.Tenant = s.tenant
 	selected, err := newChoice(types, defaultOf(ch))
 	if err != nil {
@@ -51,6 +59,7 @@ func (s *socket) subscribe(req socketRequest) error {
 		return err
 	}
 	old := s.on(ch)
+	// A replacement does not need another place.
 	if old == nil && len(s.subs) >= maxSubscriptions {
 		return refuse("limit_exceeded", "A connection may have %d subscriptions.", maxSubscriptions)
 	}
@@ -62,6 +71,7 @@ func (s *socket) subscribe(req socketRequest) error {
 		old.stop()
 		s.forget(old.id)
 		if sub.id = old.id; from == nil {
+			// Only after stop: the goroutine moves the position.
 			at := old.log.Position()
 			from = &at
 		}
@@ -71,14 +81,18 @@ func (s *socket) subscribe(req socketRequest) error {
 	if from == nil {
 		from = s.start
 	}
+	// With a position begin reads nothing and so cannot fail here after an old subscription was stopped: its patterns were
+	// checked above.
 	if err := s.begin(sub, from); err != nil {
 		return err
 	}
+	// Before follow, because the client must know the id of the subscription before its first event.
 	s.write(sub.acknowledge(req.Channel, sent, types))
 	s.follow(sub)
 	return nil
 }
 
+// defaultOf is what a channel shows if the client names no types (docs/reference/events.md, WebSocket).
 func defaultOf(ch channel) choice {
 	switch {
 	case ch.job != nil:
@@ -92,6 +106,7 @@ func defaultOf(ch channel) choice {
 }
 
 // on is the subscription that a new one on the channel replaces. There may be many on events.
+// It is nil if there is none.
 func (s *socket) on(ch channel) *socketSubscription {
 	for _, sub := range s.subs {
 		if sub.channel.name == ch.name && ch.name != "events" {
@@ -101,8 +116,10 @@ func (s *socket) on(ch channel) *socketSubscription {
 	return nil
 }
 
+// requireSubject refuses an unknown job or queue, which would be silent for ever.
 func (s *socket) requireSubject(ch channel) error {
 	switch {
+	// A job of another tenant is as unknown as one that does not exist.
 	case ch.job != nil && s.tenant != "":
 		own, err := s.api.Tenants.HasJob(s.ctx, s.tenant, *ch.job)
 		if err == nil && !own {
@@ -123,6 +140,8 @@ func (s *socket) requireSubject(ch channel) error {
 }
 
 // begin makes the subscription live; follow sends.
+// Without a position it waits for what this node has committed, so that the stream begins behind what its client has seen
+// answered.
 func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err error) {
 	if from == nil {
 		s.api.Events.WaitCaughtUp(s.ctx)
@@ -136,11 +155,13 @@ func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err er
 	return nil
 }
 
+// The caller has stopped it.
 func (s *socket) forget(id string) {
 	delete(s.subs, id)
 	s.order = slices.DeleteFunc(s.order, func(o string) bool { return o == id })
 }
 
+// channel is the text of the client, which may be another spelling of the name.
 func (s *socketSubscription) acknowledge(channel string, filter json.RawMessage, types []string) []byte {
 	b := appendText([]byte(`{"action":"subscribed","type":"subscribed"`), "channel", channel)
 	b = appendText(b, "subscription_id", s.id)
@@ -159,6 +180,7 @@ func (s *socketSubscription) acknowledge(channel string, filter json.RawMessage,
 }
 
 // unsubscribe ends one subscription, or all of a channel. It is no error if there is none.
+// A name that is no channel is compared as it is, and so matches nothing.
 func (s *socket) unsubscribe(req socketRequest) error {
 	if req.SubscriptionID == "" && req.Channel == "" {
 		return refuse("invalid_request", "unsubscribe needs subscription_id or channel.")
@@ -168,6 +190,7 @@ func (s *socket) unsubscribe(req socketRequest) error {
 		name = ch.name
 	}
 	ended := false
+	// forget changes order.
 	for _, id := range slices.Clone(s.order) {
 		sub := s.subs[id]
 		if id != req.SubscriptionID && (req.SubscriptionID != "" || sub.channel.name != name) {
@@ -190,6 +213,8 @@ func (s *socket) unsubscribe(req socketRequest) error {
 }
 
 // resume begins all subscriptions anew from a position.
+// Subscriptions keep their ids, and their filters. Later subscriptions without a position begin there, too, so a client may
+// resume before it subscribes.
 func (s *socket) resume(req socketRequest) error {
 	from, err := req.readResumeID()
 	if err != nil {
@@ -198,11 +223,13 @@ func (s *socket) resume(req socketRequest) error {
 	if from == nil {
 		return refuse("unknown_event_id", "resume needs last_event_id.")
 	}
+	// Before the subscriptions are begun anew, so that it holds even if there are none.
 	s.start = from
 	for _, id := range slices.Clone(s.order) {
 		sub := s.subs[id]
 		sub.stop()
 		s.forget(id)
+		// With a position it reads nothing, so it cannot fail halfway through the list.
 		if err := s.begin(sub, from); err != nil {
 			return err
 		}
@@ -212,6 +239,8 @@ func (s *socket) resume(req socketRequest) error {
 }
 
 // follow sends a subscription's events until it is stopped.
+// Each subscription has a goroutine, so one that catches up does not hold up the others; the pace is shared by all of the
+// connection.
 func (s *socket) follow(sub *socketSubscription) {
 	var ctx context.Context
 	ctx, sub.cancel = context.WithCancel(s.ctx)
@@ -224,6 +253,7 @@ func (s *socket) follow(sub *socketSubscription) {
 }
 
 // send waits for events and sends them. It reports whether the connection is of use.
+// A read that failed is of no consequence for the connection: the events are read again. A write that failed is final.
 func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 	items, gap, err := s.wait(ctx, sub)
 	if err != nil {
@@ -233,9 +263,11 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 		}
 		return true
 	}
+	// The events behind it come with the next call.
 	if gap != nil {
 		return s.write(sub.system("system.gap", gap.End, gapData(sub.channel.name, gap)))
 	}
+	// The frames are written one by one, because each is a message.
 	sent := 0
 	for _, item := range items {
 		if sub.selected.state(item.Event) {
@@ -255,6 +287,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 	return true
 }
 
+// The result of a failed write of the notice is not looked at: the next write fails, too.
 func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
 	if s.api.streams.Config().DropOldest {
 		d, err := sub.log.Trim(ctx, s.api.streams.Config().BufferSize)
@@ -270,6 +303,7 @@ func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog
 }
 
 // message is the envelope itself on channel events, and wrapped on the others.
+// The envelope is shared by all streams, so it is copied before subscription_id is appended in the place of its brace.
 func (s *socketSubscription) message(e *eventlog.Event, envelope []byte) []byte {
 	if s.channel.name != "events" {
 		return s.wrapped(e, e.Type, envelope)
@@ -278,6 +312,7 @@ func (s *socketSubscription) message(e *eventlog.Event, envelope []byte) []byte 
 	return append(appendText(b, "subscription_id", s.id), '}')
 }
 
+// envelope and state frames have the same form here.
 func (s *socketSubscription) wrapped(e *eventlog.Event, name string, data []byte) []byte {
 	b := s.event(len(data), name, data)
 	b = append(e.Position.Append(append(b, `,"id":"`...)), '"')
@@ -286,18 +321,21 @@ func (s *socketSubscription) wrapped(e *eventlog.Event, name string, data []byte
 }
 
 // system is an event that is not stored.
+// The time is that of the position, not of the notice.
 func (s *socketSubscription) system(name string, id eventlog.Position, data []byte) []byte {
 	b := append(id.Append(append(s.event(len(data), name, data), `,"id":"`...)), '"')
 	b = append(appendClock(append(b, `,"timestamp":"`...), id.Time()), '"')
 	return append(appendText(b, "subscription_id", s.id), '}')
 }
 
+// event appends the beginning of a message, still open. data must be valid JSON.
 func (s *socketSubscription) event(size int, name string, data []byte) []byte {
 	b := append(make([]byte, 0, size+320), `{"type":"event"`...)
 	b = appendText(appendText(b, "channel", s.channel.name), "event", name)
 	return append(append(b, `,"data":`...), data...)
 }
 
+// It is for clients of the realtime dialect; system.events_dropped says the same with more detail.
 func (s *socketSubscription) warning(d *eventlog.Dropped) []byte {
 	b := strconv.AppendInt([]byte(`{"type":"warning","code":"events_dropped","count":`), int64(d.Count), 10)
 	b = appendText(appendText(b, "channel", s.channel.name), "oldest_dropped_id", d.Oldest.String())

@@ -9,6 +9,7 @@ import (
 )
 
 // Draft is a retry policy that a transport has read, before any rule was applied. A zero field was not sent.
+// gRPC fills it. MaxAttempts 0 and Jitter false therefore cannot be asked for there: they count as not sent.
 type Draft struct {
 	MaxAttempts        int64
 	InitialIntervalMS  int64
@@ -19,7 +20,8 @@ type Draft struct {
 	OnExhaustion       string
 }
 
-// Encode gives the policy as it is stored with the job, which shows it as it was sent.
+// Encode gives the policy as it is stored with the job, which shows it as it was sent. Parse reads the result and checks it by
+// the same rules as JSON from a client.
 func (d *Draft) Encode() []byte {
 	b := []byte{'{'}
 	member := func(f string) {

@@ -3,8 +3,11 @@ package retry
 import "github.com/ojsd/ojsd/internal/rawjson"
 
 // Merge gives the retry object that shows a policy after a change of some of its fields: what was sent first (nil: nothing),
-// without the fields that the change sets under any name, and then the change.
+// without the fields that the change sets under any name, and then the change. It changes only what is shown. The policy in
+// force is computed by Parse, from the same two objects.
 func Merge(first, change []byte) []byte {
+	// A field may be there under an alias: the change of initial_interval also removes an initial_interval_ms that was sent
+	// before.
 	set := collect(change)
 	b := []byte{'{'}
 	member := func(literal, value []byte) {

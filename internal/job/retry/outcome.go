@@ -11,7 +11,9 @@ const (
 	WorkerDeath       = "worker_death"
 )
 
-// Failure is one failed attempt, as Decide sees it.
+// Failure is one failed attempt, as Decide sees it. The caller takes all of it from one snapshot of the job's row, the clock
+// included. It decides outside of the statement that applies the outcome, so that statement checks again that the run is still
+// the one that failed.
 type Failure struct {
 	Attempt     int64 // the attempt that failed, from 1
 	MaxAttempts int64 // of the job; Policy.MaxAttempts plays no part
@@ -26,12 +28,13 @@ type Failure struct {
 	RetryableSet bool   // false: the flag was absent
 	ServerMade   string // code of a server-made failure, else ""
 
+	// It is compared with TotalTimeout, together with the delay and the run that would follow.
 	Elapsed      time.Duration // since the enqueue or the latest manual retry, by the database clock
 	TotalTimeout time.Duration // 0: none
 	RunTimeout   time.Duration // execution timeout of the next attempt
 }
 
-// Kind is the transition that a failure takes.
+// Kind is the transition that a failure takes. Numbers T8 to T10 are those of the reference; a Kind is never stored.
 type Kind int
 
 // The transitions that a failure can take, numbered as in docs/reference/jobs.md, Transitions.
@@ -49,20 +52,26 @@ type Outcome struct {
 	Delay      time.Duration // with Retry and Release
 }
 
-// Decide applies docs/reference/retries.md, Failure; the first rule that fits wins.
+// Decide applies docs/reference/retries.md, Failure; the first rule that fits wins. It has no side effects, but a delay with
+// jitter is drawn anew by each call: decide once.
 func Decide(in Failure) Outcome {
 	switch {
+	// First, because a worker that hands a job back says nothing about the job, whatever error it may have sent.
 	case in.Requeue:
 		return Outcome{Kind: Release, Delay: in.Delay}
+	// Letter case counts (docs/reference/retries.md, Failure).
 	case in.Code == "DISCARD" || in.Code == "FAIL":
 		return Outcome{Kind: Discard}
 	case in.Code == "DEAD_LETTER":
 		return Outcome{Kind: Discard, DeadLetter: true}
 	}
 	discard := Outcome{Kind: Discard, DeadLetter: in.Policy.OnExhaustion != ExhaustDiscard}
+	// max_attempts 0 means one attempt. The number of the job counts, not that of the policy, because a manual retry or a
+	// shortcut may have set it alone.
 	if in.Attempt >= max(1, in.MaxAttempts) || in.nonRetryable() {
 		return discard
 	}
+	// Nobody knows how a lost attempt ended, so there is nothing to back off from.
 	next := Outcome{Kind: LoseToAvailable}
 	if !in.lost() {
 		next = Outcome{Kind: Retry, Delay: Delay(in.Policy, int(in.Attempt))}
@@ -73,11 +82,13 @@ func Decide(in Failure) Outcome {
 	return next
 }
 
-// lost reports whether nobody knows how the attempt ended.
+// lost reports whether nobody knows how the attempt ended. Its error is made by the server, so a pattern of the client must not
+// match it.
 func (in Failure) lost() bool {
 	return in.ServerMade == VisibilityTimeout || in.ServerMade == WorkerDeath
 }
 
+// The flag of the worker decides if it was sent; the list of codes is only for workers that send none.
 func (in Failure) nonRetryable() bool {
 	if !in.lost() && Match(in.Policy.NonRetryable, in.Type, in.ErrorClass, in.Code) {
 		return true
@@ -100,7 +111,7 @@ func hopeless(code string) bool {
 }
 
 // Match reports whether one of the candidates fits one of the entries of non_retryable_errors (docs/reference/retries.md, Non-retryable errors). Empty
-// candidates never do.
+// candidates never do. Comparison is exact, letter case included.
 func Match(entries []string, candidates ...string) bool {
 	for _, entry := range entries {
 		for _, c := range candidates {

@@ -46,8 +46,10 @@ var spellings = [...]spelling{
 	{"backoff_strategy", strategy, false}, {"backoff_type", strategy, false}, {"strategy", strategy, false}, {"backoff", strategy, false},
 }
 
+// canonical is the name in error messages and in what Encode writes.
 var spellingByName, canonical = indexSpellings()
 
+// It walks backwards, so that the first spelling of a field, its canonical name, is the one that stays.
 func indexSpellings() (byName map[string]int, names [fieldCount]string) {
 	byName = map[string]int{}
 	for i := len(spellings) - 1; i >= 0; i-- {
@@ -64,7 +66,8 @@ type sent struct {
 }
 
 // Parse reads a retry object and fills what it leaves out from base. raw must be valid JSON; nil
-// and null give base. Unknown members are ignored.
+// and null give base. Unknown members are ignored. On an error the policy that it returns is not usable. It stops at the first
+// wrong field, in the order of the constants above.
 func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
 	if rawjson.IsNull(raw) {
 		return base, nil
@@ -86,6 +89,7 @@ func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
 }
 
 // collect finds for each field the spelling that wins. The last of equal names counts, so a later null takes a value back.
+// A spelling that was sent as null, or as 0 where 0 means not sent, gives way to the next alias.
 func collect(raw jsontext.Value) (won [fieldCount]sent) {
 	var values [len(spellings)]jsontext.Value
 	for name, value := range rawjson.Members(raw) {
@@ -115,6 +119,7 @@ func isZero(v jsontext.Value) bool {
 func (p *Policy) set(f field, s sent) (want string) {
 	var ok bool
 	switch f {
+	// The range has no upper end: a job may be retried for ever.
 	case maxAttempts:
 		var kind rawjson.IntResult
 		p.MaxAttempts, kind = rawjson.Int(s.value)
@@ -125,12 +130,14 @@ func (p *Policy) set(f field, s sent) (want string) {
 	case maxInterval:
 		p.MaxInterval, want = interval(s)
 		return want
+	// A number that overflows a double is no number here.
 	case coefficient:
 		p.BackoffCoefficient, ok = number(s.value)
 		return expect(ok && p.BackoffCoefficient >= 1, "a number >= 1.0")
 	case jitter:
 		p.Jitter, ok = rawjson.Bool(s.value)
 		return expect(ok, "a boolean")
+	// The list replaces that of the base: lists are not merged.
 	case nonRetryable:
 		p.NonRetryable, ok = patterns(s.value)
 		return expect(ok, "an array of non-empty strings")
@@ -150,6 +157,7 @@ func expect(ok bool, want string) string {
 	return want
 }
 
+// Inside a policy only the ISO form is a duration (docs/reference/retries.md, Durations); names that end in _ms take integers.
 func interval(s sent) (d time.Duration, want string) {
 	if s.ms {
 		n, kind := rawjson.Int(s.value)
@@ -166,6 +174,7 @@ func number(v jsontext.Value) (float64, bool) {
 	return f, err == nil
 }
 
+// Entries are not checked further: any text may be the name of an error.
 func patterns(v jsontext.Value) ([]string, bool) {
 	if v[0] != '[' {
 		return nil, false
@@ -193,8 +202,10 @@ func strategyOf(v jsontext.Value) (string, bool) {
 }
 
 // settleIntervals keeps MaxInterval ≥ InitialInterval: a lone interval pulls the other along, two that contradict each
-// other are refused.
+// other are refused. The base may be the policy of a queue, so a client's lone interval can contradict one that it has never
+// seen.
 func (p *Policy) settleIntervals(initial, limit sent) *ojs.Error {
+	// The base never breaks this rule, so at least one of the two was sent.
 	if p.MaxInterval >= p.InitialInterval {
 		return nil
 	}

@@ -30,7 +30,8 @@ type Policy struct {
 	Strategy           string
 }
 
-// Default is the policy of a job whose client and queue set nothing.
+// Default is the policy of a job whose client and queue set nothing. It returns a new value: NonRetryable of one policy is
+// never shared with another.
 func Default() Policy {
 	return Policy{
 		MaxAttempts: 3, InitialInterval: time.Second, MaxInterval: 5 * time.Minute, BackoffCoefficient: 2,
@@ -38,7 +39,8 @@ func Default() Policy {
 	}
 }
 
-// IsDefault reports whether p is Default but for MaxAttempts, which has a column of its own.
+// IsDefault reports whether p is Default but for MaxAttempts, which has a column of its own. Such a policy is stored as NULL,
+// so a release with other defaults would apply them to jobs that are queued already.
 func (p Policy) IsDefault() bool {
 	d := Default()
 	return p.InitialInterval == d.InitialInterval && p.MaxInterval == d.MaxInterval && p.BackoffCoefficient == d.BackoffCoefficient &&

@@ -12,7 +12,8 @@ import (
 
 // Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
 // that a later release with other defaults does not change jobs that are already queued. Only on_exhaustion is left out if
-// it was not sent, because expiry asks whether it was.
+// it was not sent, because expiry asks whether it was. ojs.makes_dead_letters looks for "on_exhaustion":"discard" in this text,
+// as it is written here, without white space. All else is read in Go only.
 func (p Policy) Encode() []byte {
 	b := make([]byte, 0, 224)
 	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
@@ -39,7 +40,8 @@ func (p Policy) Encode() []byte {
 }
 
 // Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue leaves the check of a policy's values to the
-// server: with an error the policy is Default, which the caller goes on with.
+// server: with an error the policy is Default, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
+// error: their policy was checked when it was stored.
 func Decode(stored []byte) (Policy, error) {
 	if stored == nil {
 		return Default(), nil

@@ -10,6 +10,7 @@ import (
 )
 
 // errorAttr turns the attribute error of a caller into the group error (docs/reference/observability.md, Logs).
+// Callers log the error under the key error or err; the handler calls this for both.
 func errorAttr(v slog.Value) slog.Attr {
 	err, ok := v.Any().(error)
 	if !ok {
@@ -18,7 +19,8 @@ func errorAttr(v slog.Value) slog.Attr {
 	return slog.Group("error", slog.String("type", TypeOf(err)), slog.String("message", Message(err)))
 }
 
-// TypeOf is the type of the innermost error, because the outer ones only wrap it.
+// TypeOf is the type of the innermost error, because the outer ones only wrap it. Of several joined errors the first one
+// counts.
 func TypeOf(err error) string {
 	for {
 		switch e := err.(type) { //nolint:errorlint // this walks the chain
@@ -43,7 +45,8 @@ func TypeOf(err error) string {
 // Message is the text of an error without the values that PostgreSQL quotes from rows and arguments, which belong to clients.
 // The details of PostgreSQL's errors, which quote most, are not part of that text.
 //
-// It also hides passwords in connection strings: pgx does not hide all of them.
+// It also hides passwords in connection strings: pgx does not hide all of them. Class 22 (data exceptions) are the errors that
+// quote values in their main message.
 func Message(err error) string {
 	text := err.Error()
 	for _, pg := range postgresErrors(err) {
@@ -55,6 +58,7 @@ func Message(err error) string {
 }
 
 var (
+	// The first form is a URL, the second a list of keywords. Both are greedy rather than exact: hiding too much is no loss.
 	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
 	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
 )
@@ -80,7 +84,8 @@ func postgresErrors(err error) (list []*pgconn.PgError) {
 	return list
 }
 
-// hideQuoted removes the value from a message such as `invalid input syntax for type bigint: "…"`.
+// hideQuoted removes the value from a message such as `invalid input syntax for type bigint: "…"`. Everything behind the first
+// quote goes, because a value may contain quotes itself.
 func hideQuoted(message string) string {
 	if before, _, ok := strings.Cut(message, "\""); ok {
 		return before + "(hidden)"
@@ -91,7 +96,7 @@ func hideQuoted(message string) string {
 // maxBacktrace bounds a backtrace in the log, in bytes.
 const maxBacktrace = 4096
 
-// Cut shortens a backtrace to maxBacktrace.
+// Cut shortens a backtrace to maxBacktrace. It cuts between characters.
 func Cut(backtrace string) string {
 	if len(backtrace) <= maxBacktrace {
 		return backtrace

@@ -14,6 +14,8 @@ const (
 )
 
 // New returns a logger that writes one object per line (format "json") or readable text with the same fields.
+// The level may be changed while the logger is used, if it is a *slog.LevelVar. One output serves all loggers that are derived
+// from this one.
 func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields}
 	out := &output{w: w}
@@ -23,6 +25,7 @@ func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(&handler{out: out, next: slog.NewJSONHandler(out, options)})
 }
 
+// Only the top level is renamed: a client of the log may find a member time or level in a group.
 func renameFields(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -42,7 +45,7 @@ func renameFields(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// severity is the name and number of the highest named level at or below a level.
+// severity is the name and number of the highest named level at or below a level. The numbers are those of OpenTelemetry.
 func severity(level slog.Level) (name string, number int) {
 	switch {
 	case level >= LevelFatal:

@@ -10,6 +10,7 @@ import (
 
 // handler arranges attributes (docs/reference/observability.md, Logs): the groups of that page stay at the top, an error
 // becomes the group error, everything else moves into attributes. Lines of libraries get the same shape.
+// next gets records without groups and attributes of the logger: this handler has applied both.
 type handler struct {
 	out    *output // where next writes
 	next   slog.Handler
@@ -21,12 +22,14 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
+// The list is clipped before the append, because two loggers may be derived from one at the same time.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	with.attrs = append(slices.Clip(h.attrs), h.grouped(attrs)...)
 	return &with
 }
 
+// A group without members is not shown, so it costs nothing to open one.
 func (h *handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
@@ -44,6 +47,7 @@ func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
 	return attrs
 }
 
+// A record is rewritten and not changed, because slog shares it with other handlers.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	var top, rest [4]slog.Attr
 	l := line{top: top[:0], rest: rest[:0]}
@@ -79,6 +83,7 @@ type line struct {
 	traced   bool
 }
 
+// A group without a name is taken apart, as slog demands.
 func (l *line) add(a slog.Attr) {
 	a.Value = a.Value.Resolve()
 	group := a.Value.Kind() == slog.KindGroup
@@ -87,10 +92,12 @@ func (l *line) add(a slog.Attr) {
 		for _, member := range a.Value.Group() {
 			l.add(member)
 		}
+	// Of several categories the last one counts: that of the call wins over that of the logger.
 	case a.Key == "category" && !group:
 		l.category = a
 	case (a.Key == "error" || a.Key == "err") && !group:
 		l.top = append(l.top, errorAttr(a.Value))
+	// Its members become members of the group that the line has anyway.
 	case a.Key == "attributes" && group:
 		if len(l.rest) == 0 {
 			l.rest = slices.Clip(a.Value.Group()) // a later append must not write into the caller's slice
@@ -102,14 +109,17 @@ func (l *line) add(a slog.Attr) {
 	case group && a.Key == "trace":
 		l.traced = true
 		l.top = append(l.top, a)
+	// A duration in nanoseconds would need its unit; the name of the key gets it instead.
 	case a.Value.Kind() == slog.KindDuration: // the key names the unit
 		l.rest = append(l.rest, slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000))
+	// slog demands that an empty attribute is left out.
 	case !a.Equal(slog.Attr{}):
 		l.rest = merge(l.rest, a)
 	}
 }
 
 // merge adds an attribute and joins groups of the same name: a logger repeats its open groups in each call.
+// Neither list nor its groups are changed in place: they may be those of the logger, which other goroutines use.
 func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	if a.Value.Kind() == slog.KindGroup {
 		for i, other := range list {
@@ -127,7 +137,8 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	return append(list, a)
 }
 
-// finish writes the line into a record. A line without a trace gets that of its context.
+// finish writes the line into a record. A line without a trace gets that of its context. Without a category, as from libraries,
+// a line is of the system, or an error by its level.
 func (l *line) finish(ctx context.Context, r *slog.Record) {
 	if l.category.Key == "" {
 		l.category = slog.String("category", "system")

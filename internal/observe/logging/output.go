@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// maxHeld bounds what an output keeps back, in bytes.
+// maxHeld bounds what an output keeps back, in bytes. More is written at once although a hold lasts, so that memory stays
+// bounded when a commit has thousands of lines.
 const maxHeld = 64 << 10
 
 // output writes lines. While it is held it collects them, for one write instead of one per line: with two lines per job the
@@ -14,11 +15,14 @@ const maxHeld = 64 << 10
 type output struct {
 	w io.Writer
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// holds counts the callers of Hold that have not released yet, on any goroutine. waiting has the lines of all of them, and
+	// its memory is used again.
 	holds   int
 	waiting []byte
 }
 
+// A crash loses the lines that are kept back. They are kept for the time of one hold only.
 func (o *output) Write(line []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,6 +46,7 @@ func (o *output) flush() error {
 	return err
 }
 
+// The last of several holds writes.
 func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

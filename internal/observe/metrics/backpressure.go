@@ -7,6 +7,7 @@ import (
 )
 
 // backpressure counts what bounded queues did to enqueues (docs/reference/observability.md, Queues and workers).
+// Both count from the start of the process, on the node that refused or dropped.
 type backpressure struct{ refused, dropped atomic.Int64 }
 
 func (m *Metrics) newBackpressure() {
@@ -14,7 +15,7 @@ func (m *Metrics) newBackpressure() {
 	m.bounded = newVec[string, backpressure](queues.label, func(queue string) attribute.Set { return label("queue", queue) })
 }
 
-// QueueFull counts enqueues that a full queue has refused.
+// QueueFull counts enqueues that a full queue has refused. Dropped jobs are counted from their events, by Changes.
 func (m *Metrics) QueueFull(queue string, refused int) {
 	m.bounded.at(queue).refused.Add(int64(refused))
 }

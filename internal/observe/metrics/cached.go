@@ -8,6 +8,7 @@ import (
 )
 
 // cached is one kind of gauges with the result of the last read. Readers that come during a read wait for its result.
+// The fields below mu, but for reading, belong to the caller between begin and end; mu only guards reading.
 type cached[T any] struct {
 	every     time.Duration
 	selfPaced bool // the read function limits its own share of the time
@@ -22,7 +23,8 @@ type cached[T any] struct {
 	took  time.Duration // by it
 }
 
-// share limits reads to a twentieth of the time.
+// share limits reads to a twentieth of the time. A larger share would let metrics of a slow database slow it down further; a
+// smaller one would make them older.
 const share = 20
 
 // afterFailure is the pause after a failed read, short so that metrics come back soon after an outage.
@@ -35,18 +37,21 @@ const leastTime = 300 * time.Millisecond
 var errNoTime = errors.New("no time left to read gauges")
 
 // get returns the last result, or reads if it is too old. The read has the deadline of ctx, but is not cancelled with ctx,
-// because other readers wait for it, too.
+// because other readers wait for it, too. An error is kept like a value, so an outage costs one read per pause and not one per
+// scrape. The value must not be changed: all readers share it.
 func (p *cached[T]) get(ctx context.Context, read func(ctx context.Context) (T, error)) (T, error) {
 	if !p.begin(ctx) {
 		var nothing T
 		return nothing, errNoTime
 	}
 	defer p.end()
+	// Readers that have waited for another read come here and take its result.
 	if !p.due() {
 		return p.value, p.err
 	}
 	until, limited := ctx.Deadline()
 	ctx = context.WithoutCancel(ctx)
+	// The deadline is kept without the cancellation: a scrape that gives up must not spoil the read for the others.
 	if limited {
 		if time.Until(until) < leastTime {
 			var nothing T
@@ -60,7 +65,7 @@ func (p *cached[T]) get(ctx context.Context, read func(ctx context.Context) (T, 
 	return p.value, p.err
 }
 
-// begin waits until no other read runs.
+// begin waits until no other read runs. It holds no lock while it waits, so that a reader with a deadline can leave.
 func (p *cached[T]) begin(ctx context.Context) bool {
 	for {
 		p.mu.Lock()
@@ -86,6 +91,8 @@ func (p *cached[T]) end() {
 	p.reading = nil
 }
 
+// The pause grows with the time of the last read, so that reads take a twentieth of the time at most however slow the database
+// is.
 func (p *cached[T]) due() bool {
 	pause := p.every
 	if !p.selfPaced {
@@ -100,6 +107,7 @@ func (p *cached[T]) due() bool {
 func (p *cached[T]) read(ctx context.Context, read func(ctx context.Context) (T, error)) {
 	start := time.Now()
 	before := p.err
+	// An error replaces the value, so that nobody takes old figures for new ones.
 	p.value, p.err = read(ctx)
 	p.at = time.Now()
 	p.took = p.at.Sub(start)

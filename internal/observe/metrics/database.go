@@ -22,12 +22,16 @@ const (
 	OtherQueues = "__other__"
 
 	gaugeReply = 200 * time.Millisecond // between the statement timeout and GaugeTimeout, for the error to arrive
-	gaugeLock  = "100ms"
+	// gaugeLock is the lock_timeout: figures must not wait behind a migration or a drop of a partition.
+	gaugeLock = "100ms"
 
+	// maxUnpublished bounds the count of rows; with more, the distance of the numbers is shown instead, which also counts
+	// numbers without a row.
 	maxUnpublished = 100_000 // rows that are counted one by one
 )
 
-// Database reads the gauges of the whole deployment.
+// Database reads the gauges of the whole deployment. It reads in snapshots and changes nothing. Any number of nodes may read at
+// once.
 type Database struct{ db *pg.DB }
 
 // NewDatabase returns a reader.
@@ -64,7 +68,8 @@ type EventGauges struct {
 	RetainedFor time.Duration // age of the oldest event that is kept
 }
 
-// gaugeTx reads in a transaction with short timeouts and without sequential scans.
+// gaugeTx reads in a transaction with short timeouts and without sequential scans. The statement timeout ends before the
+// context does, so that the error is one of the database and the connection stays usable.
 func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
@@ -81,6 +86,7 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 }
 
 // Gauges reads the gauges of the first maxQueues queues by name. The others are added up under OtherQueues.
+// All four reads are of one snapshot; an error of one loses all.
 func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
@@ -94,6 +100,7 @@ func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	return g, err
 }
 
+// The two ages are differences of times of the database, so a wrong clock of the node does not show in them.
 func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
 	e, err := q.MetricsEvents(ctx, maxUnpublished)
 	if err != nil {
@@ -101,6 +108,7 @@ func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
 	}
 	g.EnqueuedTotal, g.CompletedTotal, g.DiscardedTotal = e.EnqueuedTotal, e.CompletedTotal, e.DiscardedTotal
 	g.Events = EventGauges{Unpublished: e.Unpublished, Retained: e.Retained}
+	// The count was cut, so the true number is this or more.
 	if e.Unpublished == maxUnpublished {
 		g.Events.Unpublished = max(maxUnpublished, e.Head-e.Watermark)
 	}
@@ -128,6 +136,7 @@ func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
 	return err
 }
 
+// Rows of one queue and state may come in several, for those that are added up under OtherQueues.
 func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
 	return func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})
@@ -152,6 +161,8 @@ func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) 
 		for _, r := range rows {
 			name := r.Queue
 			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
+				// From the first queue that has no room on, all that are not known yet are added up, so the choice does not
+				// depend on the order of reading.
 				name, full = OtherQueues, true
 			}
 			queue := g.Queues[name]
@@ -175,6 +186,7 @@ type ReadyHead struct {
 const maxReadyHeads = 5000
 
 // ReadyHeads finds the heads from the start of the index. Under a pinned xmin that reads all dead index entries there.
+// They are the jobs with the longest wait only within their lane and priority.
 func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []ReadyHead, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsReadyHeads(ctx, maxReadyHeads, queues)
@@ -187,6 +199,7 @@ func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []Rea
 }
 
 // ReadyHeadsFrom finds the heads behind earlier ones. It does not find jobs that became visible before those meanwhile.
+// A lane whose head was fetched since gives its next job.
 func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads []ReadyHead, err error) {
 	var p dbsqlc.MetricsReadyHeadsFromParams
 	for _, h := range were {
@@ -249,7 +262,7 @@ func (d *Database) OldestRelayHolder(ctx context.Context) (holder *RelayHolder, 
 // TableStats are the statistics of a table with its partitions and indexes.
 type TableStats = dbsqlc.MetricsTablesRow
 
-// statTables are the tables that are written all the time.
+// statTables are the tables that are written all the time. Partitioned tables are added up with their partitions.
 var statTables = []string{
 	"jobs", "jobs_done", "events", "event_relay", "event_gaps", "queue_counts", "stats_minute", "workers", "webhook_deliveries",
 }

@@ -26,11 +26,13 @@ func (m *Metrics) expose() error {
 		return fmt.Errorf("prometheus exporter: %w", err)
 	}
 	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter)))
+	// The collectors of Go and of the process have a registry of their own, because OTLP reads them by another way (Push).
 	m.gatherer = prometheus.Gatherers{registry, m.process}
 	return nil
 }
 
-// WriteText writes all series in the text format of Prometheus, or as OpenMetrics 1.0.
+// WriteText writes all series in the text format of Prometheus, or as OpenMetrics 1.0. An error may come after the first bytes
+// were written.
 func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) error {
 	families, err := m.gatherer.Gather()
 	if err != nil { // families has those without an error
@@ -42,6 +44,7 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 			return fmt.Errorf("openmetrics: %w", err)
 		}
 	}
+	// A reader of this format may refuse the whole answer because of such a name.
 	if openMetrics {
 		families = slices.DeleteFunc(families, namesake(families))
 	}
@@ -51,6 +54,7 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 			return fmt.Errorf("write %s: %w", f.GetName(), err)
 		}
 	}
+	// OpenMetrics ends with a line of its own, without which a reader discards the answer.
 	if closer, ok := encoder.(expfmt.Closer); ok {
 		return closer.Close()
 	}
@@ -70,7 +74,7 @@ func namesake(families []*dto.MetricFamily) func(f *dto.MetricFamily) bool {
 	}
 }
 
-// Shutdown pushes the last values, until ctx ends.
+// Shutdown pushes the last values, until ctx ends. It must run before the pool is closed: the last push reads gauges.
 func (m *Metrics) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, r := range m.readers {

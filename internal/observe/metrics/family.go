@@ -8,12 +8,13 @@ import (
 )
 
 // family is one metric with its current series. The Prometheus name is the OpenTelemetry name with _ for . and, for a counter,
-// _total.
+// _total. Families are made for one read and thrown away after it, so they need no lock.
 type family interface {
 	// data is the metric in the form of OpenTelemetry; ok is false if there is no series.
 	data(start, now time.Time) (m metricdata.Metrics, ok bool)
 }
 
+// unit is that of OpenTelemetry; the Prometheus name has no unit but what name says itself.
 type head struct{ name, unit, help string }
 
 func (h head) metric(data metricdata.Aggregation) metricdata.Metrics {
@@ -33,6 +34,7 @@ func (f *counterFamily) add(labels attribute.Set, n int64) {
 	f.points = append(f.points, metricdata.DataPoint[int64]{Attributes: labels, Value: n})
 }
 
+// start is that of the process, so that readers see a restart.
 func (f *counterFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
 	for i := range f.points {
 		f.points[i].StartTime, f.points[i].Time = start, now
@@ -48,6 +50,7 @@ type gaugeFamily struct {
 
 func gauge(name, unit, help string) *gaugeFamily { return &gaugeFamily{head: head{name, unit, help}} }
 
+// A second value for the same labels would be a second series, which Prometheus refuses: callers set each once.
 func (f *gaugeFamily) set(labels attribute.Set, value float64) {
 	f.points = append(f.points, metricdata.DataPoint[float64]{Attributes: labels, Value: value})
 }
@@ -59,7 +62,8 @@ func (f *gaugeFamily) data(_, now time.Time) (metricdata.Metrics, bool) {
 	return f.metric(metricdata.Gauge[float64]{DataPoints: f.points}), len(f.points) > 0
 }
 
-// histogramFamily shows histograms of whole numbers in a unit of which scale make one.
+// histogramFamily shows histograms of whole numbers in a unit of which scale make one. Values are counted as integers and
+// divided by scale when they are shown: 1e3 turns ms into seconds.
 type histogramFamily struct {
 	head
 	bounds []int64
@@ -87,6 +91,7 @@ func (f *histogramFamily) addAll(labels attribute.Set, hs []histogram, bounds []
 	f.show(labels, r)
 }
 
+// A histogram without values has no series, so that a metric that nobody uses does not fill the answer.
 func (f *histogramFamily) show(labels attribute.Set, r reading) {
 	if r.count == 0 {
 		return
@@ -96,6 +101,7 @@ func (f *histogramFamily) show(labels attribute.Set, r reading) {
 	})
 }
 
+// Sums of integers are exact, so a rate over them never runs backwards.
 func (f *histogramFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
 	bounds := make([]float64, len(f.bounds))
 	for i, b := range f.bounds {
@@ -108,7 +114,7 @@ func (f *histogramFamily) data(start, now time.Time) (metricdata.Metrics, bool) 
 	return f.metric(h), len(f.points) > 0
 }
 
-// with is a set and one more label.
+// with is a set and one more label. It allocates, so it is for reading, never for counting.
 func with(labels attribute.Set, more attribute.KeyValue) attribute.Set {
 	return attribute.NewSet(append(labels.ToSlice(), more)...)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // gauges are the figures of the whole deployment. Each kind is read by itself, so that a slow or failing one does not affect
-// the others.
+// the others. Every node of the deployment shows the same figures; a query over all nodes takes one of them, not their sum.
 type gauges struct {
 	overview    cached[Gauges]
 	ready       cached[map[string]time.Duration]
@@ -49,20 +49,24 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 	g.relay.onFailure, g.relay.every = failed("holder of the relay lock"), every
 	g.overview.every, g.ready.every, g.deadLetters.every, g.xmin.every, g.webhooks.every = every, every, every, every, every
 	g.tables.every = max(every, tablesEvery)
+	// readySurvey decides by itself when to read fully; the pause of cached would also put off its cheap reads.
 	g.ready.selfPaced = true
 }
 
-// Gauges are the figures of the whole deployment, at most one interval old.
+// Gauges are the figures of the whole deployment, at most one interval old. It also serves answers of the API that show a
+// summary, so the figures there and here are the same.
 func (m *Metrics) Gauges(ctx context.Context) (Gauges, error) {
 	return m.gauges.overview.get(ctx, func(ctx context.Context) (Gauges, error) {
 		return m.sources.Database.Gauges(ctx, m.config.MaxLabelValues)
 	})
 }
 
-// roundTimeout bounds how long one reader waits for all gauges together.
+// roundTimeout bounds how long one reader waits for all gauges together. It is below the default timeout of a scrape, 10 s, so
+// that the counters of the node are shown even if every gauge fails.
 const roundTimeout = 3 * time.Second
 
-// gaugeFamilies leaves out the series of gauges that cannot be read.
+// gaugeFamilies leaves out the series of gauges that cannot be read. A read that fails gives no series rather than an old
+// value, so that an alert on missing series fires.
 func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	if m.sources.Database == nil {
 		return nil
@@ -71,6 +75,7 @@ func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	defer cancel()
 	r := round{up: 1}
 	families := m.databaseFamilies(ctx, &r)
+	// It is shown whatever happened to the others, so that an alert has a series to look at.
 	up := gauge("ojs.database.up", "1", "1 if the database answered when the figures of the whole deployment were read, else 0; what could not be read has no series.")
 	up.set(noLabels, r.up)
 	return append(families, up)
@@ -79,7 +84,8 @@ func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 // round is one read of all gauges.
 type round struct{ up float64 } // 1: the database answered
 
-// missing reports whether a kind of gauges could not be read.
+// missing reports whether a kind of gauges could not be read. An error of one statement does not mean that the database is
+// down, unless it says so.
 func (r *round) missing(err error) bool {
 	if err != nil && pg.IsUnavailable(err) {
 		r.up = 0
@@ -87,6 +93,8 @@ func (r *round) missing(err error) bool {
 	return err != nil
 }
 
+// If the overview cannot be read, nothing else is tried: the others need its list of queues, or would wait for the same
+// database.
 func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	g, err := m.Gauges(ctx)
 	if r.missing(err) {
@@ -103,6 +111,8 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	return append(families, m.webhookGauges(ctx, r)...)
 }
 
+// publish_lag is the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the delay is
+// theirs.
 func eventFamilies(e EventGauges) []family {
 	unpublished := gauge("ojs.events.unpublished", "{event}", "Events that are committed and not published yet.")
 	unpublished.set(noLabels, float64(e.Unpublished))
@@ -120,6 +130,7 @@ var states = []ojs.JobState{
 	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
 }
 
+// A queue has a series for each state, also for those without jobs, so that rates and alerts find a 0 rather than nothing.
 func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []family {
 	depth := gauge("ojs.queue.depth", "{job}", "Jobs that wait to be fetched.")
 	active := gauge("ojs.queue.active", "{job}", "Jobs that are being worked on.")
@@ -129,6 +140,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 	dead := gauge("ojs.dead_letter.depth", "{job}", "Dead letters.")
 	oldest := gauge("ojs.queue.oldest_ready_seconds", "s", "How long the job has been available that will be fetched next, at the priority where that is longest; 0: none.")
 	workers.set(noLabels, float64(g.WorkersActive))
+	// Both are read with statements of their own; without one of them only its series is missing.
 	letters, err := m.deadLetters(ctx, g)
 	noLetters := r.missing(err)
 	ages, err := m.readyAges(ctx, g)
@@ -144,6 +156,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 		if !noLetters {
 			dead.set(labels, float64(letters[name]))
 		}
+		// An age cannot be added up, so the rest has none.
 		if !noAges && name != OtherQueues {
 			oldest.set(labels, ages[name].Seconds())
 		}
@@ -167,7 +180,8 @@ func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, 
 	return shown, nil
 }
 
-// readyAges is how long the next job of each queue has waited.
+// readyAges is how long the next job of each queue has waited. Queues without available jobs are left out: their age is 0
+// without asking.
 func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Duration, error) {
 	return m.gauges.ready.get(ctx, func(ctx context.Context) (map[string]time.Duration, error) {
 		var queues []string
@@ -181,6 +195,7 @@ func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Dura
 	})
 }
 
+// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each.
 func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 	h, err := m.gauges.xmin.get(ctx, m.sources.Database.OldestXminHolder)
 	if r.missing(err) {
@@ -189,17 +204,20 @@ func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 	seconds := gauge("ojs.db.xmin_age_seconds", "s", "Age of the transaction that keeps the oldest dead rows from being cleaned; 0: none.")
 	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}", "Transactions begun since the oldest state that somebody may still look at.")
 	holder := gauge("ojs.db.xmin_holder", "s", "Age of that transaction, with who holds it, from 10 s on; 0 for a replication slot or standby, whose age is not known.")
+	// No holder is an age of 0, which is a value and not a missing series.
 	if h == nil {
 		h = &XminHolder{}
 	}
 	seconds.set(noLabels, h.Seconds)
 	transactions.set(noLabels, float64(h.Transactions))
 	if h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds()) {
+		// A slot or a standby has no age that is known, and is named at once.
 		holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
 	}
 	return []family{seconds, transactions, holder}
 }
 
+// Normally there is none: a relay has the lock for milliseconds.
 func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
 	h, err := m.gauges.relay.get(ctx, m.sources.Database.OldestRelayHolder)
 	if r.missing(err) {
@@ -212,6 +230,7 @@ func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
 	return []family{holder}
 }
 
+// Rows are estimates of PostgreSQL and need no count.
 func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
 	tables, err := m.gauges.tables.get(ctx, m.sources.Database.TableStats)
 	if r.missing(err) {
@@ -229,6 +248,7 @@ func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
 	return []family{live, dead, size}
 }
 
+// A node with webhooks switched off shows none, although others may deliver.
 func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 	if m.sources.Webhooks == nil {
 		return nil

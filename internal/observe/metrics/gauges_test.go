@@ -186,7 +186,7 @@ func TestDeadLetterCounts(t *testing.T) {
 	require.NoError(t, err)
 	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
-	require.Contains(t, strings.Join(plan, "\n"), "Index Only Scan using jobs_dead_letter_queue")
+	require.Contains(t, strings.Join(plan, "\n"), "Index Only Scan using jobs_dead_letter ")
 }
 
 func TestOldestXminHolder(t *testing.T) {

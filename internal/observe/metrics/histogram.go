@@ -2,16 +2,19 @@ package metrics
 
 import "sync/atomic"
 
-// maxBuckets is enough for the longest list of bounds.
+// maxBuckets is enough for the longest list of bounds. It must exceed the number of bounds by one, for the values above the
+// last.
 const maxBuckets = 17
 
 // histogram counts whole numbers between bounds, which the caller passes. Its sum is exact, unlike one of floats.
+// The zero value is ready. Count and sum of one read may differ by values that are being added: no lock joins them.
 type histogram struct {
 	buckets [maxBuckets]atomic.Uint64
 	sum     atomic.Int64
 }
 
-// observe counts a value in the first bucket whose bound it does not exceed.
+// observe counts a value in the first bucket whose bound it does not exceed. It looks through the bounds one by one; there are
+// at most 16.
 func (h *histogram) observe(bounds []int64, value int64) {
 	i := 0
 	for i < len(bounds) && value > bounds[i] {
@@ -28,7 +31,8 @@ type reading struct {
 	sum     int64
 }
 
-// add adds a histogram to a reading with the bounds wanted, which must be a subset of bounds.
+// add adds a histogram to a reading with the bounds wanted, which must be a subset of bounds. Buckets between two wanted bounds
+// are joined, so one histogram serves two series with different bounds.
 func (r *reading) add(h *histogram, bounds, wanted []int64) {
 	if r.buckets == nil {
 		r.buckets = make([]uint64, len(wanted)+1)

@@ -19,7 +19,7 @@ var (
 	waitCompatBounds = []int64{10, 50, 100, 500, 1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000}
 )
 
-// outcomes are the states an attempt can end in.
+// outcomes are the states an attempt can end in. Available is the state after a lost reservation, which was a failed attempt.
 var outcomes = [...]ojs.JobState{ojs.StateCompleted, ojs.StateRetryable, ojs.StateDiscarded, ojs.StateAvailable}
 
 // losses are the reasons for which the server ends an attempt.
@@ -27,7 +27,8 @@ var losses = [...]string{job.VisibilityTimeout, job.WorkerDeath, job.Timeout, jo
 
 type jobKey struct{ jobType, queue string }
 
-// jobCounters count the events of jobs of one type in one queue.
+// jobCounters count the events of jobs of one type in one queue. Only events of this node's commits count; those written from
+// SQL come by Published.
 type jobCounters struct {
 	enqueued, scheduled, started, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
 
@@ -36,6 +37,7 @@ type jobCounters struct {
 	lost   [len(losses)]atomic.Int64
 }
 
+// Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
 func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
 	var v *vec[jobKey, jobCounters]
 	types, queues := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
@@ -50,23 +52,28 @@ func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
 	return v
 }
 
-// maxPairs bounds the combinations of job type and queue, as a multiple of the values of each.
+// maxPairs bounds the combinations of job type and queue, as a multiple of the values of each. It allows ten queues for each
+// type, or the other way round, on average.
 const maxPairs = 10
 
-// Changes counts the events that this node has committed; it subscribes to eventlog.Commits.
+// Changes counts the events that this node has committed; it subscribes to eventlog.Commits. It runs in every flush before
+// callers are answered, so it looks a cell up once per run of equal keys.
 func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 	var key jobKey
 	var counters *jobCounters
 	for i := range changes {
 		c := &changes[i]
+		// Such rows have a type of job, if they are of a cron, but count none.
 		if c.Subject != "" {
 			continue // the change of a worker or a cron
 		}
+		// Events of one flush are usually of one type and queue, so most need no look at the map.
 		if counters == nil || c.JobType != key.jobType || c.Queue != key.queue {
 			key = jobKey{c.JobType, c.Queue}
 			counters = m.jobs.at(key)
 		}
 		counters.count(c)
+		// A job that a full queue has dropped is a discarded one as well, and counts as both.
 		if c.Reason == job.Overflow {
 			m.bounded.at(c.Queue).dropped.Add(1)
 		}
@@ -83,6 +90,7 @@ func (j *jobCounters) count(c *eventlog.Change) {
 	case ojs.EventJobCompleted:
 		j.completed.Add(1)
 		j.ended(c)
+	// The reason is that of the server; a failure that a worker has reported has none.
 	case ojs.EventJobFailed:
 		j.attemptsFailed.Add(1)
 		j.ended(c)
@@ -96,7 +104,8 @@ func (j *jobCounters) count(c *eventlog.Change) {
 	}
 }
 
-// ended counts how long an attempt ran.
+// ended counts how long an attempt ran. Attempts whose length is not known, such as those of bulk statements that do not return
+// the job, are in the counters only.
 func (j *jobCounters) ended(c *eventlog.Change) {
 	if !c.Timed || c.Job == nil {
 		return
@@ -108,7 +117,8 @@ func (j *jobCounters) ended(c *eventlog.Change) {
 	}
 }
 
-// add counts events of the types that have no histogram.
+// add counts events of the types that have no histogram. Other types, such as heartbeats and gap rows, are counted nowhere but
+// in ojs_events_published_total.
 func (j *jobCounters) add(eventType string, n int64) {
 	switch eventType {
 	case ojs.EventJobEnqueued:
@@ -139,7 +149,8 @@ func (m *Metrics) Published(c eventlog.Counts) {
 	}
 }
 
-// jobFamilies are the series that count job events (docs/reference/observability.md, Jobs).
+// jobFamilies are the series that count job events (docs/reference/observability.md, Jobs). Each figure is shown under two
+// names: that of this server and that of the specification's extension.
 func (m *Metrics) jobFamilies() []family {
 	var (
 		enqueued   = counter("ojs.jobs.enqueued", "{job}", "Jobs that became available by being enqueued, promoted on schedule, activated or retried from the dead letters.")
@@ -176,12 +187,14 @@ func (m *Metrics) jobFamilies() []family {
 		dispatched.add(labels, j.started.Load())
 		progress.add(labels, j.progress.Load())
 		for i, reason := range losses {
+			// Reasons that never came have no series.
 			if n := j.lost[i].Load(); n > 0 {
 				lost.add(with(labels, attribute.String("reason", reason)), n)
 			}
 		}
 		waited.add(labels, &j.waited, waitCompatBounds)
 		ran.addAll(labels, j.ran[:], ranCompatBounds)
+		// The names of the extension have the label type where this server says job_type.
 		short := attribute.NewSet(attribute.String("queue", k.queue), attribute.String("type", k.jobType))
 		cEnqueued.add(short, j.enqueued.Load())
 		cCompleted.add(short, j.completed.Load())

@@ -27,7 +27,8 @@ func (m *Metrics) limitedFamily() family {
 // LimitUse is how many jobs of a limit key run and wait.
 type LimitUse = dbsqlc.MetricsLimitsRow
 
-// LimitUses reads the first maxKeys keys that have jobs.
+// LimitUses reads the first maxKeys keys that have jobs. Which keys come first is decided by the statement, so all nodes show
+// the same.
 func (d *Database) LimitUses(ctx context.Context, maxKeys int) (uses []LimitUse, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		uses, err = q.MetricsLimits(ctx, int64(maxKeys))
@@ -61,7 +62,8 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 	return []family{active, waiting}
 }
 
-// boundFamilies are the queues with a bound by depth.
+// boundFamilies are the queues with a bound by depth. The figures are those of the last read of gauges; the bound itself is
+// kept exactly, under a lock (queue/bound.go).
 func (m *Metrics) boundFamilies(g Gauges) []family {
 	size := gauge("ojs.queue.max_size", "{job}", "Most jobs that may wait in a bounded queue.")
 	pressure := gauge("ojs.backpressure.pressure", "1", "Jobs that wait in a bounded queue, as a share of its bound; above 1 if others than enqueues have added some.")
@@ -75,7 +77,8 @@ func (m *Metrics) boundFamilies(g Gauges) []family {
 	return []family{size, pressure}
 }
 
-// eachQueue calls f for the queues that have series of their own.
+// eachQueue calls f for the queues that have series of their own. The settings of queues come from the cache of this node,
+// which may be a moment old.
 func (m *Metrics) eachQueue(g Gauges, f func(name string, q QueueGauges, maxDepth int64, limited bool)) {
 	if m.sources.QueueLimits == nil {
 		return

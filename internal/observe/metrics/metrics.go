@@ -22,7 +22,7 @@ const (
 	GaugeInterval  = 10 * time.Second // Prometheus scrapes less often
 )
 
-// Config says how metrics are shown.
+// Config says how metrics are shown. The caller sets the first two to the constants above; tests use smaller ones.
 type Config struct {
 	// MaxLabelValues is how many job types, queues and other values of clients have their own series; the others share
 	// __other__.
@@ -63,7 +63,8 @@ type Sources struct {
 	// Reconnects is how often the listener has connected again.
 	Reconnects func() int64
 
-	// Streams are the stream counters of this node, by transport.
+	// Streams are the stream counters of this node, by transport. The counters are read on each request; the map itself must
+	// not change any more.
 	Streams map[string]*eventlog.StreamCounter
 
 	// Components reports the state of this node's services by name, as health does.
@@ -76,7 +77,8 @@ type Sources struct {
 	Webhooks func(ctx context.Context) (subscriptions, pending int64, err error)
 }
 
-// Metrics are the metrics of one node. Use New.
+// Metrics are the metrics of one node. Use New. Counters are kept for the life of the process and begin with 0; a restart is
+// seen by the start time that OTLP shows.
 type Metrics struct {
 	config  Config
 	sources Sources
@@ -118,12 +120,14 @@ func New(config Config) (*Metrics, error) {
 	return m, nil
 }
 
-// SetSources must be called before the first read.
+// SetSources must be called before the first read. The parts that supply figures are built after the counters, because they
+// count themselves.
 func (m *Metrics) SetSources(s Sources) { m.sources = s }
 
 func same(key string) string { return key }
 
-// Produce returns all metrics (sdkmetric.Producer).
+// Produce returns all metrics (sdkmetric.Producer). Prometheus and OTLP each call it for each of their reads; gauges are cached
+// for both.
 func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	families := m.jobFamilies()
 	families = append(families, m.backpressureFamilies()...)

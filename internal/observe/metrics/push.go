@@ -19,7 +19,7 @@ import (
 )
 
 // Push starts to send all metrics over OTLP, if Config.Protocol is set. A failed push is logged and tried again at the next
-// interval.
+// interval. Call it after SetSources and before Shutdown. It does not connect: the first push does.
 func (m *Metrics) Push(ctx context.Context) error {
 	if m.config.Protocol == "" {
 		return nil
@@ -32,12 +32,14 @@ func (m *Metrics) Push(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("otlp resource: %w", err)
 	}
+	// The interval comes from the environment, 60 s by default.
 	reader := sdkmetric.NewPeriodicReader(&loggingExporter{Exporter: exporter, logger: m.config.Logger},
 		sdkmetric.WithProducer(m), sdkmetric.WithProducer(prombridge.NewMetricProducer(prombridge.WithGatherer(m.process))))
 	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(described)))
 	return nil
 }
 
+// It reads everything but the protocol from the environment by itself.
 func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, error) {
 	if err := tracing.CheckEndpoint("METRICS"); err != nil {
 		return nil, err
@@ -51,7 +53,8 @@ func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, erro
 	return nil, fmt.Errorf("protocol %q is not supported: use grpc or http/protobuf", protocol)
 }
 
-// resource identifies the sender: each node is an instance, because counters are per node.
+// resource identifies the sender: each node is an instance, because counters are per node. A restarted node is a new instance,
+// since its number is new, so its counters may begin with 0.
 func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
 	if m.sources.Node != 0 {
@@ -60,7 +63,7 @@ func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
 	return resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 }
 
-// loggingExporter logs the first of several failures in a row.
+// loggingExporter logs the first of several failures in a row. failed is true from the first failure to the next success.
 type loggingExporter struct {
 	sdkmetric.Exporter
 	logger *slog.Logger

@@ -22,6 +22,7 @@ func nanoseconds(seconds ...float64) []int64 {
 	return bounds
 }
 
+// route is a template and status a number of the server's choice, so clients cannot make series.
 type requestKey struct {
 	method, route string
 	status        int
@@ -29,12 +30,14 @@ type requestKey struct {
 
 type rpcKey struct{ method, code string }
 
-// batchCounters count the statements that callers of one operation share.
+// batchCounters count the statements that callers of one operation share. size counts the calls of one statement and took its
+// time; both have one value per statement.
 type batchCounters struct{ size, took histogram }
 
 // bulkCounters count the bulk calls of one operation.
 type bulkCounters struct{ requests, items atomic.Int64 }
 
+// The method of a gRPC call is limited, because an unknown one is counted by the name that the client sent.
 func (m *Metrics) newTraffic() {
 	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
@@ -47,7 +50,8 @@ func (m *Metrics) newTraffic() {
 	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 }
 
-// Request counts an HTTP request that has ended. route is a template.
+// Request counts an HTTP request that has ended. route is a template. Long polls and streams count when they end, with their
+// whole length.
 func (m *Metrics) Request(method, route string, status int, took time.Duration) {
 	m.requests.at(requestKey{method, route, status}).observe(requestBounds, took.Nanoseconds())
 }
@@ -57,7 +61,8 @@ func (m *Metrics) RPC(method, code string, took time.Duration) {
 	m.rpcs.at(rpcKey{method, code}).observe(requestBounds, took.Nanoseconds())
 }
 
-// Flush counts a statement that callers have shared.
+// Flush counts a statement that callers have shared. One flush may be tried again in parts (package batch); each statement
+// counts.
 func (m *Metrics) Flush(operation string, requests int, took time.Duration) {
 	b := m.batches.at(operation)
 	b.size.observe(batchBounds, int64(requests))
@@ -81,6 +86,7 @@ func (m *Metrics) bulkFamilies() []family {
 	return []family{requests, items}
 }
 
+// The counters of requests are the counts of their histograms, so the two can never differ.
 func (m *Metrics) trafficFamilies() []family {
 	requests := counter("ojs.http.requests", "{request}", "HTTP requests; 499: nobody waited for the answer.")
 	took := histogramOf("ojs.http.request_duration_seconds", "s", "How long HTTP requests took, long polls and streams until their end.", requestBounds, 1e9)

@@ -10,6 +10,7 @@ import (
 const other = "__other__"
 
 // limiter limits the values of one label to the first max: clients could create any number of series otherwise.
+// Values are never forgotten: a series that moved to __other__ and back would look like a restart.
 type limiter struct {
 	max    int
 	mu     sync.Mutex
@@ -18,6 +19,7 @@ type limiter struct {
 
 func newLimiter(limit int) *limiter { return &limiter{max: limit, values: map[string]struct{}{}} }
 
+// Which values are the first depends on what this node has seen, so nodes may show different ones.
 func (l *limiter) label(value string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +33,8 @@ func (l *limiter) label(value string) string {
 	return value
 }
 
-// vec has a cell per combination of labels.
+// vec has a cell per combination of labels. Cells are only added, never removed, so a pointer to one stays valid and its
+// counter never goes back.
 type vec[K comparable, C any] struct {
 	// limit replaces values beyond the limit of their label.
 	limit func(K) K
@@ -51,7 +54,8 @@ func newVec[K comparable, C any](limit func(K) K, labels func(K) attribute.Set) 
 	return &vec[K, C]{limit: limit, labels: labels, cells: map[K]*cell[C]{}}
 }
 
-// at returns the cell of a key. The caller may keep it.
+// at returns the cell of a key. The caller may keep it. A known key costs a read lock and no allocation. A key beyond the limit
+// is looked up by its own name in vain each time, and then found under the other one.
 func (v *vec[K, C]) at(key K) *C {
 	v.mu.RLock()
 	c := v.cells[key]
@@ -69,7 +73,7 @@ func (v *vec[K, C]) at(key K) *C {
 	return &c.value
 }
 
-// each calls f for every key and cell.
+// each calls f for every key and cell. f must not call at for a new key, which would wait for this lock.
 func (v *vec[K, C]) each(f func(key K, labels attribute.Set, value *C)) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

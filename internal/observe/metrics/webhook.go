@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 )
 
-// Outcomes of an attempt to deliver.
+// Outcomes of an attempt to deliver. They are values of the label status (docs/reference/observability.md, Webhook series).
 const (
 	WebhookSuccess = "success"
 	WebhookFailed  = "failed" // will be retried
@@ -25,6 +25,7 @@ type deliveryCounters struct {
 	dead atomic.Int64
 }
 
+// The limits are shared by all series of deliveries: a type that has its own value in one has it in all.
 func (m *Metrics) newWebhooks() {
 	types, subscriptions := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
 	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{types.label(k.eventType), k.status} },
@@ -49,7 +50,7 @@ func (m *Metrics) WebhookAttempt(eventType, subscriptionID, status string, took 
 	}
 }
 
-// WebhookDone counts a finished delivery, with the attempts after its first.
+// WebhookDone counts a finished delivery, with the attempts after its first. A delivery that was given up is finished too.
 func (m *Metrics) WebhookDone(eventType string, retries int) {
 	m.delivered.at(eventType).observe(retryBounds, int64(retries))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Deliver starts the span of an attempt to deliver an event, in the trace of the event. header is the traceparent for the
-// receiver: empty if nothing is recorded, or traceID is not a trace id.
+// receiver: empty if nothing is recorded, or traceID is not a trace id. ctx is only used for the span; the caller ends it.
 func (t *Tracer) Deliver(ctx context.Context, traceID string) (_ context.Context, header string, span Request) {
 	parent, traced := eventTrace(traceID)
 	if traced {
@@ -23,6 +23,7 @@ func (t *Tracer) Deliver(ctx context.Context, traceID string) (_ context.Context
 }
 
 // eventTrace is a parent span in the trace of an event. Its span id is random, because events keep only the trace id.
+// The parent span does not exist anywhere. Tracing backends show the delivery in the trace, without a place below another span.
 func eventTrace(id string) (trace.SpanContext, bool) {
 	raw, err := hex.DecodeString(id)
 	if err != nil || len(raw) != 16 {

@@ -8,10 +8,11 @@ import (
 )
 
 // CheckEndpoint fails for an invalid endpoint of a signal, TRACES or METRICS: the exporter would use its default without an
-// error.
+// error. It is called before the exporter is made, so that the server does not start with traces that go nowhere.
 func CheckEndpoint(signal string) error {
 	const common = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	own := "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"
+	// The variable of the signal wins over the common one, as OpenTelemetry has it.
 	name := own
 	if os.Getenv(own) == "" {
 		name = common

@@ -16,7 +16,8 @@ import (
 type Enqueue struct{ span trace.Span }
 
 // Enqueue starts the span of a job, and adds the request's trace context to meta if it has none
-// (docs/reference/observability.md, Trace context). Call it once per job, before the job is stored.
+// (docs/reference/observability.md, Trace context). Call it once per job, before the job is stored. It changes j.Meta and
+// j.TraceID. A server without tracing still passes on the context of the request.
 func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	if t == nil {
 		return Enqueue{}
@@ -25,6 +26,7 @@ func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	if !t.recording() && !request.IsValid() {
 		return Enqueue{}
 	}
+	// What the client put into meta is never replaced, valid or not.
 	own := job.TraceContextOf(j.Meta)
 	var e Enqueue
 	if t.recording() {
@@ -58,6 +60,7 @@ func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, ow
 			attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.priority", int(job.Priority)),
 			attribute.String("ojs.backend.type", "postgres")),
 	}
+	// In a pass there is no request, and a pass must not become part of a client's trace: the context in meta is a link then.
 	if own.Traceparent != "" {
 		client := remote(own.Traceparent, own.Tracestate)
 		inPass := ctx.Value(passKey{}) != nil
@@ -72,13 +75,15 @@ func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, ow
 	return Enqueue{span}
 }
 
-// inject adds a trace context to meta, unless meta would exceed its limit.
+// inject adds a trace context to meta, unless meta would exceed its limit. The job is stored without a context then: tracing
+// must not make an enqueue fail.
 func (t *Tracer) inject(j *job.Job, sc trace.SpanContext) {
 	meta := job.WithTraceContext(j.Meta, traceparent(sc), sc.TraceState().String())
 	if len(meta) > t.config.MaxMetaBytes {
 		return
 	}
 	j.Meta = meta
+	// A client's own trace_id stays, although the span is in another trace.
 	if j.TraceID == "" {
 		j.TraceID = sc.TraceID().String()
 	}
@@ -87,7 +92,8 @@ func (t *Tracer) inject(j *job.Job, sc trace.SpanContext) {
 // Begun reports whether there is a span.
 func (e Enqueue) Begun() bool { return e.span != nil }
 
-// Accepted ends the span of a stored job. The span of any other job is never exported.
+// Accepted ends the span of a stored job. The span of any other job is never exported. A span that is never ended is never
+// exported, so refused and duplicate jobs leave none.
 func (e Enqueue) Accepted(id [16]byte, state string) {
 	if e.span == nil {
 		return
@@ -123,6 +129,7 @@ type Attempt struct {
 func (t *Tracer) Executing() bool { return t.recording() }
 
 // Execute records an attempt. Its parent is the job's trace context, unless the job has waited longer than maxParentDelay.
+// The span is made whole after the attempt, with both times given; nothing is open while a job runs.
 func (t *Tracer) Execute(a Attempt) {
 	if !t.Executing() {
 		return
@@ -145,6 +152,7 @@ func (t *Tracer) Execute(a Attempt) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
 	if own := job.TraceContextOf(a.Meta); own.Traceparent != "" {
 		parent := remote(own.Traceparent, own.Tracestate)
+		// The link still leads from one trace to the other.
 		if a.Start.Sub(a.CreatedAt) > maxParentDelay {
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: parent}))
 		} else {
@@ -159,6 +167,7 @@ func (t *Tracer) Execute(a Attempt) {
 	} else {
 		span.SetStatus(codes.Ok, "")
 	}
+	// It must be asked before End, after which no span records.
 	recorded := span.IsRecording()
 	span.End(trace.WithTimestamp(a.End))
 	if a.WorkflowID != [16]byte{} && recorded {

@@ -21,6 +21,7 @@ type Service struct {
 }
 
 // NewProvider follows the standard OTEL_* variables. It returns nil if they name no endpoint for traces, or switch them off.
+// The caller must shut it down, or the last batch of spans is lost.
 func NewProvider(ctx context.Context, s Service) (*sdktrace.TracerProvider, error) {
 	if !exporting() {
 		return nil, nil //nolint:nilnil // nothing to export is no error
@@ -40,6 +41,7 @@ func NewProvider(ctx context.Context, s Service) (*sdktrace.TracerProvider, erro
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res)), nil
 }
 
+// The standard default of the endpoint, localhost, does not count.
 func exporting() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || strings.TrimSpace(os.Getenv("OTEL_TRACES_EXPORTER")) == "none" {
 		return false

@@ -11,7 +11,8 @@ import (
 // Request is the span of one call. The zero value records nothing.
 type Request struct{ span trace.Span }
 
-// Request starts the span of a call to this server. ctx comes from Receive. End may change the name.
+// Request starts the span of a call to this server. ctx comes from Receive. End may change the name. The context of the caller
+// is kept beside the new span, because a job's context comes from the caller if this span is not recorded.
 func (t *Tracer) Request(ctx context.Context, name string) (context.Context, Request) {
 	if !t.recording() {
 		return ctx, Request{}
@@ -24,7 +25,8 @@ func (t *Tracer) Request(ctx context.Context, name string) (context.Context, Req
 	return ctx, Request{span}
 }
 
-// Client starts the span of a call that this server makes to another one.
+// Client starts the span of a call that this server makes to another one. Its parent is what ctx has, such as the span of a
+// pass.
 func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Request) {
 	if !t.recording() {
 		return ctx, Request{}
@@ -33,10 +35,11 @@ func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Requ
 	return ctx, Request{span}
 }
 
-// Recording reports whether the span will be exported.
+// Recording reports whether the span will be exported. Callers ask before they compute attributes.
 func (r Request) Recording() bool { return r.span != nil && r.span.IsRecording() }
 
-// Outcome is how a call ended.
+// Outcome is how a call ended. A fault of the caller leaves the status unset, as the conventions of OpenTelemetry demand of
+// servers.
 type Outcome struct {
 	Name  string // {METHOD} {route}, or the name of the rpc
 	Attrs []attribute.KeyValue
@@ -72,7 +75,8 @@ func (r Request) End(o Outcome) {
 type Pass struct{ span trace.Span }
 
 // Pass starts the span of a pass. It is exported only if End reports work. A pass inside a request (a fetch applies due jobs)
-// works for all clients, so its span is not part of the request's trace.
+// works for all clients, so its span is not part of the request's trace. The context that it returns belongs to the pass: jobs
+// that are enqueued in it are not part of the request's trace.
 func (t *Tracer) Pass(ctx context.Context, name string) (context.Context, Pass) {
 	if received(ctx).IsValid() {
 		ctx = trace.ContextWithSpanContext(context.WithValue(ctx, receivedKey{}, trace.SpanContext{}), trace.SpanContext{})

@@ -30,7 +30,8 @@ type Config struct {
 // open for long.
 const maxParentDelay = time.Hour
 
-// Tracer makes spans. Use New; a nil Tracer makes none and adds nothing.
+// Tracer makes spans. Use New; a nil Tracer makes none and adds nothing. It has one lock, for executed; spans are made without
+// one. Any number of goroutines may use it.
 type Tracer struct {
 	config Config
 	tracer trace.Tracer // nil: nothing is recorded
@@ -38,7 +39,7 @@ type Tracer struct {
 	executed executed
 }
 
-// New returns a tracer.
+// New returns a tracer. With a nil Provider it still passes on the trace contexts of requests (Tracer.Enqueue).
 func New(config Config) *Tracer {
 	if config.MaxMetaBytes == 0 {
 		config.MaxMetaBytes = 65_536
@@ -53,7 +54,7 @@ func New(config Config) *Tracer {
 func (t *Tracer) recording() bool { return t != nil && t.tracer != nil }
 
 // Receive puts the trace context that came with a request, in an HTTP header or gRPC metadata, into its context. An invalid
-// one is ignored.
+// one is ignored. Several headers of that name are as good as none, because it cannot be known which one counts.
 func Receive(ctx context.Context, traceparent, tracestate []string) context.Context {
 	if len(traceparent) != 1 {
 		return ctx
@@ -79,6 +80,7 @@ func remote(traceparent, tracestate string) trace.SpanContext {
 	return trace.NewSpanContext(config)
 }
 
+// The version is 00 whatever came: the server adds nothing that a later version knows.
 func traceparent(sc trace.SpanContext) string {
 	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // executed keeps the trace contexts of the attempts of workflow jobs that this node has recorded, until their workflow follows, which is
-// right after.
+// right after. It is a help for the shape of traces and not needed for anything else: what is lost makes a successor the child
+// of the workflow.
 type executed struct {
 	mu    sync.Mutex
 	byJob map[[16]byte]string
@@ -57,7 +58,8 @@ type WorkflowRun struct {
 	Start, End time.Time
 }
 
-// Workflow records a workflow. Its parent is the trace context in its meta.
+// Workflow records a workflow. Its parent is the trace context in its meta. A workflow is recorded by the node that ends it,
+// once.
 func (t *Tracer) Workflow(w WorkflowRun) {
 	if !t.recording() {
 		return

@@ -9,13 +9,17 @@ import (
 	"time"
 )
 
-// connectTimeout bounds resolving and connecting together.
+// connectTimeout bounds resolving and connecting together. It is part of the timeout of the request
+// (docs/reference/webhooks.md, Outcomes).
 const connectTimeout = 10 * time.Second
 
-// ErrBlocked is returned for a connection to an address that may not be called.
+// ErrBlocked is returned for a connection to an address that may not be called. It names no address: clients see the
+// outcome, and must not learn what names resolve to inside.
 var ErrBlocked = errors.New("the address may not be called")
 
-// Dialer connects only to addresses that the rules allow. It connects to the very addresses it has checked.
+// Dialer connects only to addresses that the rules allow. It connects to the very addresses it has checked. A check of the
+// URL alone would not do: the name could resolve to another address at the connection (DNS rebinding). The standard dialer
+// would resolve again by itself, so Resolve is done here and the addresses are dialled as literals.
 type Dialer struct {
 	Rules Rules
 
@@ -23,7 +27,7 @@ type Dialer struct {
 	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
-// DialContext is for http.Transport.
+// DialContext is for http.Transport. Addresses are tried in turn; the error joins those of all.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -31,6 +35,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	if err != nil {
 		return nil, err
 	}
+	// Every new connection resolves and checks again; a connection that is kept open goes to an address that was checked.
 	addrs, err := d.Resolve(ctx, host)
 	if err != nil {
 		return nil, err
@@ -58,7 +63,7 @@ func dial(ctx context.Context, network, address string, shares int) (net.Conn, e
 }
 
 // Resolve returns the addresses of a host. It fails if one of them may not be called, because the next attempt could use that
-// one.
+// one. sender.admit calls it, too, for requests through a proxy.
 func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	addrs, err := d.lookUp(ctx, host)
 	if err != nil {
@@ -73,6 +78,7 @@ func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return addrs, nil
 }
 
+// A literal is not given to the resolver, which may read it otherwise than parseLiteral does.
 func (d *Dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, literal, ok := parseLiteral(host); literal {
 		if !ok {

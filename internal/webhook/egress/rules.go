@@ -15,29 +15,35 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Rules say what may be called. The zero value allows https to public addresses only.
+// Rules say what may be called. The zero value allows https to public addresses only. They are set at the start and may be
+// read by many goroutines.
 type Rules struct {
 	// AllowHTTP allows http besides https. For development.
 	AllowHTTP bool
 
-	// AllowNetworks and AllowHosts are allowed although they are private. Hosts are exact names or addresses.
+	// AllowNetworks and AllowHosts are allowed although they are private. Hosts are exact names or addresses. AllowHosts
+	// passes over every check of the name and of the addresses that it resolves to.
 	AllowNetworks []netip.Prefix
 	AllowHosts    []string
 }
 
-// RefusedError says in a sentence why a URL may not be called.
+// RefusedError says in a sentence why a URL may not be called. Reason is shown to the client and names nothing but what the
+// client has sent.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
 func refused(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// CheckURL checks a URL without resolving its host name.
+// CheckURL checks a URL without resolving its host name. An error is always a *RefusedError. It is called when a
+// subscription is stored and before each attempt. It cannot be the only check, because a public name may resolve to a
+// private address.
 func (r Rules) CheckURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil, u.Host == "", u.Hostname() == "", u.Opaque != "":
 		return refused("url must be an absolute URL such as https://example.com/hook")
+	// A password in a URL would be stored and shown in plain text.
 	case u.User != nil:
 		return refused("url must not contain a user name or password")
 	case u.Fragment != "" || strings.HasSuffix(text, "#"):
@@ -62,6 +68,7 @@ func (r Rules) checkScheme(scheme string) error {
 	return refused("url must start with https://, not with %q", scheme)
 }
 
+// All ports are allowed: what must not be reached is decided by address.
 func (r Rules) checkPort(u *url.URL) error {
 	if text := u.Port(); text != "" {
 		n, err := strconv.Atoi(text)
@@ -74,6 +81,7 @@ func (r Rules) checkPort(u *url.URL) error {
 	return nil
 }
 
+// The second call, with the mapped name, ends: mapping a mapped name changes nothing.
 func (r Rules) checkHost(host string) error {
 	if r.allowsHost(host) {
 		return nil
@@ -92,6 +100,7 @@ func (r Rules) checkHost(host string) error {
 	if err != nil || name == "" || strings.Contains("."+name+".", "..") {
 		return refused("%q is not a host name", host)
 	}
+	// The mapped name may be one that the operator allows, an address or a private name, so all checks run again.
 	if name != canonical(host) {
 		return r.checkHost(name)
 	}
@@ -109,7 +118,8 @@ func (r Rules) allowsHost(host string) bool {
 	return slices.ContainsFunc(r.AllowHosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
 }
 
-// lookup maps names as a client does. It accepts underscores, which are common in private networks.
+// lookup maps names as a client does. It accepts underscores, which are common in private networks. localhost in full-width
+// letters becomes localhost here, as in the resolver.
 var lookup = idna.New(idna.MapForLookup(), idna.StrictDomainName(false), idna.BidiRule())
 
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }

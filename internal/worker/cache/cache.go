@@ -11,12 +11,18 @@ import (
 // Clients choose the ids of workers, so the numbers of entries are bounded. A beat beyond maxBeats is dropped; the next call
 // of the worker replaces it.
 const (
+	// The other two: workers above maxFetchers clear the table, and queues above maxFetchQueues are not recorded. Both only
+	// change what the registry shows.
 	maxBeats       = 100_000
 	maxFetchers    = 10_000
 	maxFetchQueues = 50
 )
 
-// Workers is the worker cache of a node. Use New.
+// Workers is the worker cache of a node. Use New. mu guards all fields but onBeat, which is set before the node serves. It
+// is held for map operations only: every fetch, ack and nack takes it.
+//
+// quiet has the quiet workers of the whole deployment, and may be stale (see worker.Liveness). beats has times of this
+// node's monotonic clock. changed is replaced when it is closed.
 type Workers struct {
 	mu      sync.Mutex
 	quiet   map[string]bool
@@ -28,7 +34,8 @@ type Workers struct {
 	onBeat func()
 }
 
-// fetches are the queues and the largest count that a worker has fetched with.
+// fetches are the queues and the largest count that a worker has fetched with. Neither shrinks while the node runs; a
+// worker that fetches less is shown with the most that it asked for.
 type fetches struct {
 	queues []string
 	count  int
@@ -55,7 +62,9 @@ func (w *Workers) Quiet(worker string) bool {
 	return w.quiet[worker]
 }
 
-// QuietChanged is closed when some worker becomes quiet after the call. It is nil for a fetch without a worker.
+// QuietChanged is closed when some worker becomes quiet after the call. It is nil for a fetch without a worker. A parked
+// fetch selects on it and asks Quiet again: the channel says that some worker has become quiet, not which. Take it before
+// Quiet, or a change between the two is missed.
 func (w *Workers) QuietChanged(worker string) <-chan struct{} {
 	if worker == "" {
 		return nil
@@ -65,7 +74,8 @@ func (w *Workers) QuietChanged(worker string) <-chan struct{} {
 	return w.changed
 }
 
-// SetQuiet records the state of a worker after a commit of this node.
+// SetQuiet records the state of a worker after a commit of this node. A read that is in progress may have its snapshot from
+// before the commit, so the change is noted for EndRead, too.
 func (w *Workers) SetQuiet(worker string, quiet bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,12 +98,15 @@ func (w *Workers) set(worker string, quiet bool) bool {
 	return quiet && !was
 }
 
+// The caller has locked mu.
 func (w *Workers) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// BeginRead is called before the quiet workers are read from the database; EndRead follows, unless the read failed.
+// BeginRead is called before the quiet workers are read from the database; EndRead follows, unless the read failed. Reads
+// must not overlap; Liveness makes them one after the other. After a failed read the changes go on being noted until the
+// next BeginRead, which does no harm.
 func (w *Workers) BeginRead() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +138,7 @@ func (w *Workers) EndRead(ids []string) {
 	}
 }
 
-// Forget drops everything.
+// Forget drops everything. It is for a reset of the database, whose workers are gone.
 func (w *Workers) Forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +149,7 @@ func (w *Workers) Forget() {
 }
 
 // Beat records that a worker has called. Liveness writes the beats of many workers at once, and only those of registered
-// ones.
+// ones. onBeat is called without the lock, and once per TakeBeats, so a thousand calls make one signal.
 func (w *Workers) Beat(worker string) {
 	if worker != "" && w.recordBeat(worker) {
 		w.onBeat()
@@ -171,6 +184,7 @@ func (w *Workers) ReturnBeats(beats map[string]time.Time) {
 	}
 }
 
+// At the bound, beats are dropped.
 func (w *Workers) putBack(beats map[string]time.Time) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +222,8 @@ func (w *Workers) recordFetch(worker string, queues []string, count int) {
 	w.fetches[worker] = f
 }
 
-// Fetches returns what the worker fetches with; nil and 0 if it has not fetched on this node.
+// Fetches returns what the worker fetches with; nil and 0 if it has not fetched on this node. The slice must not be
+// changed; recordFetch does not change it either.
 func (w *Workers) Fetches(worker string) (queues []string, count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
