@@ -250,9 +250,8 @@ func (queue *boundedQueue) take(jobs []*job.Job, i int, mayPush bool) bool {
 		*queue, queue.young = then, queue.young[n:]
 	}
 	queue.depth, queue.bytes, queue.accepted = queue.depth+1, queue.bytes+bytes, append(queue.accepted, i)
-	// A job that is scheduled for the past is available, too, but only the database can tell. It is not pushed out then, which
-	// refuses a job at worst.
-	if !jobs[i].Pending && !jobs[i].ScheduledAt.Set {
+	// A job that is scheduled for the past is not pushed out, which refuses a job at worst.
+	if jobs[i].AvailableAtOnce() {
 		queue.young = append(queue.young, i)
 	}
 	return true
