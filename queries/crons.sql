@@ -122,6 +122,13 @@ WITH request AS (
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
 
+-- name: CronRunListLatest :many
+-- The latest tick of each cron that has had one.
+SELECT r.cron_id, r.scheduled_at, COALESCE(r.reason, '')::text AS reason
+FROM (SELECT unnest(@ids::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT l.* FROM ojs.cron_runs l WHERE l.cron_id = i.id AND l.kind = 'tick' ORDER BY l.scheduled_at DESC LIMIT 1
+) r;
+
 -- name: CronRunInsertGap :many
 -- Records local times that a clock change left out. Each writes one event, when its row is inserted.
 WITH request AS (

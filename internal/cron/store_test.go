@@ -155,6 +155,56 @@ func TestCronFiring(t *testing.T) {
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.crons WHERE next_run_at <= now()`))
 	})
 
+	// Two nodes: the timezone is one that the newer one knows.
+	t.Run("AScheduleThatTheNodeCannotParseIsRecordedOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.cron("c", `"expression":"0 0 1 1 *","type":"t","options":{"queue":"q"}`)
+		zone := func(name string) { b.Exec(`UPDATE ojs.crons SET timezone = $1`, name) }
+		try := func() {
+			t.Helper()
+			b.Exec(`UPDATE ojs.crons SET next_run_at = now()`)
+			n, err := b.Crons.Fire(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}
+		// recorded are the outcomes in the log, which are those of the events.
+		recorded := func() (skipped, fired int) {
+			t.Helper()
+			skipped, fired = b.Number(`SELECT count(*) FROM ojs.cron_runs WHERE reason = 'enqueue_failed'`), b.Number(`SELECT count(*) FROM ojs.cron_runs WHERE outcome = 'fired'`)
+			require.Equal(t, skipped, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'cron.skipped'`))
+			require.Equal(t, fired, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'cron.triggered'`))
+			return skipped, fired
+		}
+		zone("Europe/Nowhere")
+		for range 3 {
+			try()
+			skipped, _ := recorded()
+			require.Equal(t, 1, skipped)
+			require.Equal(t, "t", b.One(`SELECT (next_run_at - now() BETWEEN '50 seconds' AND '60 seconds')::text::char(1) FROM ojs.crons`), "it is tried again")
+		}
+		// A change begins anew.
+		b.Exec(`UPDATE ojs.crons SET updated_at = clock_timestamp()`)
+		for range 2 {
+			try()
+			skipped, _ := recorded()
+			require.Equal(t, 2, skipped)
+		}
+		zone("UTC")
+		try()
+		skipped, fired := recorded()
+		require.Equal(t, []int{2, 1}, []int{skipped, fired}, "a node that can parse it fires it")
+		require.Len(t, b.Fetched(9, "q"), 1)
+		require.Equal(t, "t", b.One(`SELECT (next_run_at > now() AND date_part('doy', next_run_at AT TIME ZONE 'UTC') = 1)::text::char(1) FROM ojs.crons`))
+		// It has fired since, so this is news.
+		zone("Europe/Nowhere")
+		for range 2 {
+			try()
+		}
+		skipped, _ = recorded()
+		require.Equal(t, 3, skipped)
+	})
+
 	t.Run("AJobThatTheDatabaseRefusesDelaysNoOther", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

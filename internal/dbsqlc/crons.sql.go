@@ -826,6 +826,40 @@ func (q *Queries) CronRunList(ctx context.Context, arg CronRunListParams) ([]Cro
 	return items, nil
 }
 
+const cronRunListLatest = `-- name: CronRunListLatest :many
+SELECT r.cron_id, r.scheduled_at, COALESCE(r.reason, '')::text AS reason
+FROM (SELECT unnest($1::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT l.cron_id, l.scheduled_at, l.kind, l.outcome, l.reason, l.job_id FROM ojs.cron_runs l WHERE l.cron_id = i.id AND l.kind = 'tick' ORDER BY l.scheduled_at DESC LIMIT 1
+) r
+`
+
+type CronRunListLatestRow struct {
+	CronID      [16]byte
+	ScheduledAt pgtype.Timestamptz
+	Reason      string
+}
+
+// The latest tick of each cron that has had one.
+func (q *Queries) CronRunListLatest(ctx context.Context, ids [][16]byte) ([]CronRunListLatestRow, error) {
+	rows, err := q.db.Query(ctx, cronRunListLatest, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronRunListLatestRow
+	for rows.Next() {
+		var i CronRunListLatestRow
+		if err := rows.Scan(&i.CronID, &i.ScheduledAt, &i.Reason); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const cronRunPrune = `-- name: CronRunPrune :execrows
 DELETE FROM ojs.cron_runs r USING (
     SELECT x.cron_id, x.scheduled_at, x.kind FROM ojs.crons c CROSS JOIN LATERAL (
