@@ -34,7 +34,7 @@ func (q *Queries) CronCount(ctx context.Context, arg CronCountParams) (int64, er
 
 const cronDelete = `-- name: CronDelete :many
 WITH deleted AS (
-    DELETE FROM ojs.crons c WHERE c.name = $1 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
+    DELETE FROM ojs.crons c WHERE c.name = $1 AND ($2::text = '' OR c.tenant = $2::text) RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 ), runs AS (
     DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
@@ -63,10 +63,10 @@ type CronDeleteRow struct {
 	Tenant        string
 }
 
-// Deletes a cron and its log. Its jobs stay.
+// Deletes a cron, with a tenant only one of its own, and its log. Its jobs stay.
 // Queued jobs among them are released as before: CronReleaseQueued asks the jobs, not the cron.
-func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow, error) {
-	rows, err := q.db.Query(ctx, cronDelete, name)
+func (q *Queries) CronDelete(ctx context.Context, name string, tenant string) ([]CronDeleteRow, error) {
+	rows, err := q.db.Query(ctx, cronDelete, name, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -106,12 +106,12 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 }
 
 const cronGet = `-- name: CronGet :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 AND ($2::text = '' OR tenant = $2::text)
 `
 
-// A cron by name.
-func (q *Queries) CronGet(ctx context.Context, name string) (Cron, error) {
-	row := q.db.QueryRow(ctx, cronGet, name)
+// A cron by name; with a tenant, only one of its own.
+func (q *Queries) CronGet(ctx context.Context, name string, tenant string) (Cron, error) {
+	row := q.db.QueryRow(ctx, cronGet, name, tenant)
 	var i Cron
 	err := row.Scan(
 		&i.Name,
@@ -472,12 +472,12 @@ func (q *Queries) CronListUnfinishedJobs(ctx context.Context, names []string) ([
 }
 
 const cronLock = `-- name: CronLock :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 FOR UPDATE
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 AND ($2::text = '' OR tenant = $2::text) FOR UPDATE
 `
 
-// A cron by name, locked against firing and changes.
-func (q *Queries) CronLock(ctx context.Context, name string) (Cron, error) {
-	row := q.db.QueryRow(ctx, cronLock, name)
+// CronGet, locked against firing and changes.
+func (q *Queries) CronLock(ctx context.Context, name string, tenant string) (Cron, error) {
+	row := q.db.QueryRow(ctx, cronLock, name, tenant)
 	var i Cron
 	err := row.Scan(
 		&i.Name,
