@@ -253,7 +253,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 	row, err := c.q.CronUpdate(ctx, dbsqlc.CronUpdateParams{
 		Name: in.Name, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
 		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
-		NextRunAt: next, Now: pg.Timestamp(c.now),
+		NextRunAt: next, Now: pg.Timestamp(c.now), Tenant: in.Tenant,
 	})
 	if err != nil {
 		return nil, err

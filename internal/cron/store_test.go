@@ -95,6 +95,19 @@ func TestCronTenants(t *testing.T) {
 			require.Equal(t, "others true", b.One(`SELECT tenant || ' ' || enabled FROM ojs.crons`), statement)
 		}
 	})
+
+	t.Run("AChangeKeepsTheTenant", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		put(b, "mine")
+		put(b, "mine")
+		row, err := b.Crons.Change(t.Context(), mine, pause)
+		require.NoError(t, err)
+		require.Equal(t, "mine", row.Tenant)
+		rows, _, err := b.Crons.List(t.Context(), cron.Filter{Tenant: "mine", Limit: 9})
+		require.NoError(t, err)
+		require.Len(t, rows, 1)
+	})
 }
 
 func TestCronFiring(t *testing.T) {
