@@ -4,12 +4,7 @@ WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
         UNION ALL
-        SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-        WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND v.state IS NOT NULL
-        UNION ALL
-        SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
-            CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-        WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+        SELECT u.queue, u.state, u.n FROM ojs.event_uncounted() u
     ) c GROUP BY c.queue, c.state
 ), stored AS (
     SELECT t.queue, t.state, count(*) AS n FROM (
