@@ -40,10 +40,13 @@ FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,wor
 
 -- name: DoctorRows :one
 -- Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order; and changes of jobs that their workflow
--- has not followed, or after which nobody has looked whether others of the same rate limit may start.
-SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
+-- has not followed, or after which nobody has looked whether others of the same rate limit may start. Of the overdue ones, waiting are those
+-- that maintenance keeps where they are (see JobPromoteDue): no deadline of theirs is over.
+SELECT count(*) AS overdue, count(*) FILTER (WHERE o.state IN ('scheduled', 'retryable')
+        AND NOT COALESCE(LEAST(o.expires_at, o.total_due_at, o.ttl_due_at) < now() - interval '10 seconds', false)) AS waiting,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL)
         AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered,
     (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed,
-    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted;
+    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted
+FROM ojs.jobs o WHERE o.due_at < now() - interval '10 seconds';
