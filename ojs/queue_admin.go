@@ -51,7 +51,8 @@ func (c *Client) queueConfig(ctx context.Context, r call) (QueueConfig, error) {
 }
 
 // DrainQueue has a queue refuse new jobs, while those that it has go on. It returns how many have not ended.
-// New jobs are refused with [KindQueuePaused]. [Client.ResumeQueue] ends it.
+// New jobs are refused with [KindQueuePaused]. [Client.ResumeQueue] ends it. A queue that is being deleted is
+// refused with [KindInvalidStateTransition].
 func (c *Client) DrainQueue(ctx context.Context, name string) (remaining int, err error) {
 	var answer struct {
 		Remaining int `json:"remaining"`

@@ -2,10 +2,12 @@
 -- extension types only with @extended. The row fires the triggers of migrations/00006_queues.sql, which notify all nodes.
 
 -- name: QueueSetStatus :many
--- Changes the status, and creates the queue if there is none. A deletion that was begun is taken back. No row: another transaction has
--- created the queue at this moment, and the caller tries again. previous is '' for a new queue.
+-- Changes the status, and creates the queue if there is none. While the queue is being deleted, only active is taken, which takes the deletion
+-- back; refused tells the others. No row: another transaction has created the queue at this moment, and the caller tries again. previous is ''
+-- for a new queue.
 WITH locked AS MATERIALIZED (
-    SELECT q.name, q.status, q.paused_at, q.updated_at FROM ojs.queues q WHERE q.name = @name FOR UPDATE
+    SELECT q.name, q.status, q.paused_at, q.updated_at, q.deletion IS NOT NULL AND @status::text <> 'active' AS refused
+    FROM ojs.queues q WHERE q.name = @name FOR UPDATE
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, count(*) AS known FROM locked
 ), created AS (
@@ -15,14 +17,14 @@ WITH locked AS MATERIALIZED (
     RETURNING status, paused_at, updated_at
 ), changed AS (
     UPDATE ojs.queues q SET status = @status, paused_at = CASE WHEN @status::text = 'paused' THEN c.now END, updated_at = c.now, deletion = NULL
-    FROM locked l CROSS JOIN clock c WHERE q.name = l.name AND l.status <> @status::text
+    FROM locked l CROSS JOIN clock c WHERE q.name = l.name AND l.status <> @status::text AND NOT l.refused
     RETURNING q.status, q.paused_at, q.updated_at
 ), result AS (
-    SELECT '' AS previous, true AS moved, n.* FROM created n
+    SELECT '' AS previous, true AS moved, false AS refused, n.* FROM created n
     UNION ALL
-    SELECT l.status, true, u.* FROM changed u CROSS JOIN locked l
+    SELECT l.status, true, false, u.* FROM changed u CROSS JOIN locked l
     UNION ALL
-    SELECT l.status, false, l.status, l.paused_at, l.updated_at FROM locked l WHERE l.status = @status::text
+    SELECT l.status, false, l.refused, l.status, l.paused_at, l.updated_at FROM locked l WHERE l.status = @status::text OR l.refused
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, queue, node, data)
     SELECT e.type, 'api', e.updated_at, @name, @name, @node::integer, e.data::json
@@ -36,7 +38,7 @@ WITH locked AS MATERIALIZED (
         FROM result r WHERE r.moved AND (r.previous = 'paused' OR r.previous = 'draining' AND r.status = 'active')
     ) e ORDER BY e.step
 )
-SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.status::text AS status, r.paused_at::timestamptz AS paused_at, r.updated_at::timestamptz AS updated_at FROM result r;
+SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.refused::boolean AS refused, r.status::text AS status, r.paused_at::timestamptz AS paused_at, r.updated_at::timestamptz AS updated_at FROM result r;
 
 -- name: QueueCreate :many
 -- Creates a queue. No row: it exists.

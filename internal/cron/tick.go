@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/unique"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // The reasons of skipped ticks are shown to clients and must not change.
@@ -104,8 +105,9 @@ type tick struct {
 	previous  [][16]byte // to cancel
 	job       *job.Job
 	span      tracing.Enqueue
-	reason    string    // why there is no job
-	existing  *[16]byte // the job that prevents it
+	reason    string     // why there is no job
+	existing  *[16]byte  // the job that prevents it
+	refused   *ojs.Error // why the job was not stored; nil: it was, or was not tried
 	// This node cannot parse the schedule. row.NextRunAt is then the time of a try from the second one on, and not one of the schedule;
 	// it is also the time of the tick that a node fires which can parse it, unless the schedule has a later one by then.
 	unreadable bool
@@ -198,6 +200,9 @@ func (f *firing) committed(ctx context.Context) {
 		if !t.next.IsZero() {
 			// If this node stops, the timers of others find the time in the database.
 			s.timer.Schedule(max(0, t.next.Sub(t.now)))
+		}
+		if t.refused != nil {
+			s.jobs.CountRefused(ctx, t.refused)
 		}
 		if t.reason == "" && t.row.OverlapPolicy == OverlapEnqueue {
 			serial = append(serial, t.row.Name)

@@ -126,7 +126,7 @@ func markDuplicates(ticks []*tick, jobs []*job.Job, inserted queue.Inserted) (fo
 		found = true
 		for _, t := range ticks {
 			if t.job == j {
-				t.reason, t.existing = skippedBy(refused), existingJob(existing, refused)
+				t.reason, t.existing, t.refused = skippedBy(refused), existingJob(existing, refused), refused
 			}
 		}
 	}

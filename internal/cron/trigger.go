@@ -37,6 +37,7 @@ func (s *Store) Trigger(ctx context.Context, ref Ref) (*job.Record, error) {
 		return res.Existing(0), nil
 	}
 	if err != nil {
+		s.jobs.CountRefused(ctx, err)
 		return nil, pg.ClientError(err)
 	}
 	// The record is there: a refused or an existing job has returned before.

@@ -494,43 +494,44 @@ func (q *Queries) QueueLock(ctx context.Context, name string) ([]Queue, error) {
 const queueSetStatus = `-- name: QueueSetStatus :many
 
 WITH locked AS MATERIALIZED (
-    SELECT q.name, q.status, q.paused_at, q.updated_at FROM ojs.queues q WHERE q.name = $1 FOR UPDATE
+    SELECT q.name, q.status, q.paused_at, q.updated_at, q.deletion IS NOT NULL AND $1::text <> 'active' AS refused
+    FROM ojs.queues q WHERE q.name = $2 FOR UPDATE
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, count(*) AS known FROM locked
 ), created AS (
     INSERT INTO ojs.queues (name, status, paused_at, created_at, updated_at)
-    SELECT $1, $2, CASE WHEN $2::text = 'paused' THEN c.now END, c.now, c.now FROM clock c WHERE c.known = 0
+    SELECT $2, $1, CASE WHEN $1::text = 'paused' THEN c.now END, c.now, c.now FROM clock c WHERE c.known = 0
     ON CONFLICT (name) DO NOTHING
     RETURNING status, paused_at, updated_at
 ), changed AS (
-    UPDATE ojs.queues q SET status = $2, paused_at = CASE WHEN $2::text = 'paused' THEN c.now END, updated_at = c.now, deletion = NULL
-    FROM locked l CROSS JOIN clock c WHERE q.name = l.name AND l.status <> $2::text
+    UPDATE ojs.queues q SET status = $1, paused_at = CASE WHEN $1::text = 'paused' THEN c.now END, updated_at = c.now, deletion = NULL
+    FROM locked l CROSS JOIN clock c WHERE q.name = l.name AND l.status <> $1::text AND NOT l.refused
     RETURNING q.status, q.paused_at, q.updated_at
 ), result AS (
-    SELECT '' AS previous, true AS moved, n.status, n.paused_at, n.updated_at FROM created n
+    SELECT '' AS previous, true AS moved, false AS refused, n.status, n.paused_at, n.updated_at FROM created n
     UNION ALL
-    SELECT l.status, true, u.status, u.paused_at, u.updated_at FROM changed u CROSS JOIN locked l
+    SELECT l.status, true, false, u.status, u.paused_at, u.updated_at FROM changed u CROSS JOIN locked l
     UNION ALL
-    SELECT l.status, false, l.status, l.paused_at, l.updated_at FROM locked l WHERE l.status = $2::text
+    SELECT l.status, false, l.refused, l.status, l.paused_at, l.updated_at FROM locked l WHERE l.status = $1::text OR l.refused
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, queue, node, data)
-    SELECT e.type, 'api', e.updated_at, $1, $1, $3::integer, e.data::json
+    SELECT e.type, 'api', e.updated_at, $2, $2, $3::integer, e.data::json
     FROM (
-        SELECT 0 AS step, 'queue.created' AS type, r.updated_at, '{"queue":"' || $1::text || '"}' AS data FROM result r WHERE r.previous = '' AND $4::boolean
+        SELECT 0 AS step, 'queue.created' AS type, r.updated_at, '{"queue":"' || $2::text || '"}' AS data FROM result r WHERE r.previous = '' AND $4::boolean
         UNION ALL
-        SELECT 1, 'queue.paused', r.updated_at, '{"queue":"' || $1::text || '","paused_by":' || to_json($5::text)::text || '}'
+        SELECT 1, 'queue.paused', r.updated_at, '{"queue":"' || $2::text || '","paused_by":' || to_json($5::text)::text || '}'
         FROM result r WHERE r.moved AND r.status = 'paused'
         UNION ALL
-        SELECT 1, 'queue.resumed', r.updated_at, '{"queue":"' || $1::text || '","resumed_by":' || to_json($5::text)::text || '}'
+        SELECT 1, 'queue.resumed', r.updated_at, '{"queue":"' || $2::text || '","resumed_by":' || to_json($5::text)::text || '}'
         FROM result r WHERE r.moved AND (r.previous = 'paused' OR r.previous = 'draining' AND r.status = 'active')
     ) e ORDER BY e.step
 )
-SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.status::text AS status, r.paused_at::timestamptz AS paused_at, r.updated_at::timestamptz AS updated_at FROM result r
+SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.refused::boolean AS refused, r.status::text AS status, r.paused_at::timestamptz AS paused_at, r.updated_at::timestamptz AS updated_at FROM result r
 `
 
 type QueueSetStatusParams struct {
-	Name     string
 	Status   string
+	Name     string
 	Node     int32
 	Extended bool
 	By       string
@@ -539,6 +540,7 @@ type QueueSetStatusParams struct {
 type QueueSetStatusRow struct {
 	Previous  string
 	Moved     bool
+	Refused   bool
 	Status    string
 	PausedAt  pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
@@ -546,12 +548,13 @@ type QueueSetStatusRow struct {
 
 // Queues as clients create, change and delete them. Each statement that changes a row writes the event of the change; events of
 // extension types only with @extended. The row fires the triggers of migrations/00006_queues.sql, which notify all nodes.
-// Changes the status, and creates the queue if there is none. A deletion that was begun is taken back. No row: another transaction has
-// created the queue at this moment, and the caller tries again. previous is ” for a new queue.
+// Changes the status, and creates the queue if there is none. While the queue is being deleted, only active is taken, which takes the deletion
+// back; refused tells the others. No row: another transaction has created the queue at this moment, and the caller tries again. previous is ”
+// for a new queue.
 func (q *Queries) QueueSetStatus(ctx context.Context, arg QueueSetStatusParams) ([]QueueSetStatusRow, error) {
 	rows, err := q.db.Query(ctx, queueSetStatus,
-		arg.Name,
 		arg.Status,
+		arg.Name,
 		arg.Node,
 		arg.Extended,
 		arg.By,
@@ -566,6 +569,7 @@ func (q *Queries) QueueSetStatus(ctx context.Context, arg QueueSetStatusParams) 
 		if err := rows.Scan(
 			&i.Previous,
 			&i.Moved,
+			&i.Refused,
 			&i.Status,
 			&i.PausedAt,
 			&i.UpdatedAt,

@@ -153,6 +153,7 @@ func TestBackpressure(t *testing.T) {
 		eventually(t, func() bool {
 			return a.one(`SELECT count(*)::text FROM ojs.events WHERE type = 'cron.skipped' AND subject = $1 AND data ->> 'reason' = 'enqueue_failed'`, q) == "1"
 		})
+		eventually(t, func() bool { return a.scrape().values("ojs_backpressure_rejected_total")["queue="+q] == 2 })
 	})
 
 	t.Run("Metrics", func(t *testing.T) {

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -121,20 +120,19 @@ func (r *blockedCalls) publishedAny() {
 //
 // try must be repeatable: each call of it is an insert of its own, of which nothing is stored after this error. wait is what the
 // client sent; it is cut to LongestBlock. Calls of a transaction never come here, because they would hold a connection and locks
-// while they wait.
+// while they wait. An error of any full queue that it returns is counted (CountRefused).
 func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() error) error {
+	err := s.retryFull(ctx, wait, try)
+	s.CountRefused(ctx, err)
+	return err
+}
+
+// retryFull is RetryFull for callers that count the refused jobs themselves.
+func (s *Store) retryFull(ctx context.Context, wait time.Duration, try func() error) error {
 	err := try()
 	queue, blocks := blockedQueue(err)
-	if !blocks {
-		return err
-	}
-	defer func() {
-		if name, full := blockedQueue(err); full && s.config.OnFull != nil {
-			s.config.OnFull(name, 1)
-		}
-	}()
-	// No wait: the error goes back as it is, like that of a queue that rejects.
-	if wait <= 0 {
+	// Without a wait the error goes back as it is, like that of a queue that rejects.
+	if !blocks || wait <= 0 {
 		return err
 	}
 	// w and queue change below, so leave is deferred in a closure that reads them at the end.
@@ -183,13 +181,10 @@ func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan t
 }
 
 // blockedQueue is the queue of an error after which a call may wait.
-// The strategy stands in the details for clients. It is used here too, because the error may come from a flush that this call
-// shared.
 func blockedQueue(err error) (queue string, blocks bool) {
-	wire, ok := errors.AsType[*ojs.Error](err)
-	if !ok || wire.Type != string(ojs.KindQueueFull) || wire.Details["strategy"] != queueconfig.Block {
+	full := fullError(err)
+	if full == nil || full.Details["strategy"] != queueconfig.Block {
 		return "", false
 	}
-	queue, _ = wire.Details["queue"].(string)
-	return queue, true
+	return fullQueue(full), true
 }

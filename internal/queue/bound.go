@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -156,9 +157,6 @@ func (b *boundCheck) judge(ctx context.Context, jobs []*job.Job, todo []int, rep
 		} else if !full || !b.in.atomic { // an atomic insert shows the first one
 			b.in.res[i] = enqueued{full: b.errFull(queue, own)}
 			full = true
-			if queue.policy.Strategy != queueconfig.Block { // see RetryFull
-				b.store.refused(ctx, queue)
-			}
 		}
 	}
 	if full && b.in.atomic {
@@ -250,9 +248,8 @@ func (queue *boundedQueue) take(jobs []*job.Job, i int, mayPush bool) bool {
 		*queue, queue.young = then, queue.young[n:]
 	}
 	queue.depth, queue.bytes, queue.accepted = queue.depth+1, queue.bytes+bytes, append(queue.accepted, i)
-	// A job that is scheduled for the past is available, too, but only the database can tell. It is not pushed out then, which
-	// refuses a job at worst.
-	if !jobs[i].Pending && !jobs[i].ScheduledAt.Set {
+	// A job that is scheduled for the past is not pushed out, which refuses a job at worst.
+	if jobs[i].AvailableAtOnce() {
 		queue.young = append(queue.young, i)
 	}
 	return true
@@ -399,15 +396,40 @@ func (s *Store) insertBounded(ctx context.Context, tx pgx.Tx, in *insertion) err
 	return b.finish(ctx, in.jobs)
 }
 
-// refused counts a job that a full queue has refused, and logs it once in a while.
-func (s *Store) refused(ctx context.Context, queue *boundedQueue) {
-	if s.config.OnFull != nil {
-		s.config.OnFull(queue.name, 1)
+// CountRefused counts the jobs that full queues have refused, by the errors of their enqueues, and logs each queue once in a while.
+// Other errors, and nil, are left out.
+//
+// It comes when the outcome of a call is known, once for each call: an insert may be tried several times, after a deadlock or to
+// wait for room. Callers of InsertTx call it themselves; for all other calls the store does.
+func (s *Store) CountRefused(ctx context.Context, errs ...error) {
+	for _, err := range errs {
+		full := fullError(err)
+		if full == nil {
+			continue
+		}
+		queue := fullQueue(full)
+		if s.config.OnFull != nil {
+			s.config.OnFull(queue)
+		}
+		if s.fullLogged.due(queue, time.Now()) {
+			s.logger.WarnContext(ctx, "a full queue refuses jobs", slog.String("category", "queue"), slog.Any("error", full),
+				slog.Group("ojs", slog.String("queue", queue), slog.Any("depth", full.Details["depth"])))
+		}
 	}
-	if s.fullLogged.due(queue.name, time.Now()) {
-		s.logger.WarnContext(ctx, "a full queue refuses jobs", slog.String("category", "queue"), slog.Group("ojs", slog.String("queue", queue.name),
-			slog.Int64("depth", queue.depth), slog.Int64("bound", queue.policy.MaxDepth), slog.Int64("max_size_bytes", queue.policy.MaxSizeBytes)))
+}
+
+// fullError is the error of a full queue in err; nil: there is none.
+func fullError(err error) *ojs.Error {
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindQueueFull) {
+		return wire
 	}
+	return nil
+}
+
+// The error may come from a flush that calls share, or from another domain, so its details say which queue it is.
+func fullQueue(full *ojs.Error) string {
+	name, _ := full.Details["queue"].(string)
+	return name
 }
 
 // fullLogs are the times at which full queues were logged.

@@ -88,6 +88,8 @@ type probe struct {
 	last  int64 // ready_seq of the last of them
 	// Such a want is given back if the statement did not come that far. Otherwise the lane would have lost its turn.
 	turned bool // want was taken from the turns of its lane
+	// The statement reads it only if those before have too few jobs.
+	spare bool // its lane has no turn yet
 
 	picks []*probe // of the first one of a priority whose lanes take turns: whose turn each slot was
 }
@@ -217,6 +219,9 @@ func (c *cursors) end(probes []*probe, full bool) {
 		default:
 			p.end(noJobs)
 		}
+	}
+	for _, p := range probes { // so that the first one that has paid has the next turn
+		p.payTurn()
 	}
 }
 

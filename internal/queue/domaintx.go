@@ -40,7 +40,8 @@ func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
 // see Refused and Existing. It may wait for the locks of unique keys as long as the transaction permits.
 //
 // Crons and workflows call it. It decides about ids, keys and room in savepoints; after any other error the transaction cannot go
-// on. Nothing may be shown to anybody before the caller has committed.
+// on. Nothing may be shown to anybody before the caller has committed; then it calls AfterCommit, and CountRefused for what
+// Refused has told.
 func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inserted, error) {
 	for _, j := range jobs {
 		if j.ID == [16]byte{} {

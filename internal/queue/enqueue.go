@@ -150,7 +150,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	spans := s.beginEnqueues(ctx, jobs)
 	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
 	// All jobs of a call have the same BlockFor. Only those without room are tried again; its error is one of errs.
-	_ = s.RetryFull(ctx, jobs[0].BlockFor, func() error {
+	_ = s.retryFull(ctx, jobs[0].BlockFor, func() error {
 		s.tryEnqueueEach(ctx, jobs, todo, stored, errs)
 		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
 		if len(todo) > 0 {
@@ -158,6 +158,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 		}
 		return nil
 	})
+	s.CountRefused(ctx, errs...)
 	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		errs = nil
 	}

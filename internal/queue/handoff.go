@@ -147,7 +147,7 @@ func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (tak
 		return nil
 	}
 	for _, j := range jobs {
-		if j.Pending || j.ScheduledAt.Set {
+		if !j.AvailableAtOnce() {
 			continue
 		}
 		tenant := job.TenantOf(j.Lane)
@@ -198,7 +198,7 @@ func (c *cursors) beginWith(jobs []*job.Job, w want) []*probe {
 	var expected []*level
 	for _, j := range jobs {
 		q := c.queues[j.Queue]
-		if q == nil || j.Pending || j.ScheduledAt.Set {
+		if q == nil || !j.AvailableAtOnce() {
 			continue
 		}
 		if l := q.level(j.Lane, j.Priority); l != nil && l.low == noJobs {

@@ -123,6 +123,23 @@ func TestFairFetch(t *testing.T) {
 		require.Equal(t, 15, strings.Count(strings.Join(got, " "), "gold"), got)
 	})
 
+	t.Run("LanesWithFewerJobsThanTheirWeightFillAFetch", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var weights []string
+		var jobs []*job.Job
+		for n := range 100 {
+			weights = append(weights, fmt.Sprintf(`"c%d":1000`, n))
+			j := domaintest.NewJob("q")
+			j.Meta = fmt.Appendf(nil, `{"customer":"c%d"}`, n)
+			jobs = append(jobs, j)
+		}
+		b.configure("q", `{"fairness":{"key":"meta.customer","weights":{`+strings.Join(weights, ",")+`}}}`)
+		_, errs := b.EnqueueEach(t.Context(), jobs)
+		require.Nil(t, errs)
+		require.Len(t, b.Fetched(90, "q"), 90)
+	})
+
 	t.Run("ATenantFetchesItsJobsOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -31,21 +31,12 @@ func NewPoller(archetype *baseservice.Archetype, s *Store) *Poller {
 
 // Start runs the loop until stopped.
 func (p *Poller) Start(ctx context.Context) error {
-	service.Run(ctx, &p.BaseStartStop, p.loop)
+	service.Run(ctx, &p.BaseStartStop, func(ctx context.Context) { service.Every(ctx, pollInterval, p.poll) })
 	return nil
 }
 
-func (p *Poller) loop(ctx context.Context) {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
-				p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
-			}
-		}
+func (p *Poller) poll(ctx context.Context) {
+	if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
+		p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
 	}
 }

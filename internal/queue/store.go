@@ -55,11 +55,9 @@ type Config struct {
 	// Jobs of workflows that were admitted at the creation of the workflow pass; see job.Job.Admitted.
 	StrictQueues bool
 
-	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
-	//
-	// A queue that rejects or drops calls it inside of the transaction of the insert. If that is tried again, after a deadlock
-	// for example, a refusal is counted once more. A queue that blocks calls it once, when the call gives up (RetryFull).
-	OnFull func(queue string, refused int)
+	// OnFull is called for each job that a full queue has refused, when the call has ended (CountRefused), and once for a call of all
+	// jobs or none. It must not block. May be nil.
+	OnFull func(queue string)
 
 	// OnLimited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from. It must not
 	// block. May be nil.

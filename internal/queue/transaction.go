@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,8 +19,9 @@ import (
 type Tx struct {
 	store *Store
 	tx    pgx.Tx
-	// In the order of the operations. A try that is repeated starts with none.
-	after []func()
+	// Both in the order of the operations. A try that is repeated starts with none.
+	after   []func()
+	refused []error // of jobs that were refused, by full queues and others; see CountRefused
 
 	// changed is one of the jobs that the transaction changes, and did tells that change from others; nil: none.
 	changed *[16]byte
@@ -42,13 +44,17 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 	t := &Tx{store: s}
 	err := pg.Retry(func() error {
 		return s.db.InTx(ctx, func(tx pgx.Tx) error {
-			t.tx, t.after, t.changed = tx, nil, nil
+			t.tx, t.after, t.refused, t.changed = tx, nil, nil, nil
 			return do(t)
 		})
 	})
 	if err != nil && !t.committed(ctx, &err) {
+		if errors.Is(err, errNotKept) { // do has answered all the same
+			s.CountRefused(ctx, t.refused...)
+		}
 		return err
 	}
+	s.CountRefused(ctx, t.refused...)
 	for _, f := range t.after {
 		f()
 	}
@@ -118,6 +124,9 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 			stored[i], errs[i] = res[at[job.ID]].outcome(job)
 			refused = refused || errs[i] != nil
 		}
+	}
+	if refused {
+		t.refused = append(t.refused, errs...)
 	}
 	// insert has rolled back to its savepoint; the transaction goes on, for the key of the call.
 	if refused && atomic {

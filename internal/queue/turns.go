@@ -188,44 +188,39 @@ func (r *rank) count(tenant string) int {
 }
 
 // pick adds the probes of the levels whose turn it is. Together they may give as many jobs as wanted; up to spare further levels,
-// which the statement reads only if those before have too few, may give those of their next turn. It reports whether nothing
+// which the statement reads only if those before have too few, may give those of one turn. It reports whether nothing
 // behind this rank may be claimed by the same statement: there are more levels, or one of them may have more than it may give.
 //
-// Spare levels save statements: a cursor may be too low, and its lane without a job.
+// Spare levels save statements: a cursor may be too low and its lane without a job, or a lane with a large weight may have few.
+// They take their turns when they have given jobs (payTurn).
 func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 	ready, first := r.count(w.tenant), len(probes)
 	if ready == 1 { // as in every queue without lanes: there is nothing to take turns
 		return append(probes, r.next(w.tenant).begin(w.slots)), false
 	}
-	weights := r.queue.weights
 	// One element per slot: a lane may have several turns in a claim.
 	picks := make([]*probe, 0, w.slots)
-	for n := range w.slots + w.spare {
+	for range w.slots {
 		l := r.next(w.tenant)
 		if l == nil {
 			break
-		}
-		jobs := 1
-		if n >= w.slots {
-			// The next turn is that of a lane in the claim: a further one would only raise its want.
-			if l.picked != nil {
-				break
-			}
-			jobs = min(weights.level(l), w.slots)
 		}
 		if l.picked == nil {
 			l.picked = l.begin(0)
 			probes = append(probes, l.picked)
 		}
-		l.picked.want += jobs
+		l.picked.want++
 		l.picked.turned = true
-		l.takeTurn(jobs)
-		if n < w.slots {
-			picks = append(picks, l.picked)
-		}
+		l.takeTurn(1)
+		picks = append(picks, l.picked)
 	}
 	if len(picks) > 0 {
 		picks[0].picks = picks
+	}
+	for _, l := range r.others(w.tenant, w.spare) {
+		p := l.begin(min(r.queue.weights.level(l), w.slots))
+		p.spare = true
+		probes = append(probes, p)
 	}
 	for _, p := range probes[first:] {
 		p.level.picked = nil
@@ -234,12 +229,57 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 	return probes, last || len(probes)-first < ready
 }
 
+// others are up to n levels with jobs that are not picked, of all tenants or of one, in the order in which they will have their turns. The
+// lists stay as they are: a place that is taken out and given back would stand before those that have not used up their weight.
+//
+// It walks over no more levels than it returns and are picked.
+func (r *rank) others(tenant string, n int) (found []*level) {
+	type begun struct {
+		next  *list.Element // of the levels of a party
+		share int           // how many levels the party gives in its turn
+	}
+	var open []begun
+	add := func(p *begun) {
+		for given := 0; given < p.share && p.next != nil && len(found) < n; p.next = p.next.Next() {
+			if l := p.next.Value.(*level); l.picked == nil {
+				found, given = append(found, l), given+1
+			}
+		}
+	}
+	begin := func(p *party) {
+		open = append(open, begun{p.turns.Front(), r.queue.weights.party(p)})
+		add(&open[len(open)-1])
+	}
+	if tenant == "" {
+		for e := r.turns.Front(); e != nil && len(found) < n; e = e.Next() {
+			begin(e.Value.(*party))
+		}
+	} else if p := r.parties[tenant]; p != nil {
+		begin(p)
+	}
+	for len(open) > 0 && len(found) < n {
+		open = slices.DeleteFunc(open, func(p begun) bool { return p.next == nil })
+		for i := range open {
+			add(&open[i])
+		}
+	}
+	return found
+}
+
 // Turns are taken before the statement, so that a claim which begins meanwhile goes on with the next lane.
 func (l *level) takeTurn(jobs int) {
 	p := l.party
 	w := p.rank.queue.weights
 	l.take(&p.turns, jobs, w.level(l))
 	p.take(&p.rank.turns, jobs, w.party(p))
+}
+
+// payTurn takes the turn of a spare level for the jobs that it has given.
+// One that has no more jobs has no turns.
+func (p *probe) payTurn() {
+	if p.spare && p.got > 0 && p.level.at != nil {
+		p.level.takeTurn(p.got)
+	}
 }
 
 // giveBackTurn undoes takeTurn, if the level has jobs still.

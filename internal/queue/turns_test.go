@@ -20,9 +20,10 @@ import (
 type model struct {
 	*cursors
 
-	jobs    map[place][]int64 // available, by lane and priority, in order
-	seq     int64
-	weights weights
+	jobs       map[place][]int64 // available, by lane and priority, in order
+	seq        int64
+	weights    weights
+	statements int // of the latest claim
 }
 
 type place struct {
@@ -51,11 +52,13 @@ type took struct {
 
 // claim does what flushFetch does.
 func (m *model) claim(slots int, tenant string) (all []took) {
-	for spare := minSpare; ; spare = min(4*spare, maxSpare) {
+	m.statements = 0
+	for spare := minSpare; m.statements < maxRounds; spare = min(4*spare, maxSpare) {
 		probes, last := m.begin(want{[]string{"q"}, tenant, slots - len(all), spare, func(string) weights { return m.weights }})
 		if len(probes) == 0 {
 			return all
 		}
+		m.statements++
 		jobs := m.fetch(probes, slots-len(all))
 		all = append(all, jobs...)
 		m.end(probes, len(all) == slots)
@@ -63,6 +66,7 @@ func (m *model) claim(slots int, tenant string) (all []took) {
 			return all
 		}
 	}
+	return all
 }
 
 // fetch does what JobFetch does, and tally.
@@ -188,6 +192,18 @@ func TestTurns(t *testing.T) {
 		}
 		require.Equal(t, []string{"a", "b"}, lanes(m.claim(2, "")))
 		require.Equal(t, []string{"c", "a"}, lanes(m.claim(2, "")))
+	})
+
+	t.Run("LanesBehindACutHaveTheNextTurns", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		for _, lane := range []string{"a", "b", "c", "d"} {
+			m.add(place{lane, 0}, 100, true)
+		}
+		probes, _ := m.begin(plainWant("q", 3))
+		require.Equal(t, []string{"a"}, lanes(m.fetch(probes, 1))) // a large job, and there is no room for the bytes of another
+		m.end(probes, true)
+		require.Equal(t, []string{"b", "c", "d"}, lanes(m.claim(3, "")))
 	})
 
 	t.Run("Weights", func(t *testing.T) {
@@ -362,7 +378,12 @@ func TestTurnsProperty(t *testing.T) {
 				m.survey("")
 			case 6:
 				m.survey("")
+				available := 0
+				for _, left := range m.jobs {
+					available += len(left)
+				}
 				jobs := m.claim(n, "")
+				require.Len(t, jobs, min(n, available), "seed %d", seed)
 				check(jobs)
 				m.requireStrict(t, jobs, seed)
 			case 7:

@@ -23,8 +23,7 @@ const (
 	Move    = "move"
 )
 
-// Deletion is a request to delete a queue. Callers have checked Strategy, and that Target is another queue: Move to the
-// queue itself would not end.
+// Deletion is a request to delete a queue. Callers have checked Strategy, and that Target is the name of a queue.
 type Deletion struct {
 	Queue    string
 	Strategy string // Reject, Discard or Move
@@ -73,6 +72,10 @@ func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 // checkDeletion refuses what can be refused before anything is changed. It looks without a lock, to spare clients the wait;
 // tryDelete decides.
 func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
+	// finish would move the jobs for ever.
+	if d.Strategy == Move && d.Target == d.Queue {
+		return ojs.ErrInvalidPayload("target_queue", "another queue", d.Target, "'target_queue' must be another queue.")
+	}
 	if _, err := s.Get(ctx, d.Queue); err != nil {
 		return err
 	}
@@ -103,6 +106,10 @@ func errNotEmpty(name string, c counts) error {
 		map[string]any{"waiting": c.waiting, "active": c.active})
 }
 
+func errBeingDeleted(name string) error {
+	return ojs.ErrQueueState(name, "Queue "+name+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
+}
+
 // The target is created before, in the same transaction, so that it exists when the first job moves.
 func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 	ctx, cancel := s.db.Bounded(ctx)
@@ -124,7 +131,7 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 				return notFound(d.Queue)
 			// A second deletion could have another strategy, and both would run.
 			case rows[0].Deletion != nil:
-				return ojs.ErrQueueState(d.Queue, "queue "+d.Queue+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
+				return errBeingDeleted(d.Queue)
 			}
 			now, err := q.SystemPing(ctx)
 			if err != nil {

@@ -232,6 +232,19 @@ func TestDelete(t *testing.T) {
 		require.Empty(t, b.status("q"))
 	})
 
+	t.Run("MoveNeedsAnotherQueue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "q"})
+			done <- err
+		}()
+		requireKind(t, ojs.KindInvalidPayload, domaintest.Await(t, done))
+		require.Equal(t, "active", b.status("q"))
+	})
+
 	t.Run("MoveNeedsATargetThatTakesJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

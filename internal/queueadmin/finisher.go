@@ -47,18 +47,11 @@ func (f *Finisher) Start(ctx context.Context) error {
 func (f *Finisher) loop(ctx context.Context) {
 	// The deletion may have been begun by a node that has stopped since.
 	f.store.queues.Changed() // a node that starts may be the only one
-	ticker := time.NewTicker(finishInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := f.store.Finish(ctx); err != nil && ctx.Err() == nil {
-				f.Logger.WarnContext(ctx, "deletion of a queue is not finished yet; it is tried again every second", slog.Any("error", err))
-			}
+	service.Every(ctx, finishInterval, func(ctx context.Context) {
+		if err := f.store.Finish(ctx); err != nil && ctx.Err() == nil {
+			f.Logger.WarnContext(ctx, "deletion of a queue is not finished yet; it is tried again every second", slog.Any("error", err))
 		}
-	}
+	})
 }
 
 // Finish goes on with all deletions that this node knows of. One that fails does not stop the others.

@@ -24,9 +24,9 @@ type Status struct {
 }
 
 // Pause stops fetches from a queue; jobs that run go on, and new ones are taken. The statement of a fetch reads the row, so
-// it holds at once on every node (docs/reference/queues.md, Status). A queue that drains becomes a paused one, and a
-// deletion of it that was begun is taken back; that of a queue which is paused already goes on. A repetition changes
-// nothing.
+// it holds at once on every node (docs/reference/queues.md, Status). A queue that drains becomes a paused one. A repetition
+// changes nothing. A queue that is being deleted is refused with the conflict of a second deletion: only Resume takes a
+// deletion back.
 func (s *Store) Pause(ctx context.Context, name, by string) (Status, error) {
 	return s.setStatus(ctx, name, queueconfig.Paused, by)
 }
@@ -37,9 +37,10 @@ func (s *Store) Resume(ctx context.Context, name, by string) (Status, error) {
 	return s.setStatus(ctx, name, queueconfig.Active, by)
 }
 
-// Drain refuses new jobs, while those that the queue has can be fetched. It returns when no node takes jobs any more, which are
-// answered by other nodes for as long as they do not know of the change. The status is committed before the wait: an error
-// after that says that a part was done, and a repetition waits again.
+// Drain refuses new jobs, while those that the queue has can be fetched. A queue that is being deleted is refused, as by Pause.
+//
+// It returns when no node takes jobs any more, which are answered by other nodes for as long as they do not know of the change.
+// The status is committed before the wait: an error after that says that a part was done, and a repetition waits again.
 func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
 	status, err := s.setStatus(ctx, name, queueconfig.Draining, by)
 	if err != nil {
@@ -74,6 +75,9 @@ func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status,
 		}
 		if len(rows) > 0 {
 			r := rows[0]
+			if r.Refused {
+				return Status{}, errBeingDeleted(name)
+			}
 			// Without a change there is no event, and nobody has to be woken.
 			if r.Moved {
 				s.committed(ctx, name, s.statusChanges(ctx, name, r)...)

@@ -50,6 +50,36 @@ func TestPause(t *testing.T) {
 		require.Empty(t, b.Texts(`SELECT queue FROM ojs.events WHERE subject = 'q' AND queue IS DISTINCT FROM 'q'`))
 	})
 
+	t.Run("RefusesAQueueThatIsBeingDeleted", func(t *testing.T) {
+		t.Parallel()
+		for _, paused := range []bool{false, true} {
+			b := setup(t)
+			b.Enqueued(domaintest.NewJob("q"))
+			running := b.Fetched(1, "q")[0]
+			if paused {
+				_, err := b.Queues.Pause(t.Context(), "q", "a")
+				require.NoError(t, err)
+			}
+			// Of a deletion that has just begun.
+			b.Exec(`UPDATE ojs.queues SET status = CASE status WHEN 'paused' THEN status ELSE 'draining' END,
+				deletion = '{"strategy":"discard","previous":"active","began":"2026-01-01T00:00:00Z"}' WHERE name = 'q'`)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			before, events := b.status("q"), b.events("q")
+			_, err := b.Queues.Pause(t.Context(), "q", "a")
+			requireKind(t, ojs.KindInvalidStateTransition, err)
+			require.ErrorContains(t, err, "is being deleted")
+			_, err = b.Queues.Drain(t.Context(), "q", "a")
+			requireKind(t, ojs.KindInvalidStateTransition, err)
+			require.Equal(t, before, b.status("q"))
+			require.Equal(t, events, b.events("q"))
+
+			_, err = b.Complete(t.Context(), job.Ack{JobID: running.ID, WorkerID: "w1", Attempt: 1})
+			require.NoError(t, err)
+			require.NoError(t, b.Queues.Finish(t.Context()))
+			require.Empty(t, b.status("q"), "the deletion has gone on")
+		}
+	})
+
 	t.Run("WakesParkedFetches", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

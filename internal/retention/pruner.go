@@ -138,19 +138,12 @@ func (p *Pruner) Start(ctx context.Context) error {
 
 // loop runs at once, because no server may have run for long.
 func (p *Pruner) loop(ctx context.Context) {
-	ticker := time.NewTicker(p.config.Interval)
-	defer ticker.Stop()
 	p.run(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if p.due() {
-				p.run(ctx)
-			}
+	service.Every(ctx, p.config.Interval, func(ctx context.Context) {
+		if p.due() {
+			p.run(ctx)
 		}
-	}
+	})
 }
 
 // The flag is cleared before the run and not after it, or a job that moves meanwhile would be missed.

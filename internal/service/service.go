@@ -3,6 +3,7 @@ package service
 
 import (
 	"context"
+	"time"
 
 	"github.com/riverqueue/river/rivershared/startstop"
 )
@@ -19,4 +20,19 @@ func Run(ctx context.Context, s *startstop.BaseStartStop, loop func(ctx context.
 		defer stopped()
 		loop(ctx)
 	}()
+}
+
+// Every calls do after each interval, until ctx ends. It never runs twice at the same time: after a run that takes longer than the
+// interval, the next one follows at once.
+func Every(ctx context.Context, interval time.Duration, do func(ctx context.Context)) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			do(ctx)
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/startstoptest"
@@ -41,4 +43,24 @@ func TestRun(t *testing.T) {
 	c.Stop()
 	require.Zero(t, c.running.Load(), "Stop waits for the loop")
 	require.EqualValues(t, 1, c.most.Load())
+}
+
+func TestEvery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		start := time.Now()
+		var at []time.Duration
+		service.Every(ctx, time.Second, func(context.Context) {
+			at = append(at, time.Since(start))
+			switch len(at) {
+			case 2:
+				time.Sleep(1500 * time.Millisecond)
+			case 4:
+				cancel()
+			}
+		})
+		require.Equal(t, []time.Duration{time.Second, 2 * time.Second, 3500 * time.Millisecond, 4 * time.Second}, at)
+	})
 }

@@ -248,7 +248,8 @@ func (a *API) queueActor(c echo.Context, body []byte, member string) (string, er
 	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
 }
 
-// pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on.
+// pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
+// being deleted is 409.
 func (a *API) pauseQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -284,7 +285,7 @@ func (a *API) resumeQueue(c echo.Context, body []byte) error {
 }
 
 // drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
-// client that hangs up before has drained it all the same.
+// client that hangs up before has drained it all the same. A queue that is being deleted is 409.
 func (a *API) drainQueue(c echo.Context, body []byte) error {
 	name, err := queueName(c, false)
 	if err != nil {
@@ -329,9 +330,6 @@ func (a *API) deleteQueue(c echo.Context, body []byte) error {
 		return err
 	}
 	d.Queue = name
-	if d.Target == name {
-		return ojs.ErrInvalidPayload("target_queue", "another queue", d.Target, "'target_queue' must be another queue.")
-	}
 	done, err := a.Queues.Delete(c.Request().Context(), d)
 	if err != nil {
 		return err

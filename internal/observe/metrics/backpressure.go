@@ -15,10 +15,8 @@ func (m *Metrics) newBackpressure() {
 	m.bounded = newVec[string, backpressure](queues.label, func(queue string) attribute.Set { return label("queue", queue) })
 }
 
-// QueueFull counts enqueues that a full queue has refused. Dropped jobs are counted from their events, by Changes.
-func (m *Metrics) QueueFull(queue string, refused int) {
-	m.bounded.at(queue).refused.Add(int64(refused))
-}
+// QueueFull counts a job that a full queue has refused. Dropped jobs are counted from their events, by Changes.
+func (m *Metrics) QueueFull(queue string) { m.bounded.at(queue).refused.Add(1) }
 
 func (m *Metrics) backpressureFamilies() []family {
 	refused := counter("ojs.backpressure.rejected", "{job}", "Jobs that a full queue has refused.")
