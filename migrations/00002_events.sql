@@ -546,6 +546,38 @@ END
 $$;
 -- +goose StatementEnd
 
+-- The changes that queue_counts and tenant_counts do not include yet, in the snapshot of the caller: those of unpublished rows, and of rows
+-- whose number the watermark has passed. Added to the counts they make them exact. n is 1 for the state after a change and -1 for the
+-- one before. of_queue: one queue; NULL: all. max_rows bounds the rows of each kind; NULL: all. In PL/pgSQL for the reason of
+-- event_numbers: a claim of a limited queue and an enqueue to a bounded one call it.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_uncounted(of_queue text DEFAULT NULL, max_rows bigint DEFAULT NULL)
+RETURNS TABLE (queue text, lane text, state text, n integer)
+LANGUAGE plpgsql STABLE ROWS 10 AS $$
+DECLARE
+    mark  bigint := (SELECT r.watermark FROM ojs.event_relay r);
+    drawn bigint := (SELECT s.last_value FROM ojs.event_seq s);
+BEGIN
+    RETURN QUERY
+        SELECT e.queue, e.lane, v.state, v.n
+        FROM (SELECT o.queue, o.lane, o.from_state, o.to_state FROM ojs.events o
+            WHERE o.seq > mark AND o.seq <= drawn AND (of_queue IS NULL OR o.queue = of_queue) ORDER BY o.seq, o.sub LIMIT max_rows) e
+            CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+        WHERE e.queue IS NOT NULL AND v.state IS NOT NULL;
+    IF EXISTS (SELECT FROM ojs.event_gaps g WHERE g.passed AND g.seq <= mark) THEN
+        -- OFFSET 0 keeps the planner from reading all events for the few gaps.
+        RETURN QUERY
+            SELECT e.queue, e.lane, v.state, v.n
+            FROM (SELECT g.seq FROM ojs.event_gaps g WHERE g.passed AND g.seq <= mark LIMIT max_rows) g
+                CROSS JOIN LATERAL (SELECT o.queue, o.lane, o.from_state, o.to_state FROM ojs.events o
+                    WHERE o.seq = g.seq AND o.sub = 0 AND (of_queue IS NULL OR o.queue = of_queue) OFFSET 0) e
+                CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+            WHERE e.queue IS NOT NULL AND v.state IS NOT NULL;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- The position behind all published rows, as seq * 65536 + sub.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_place() RETURNS bigint
@@ -935,6 +967,7 @@ DROP FUNCTION ojs.history_type(text, boolean, text, text);
 DROP FUNCTION ojs.in_history(text);
 DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
+DROP FUNCTION ojs.event_uncounted(text, bigint);
 DROP FUNCTION ojs.event_is_visible(bigint);
 DROP FUNCTION ojs.event_numbers(bigint, bigint);
 DROP FUNCTION ojs.event_place();

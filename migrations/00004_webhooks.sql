@@ -35,7 +35,9 @@ CREATE TABLE ojs.webhooks (
     disabled_at          timestamptz,
     created_at           timestamptz NOT NULL DEFAULT now(),
     updated_at           timestamptz NOT NULL DEFAULT now(),
-    tenant               text                             -- whose events it gets, and who may change it; NULL: an operator's, with those of all
+    tenant               text,                            -- whose events it gets, and who may change it; NULL: an operator's, with those of all
+    reorder_pending      boolean     NOT NULL DEFAULT false, -- its unfinished deliveries have to follow a change of ordering
+    resume_pending       boolean     NOT NULL DEFAULT false  -- they have to follow an activation: what waits for a retry becomes due
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE ojs.webhook_secrets (

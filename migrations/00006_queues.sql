@@ -91,13 +91,7 @@ BEGIN
         SELECT COALESCE(sum(c.n), 0)::bigint FROM (
             SELECT q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = name
             UNION ALL
-            SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = name
-            UNION ALL
-            SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
-                    SELECT o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = name OFFSET 0) e
-                CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+            SELECT u.state, u.n FROM ojs.event_uncounted(name) u
         ) c WHERE c.state IN ('available', 'scheduled', 'retryable', 'pending'));
 END
 $$;
@@ -122,14 +116,7 @@ BEGIN
         SELECT COALESCE(sum(c.n), 0)::bigint FROM (
             SELECT t.state, t.count AS n FROM ojs.tenant_counts t WHERE t.tenant = of_tenant AND t.queue = name
             UNION ALL
-            SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = name AND split_part(e.lane, '/', 1) = of_tenant
-            UNION ALL
-            SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
-                    SELECT o.from_state, o.to_state FROM ojs.events o
-                    WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = name AND split_part(o.lane, '/', 1) = of_tenant OFFSET 0) e
-                CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+            SELECT u.state, u.n FROM ojs.event_uncounted(name) u WHERE split_part(u.lane, '/', 1) = of_tenant
         ) c WHERE c.state IN ('available', 'scheduled', 'retryable', 'pending'));
 END
 $$;

@@ -158,11 +158,7 @@ $$;
 CREATE FUNCTION ojs.queue_count(queue_name text, state_name text) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT COALESCE((SELECT q.count FROM ojs.queue_counts q WHERE q.queue = queue_name AND q.state = state_name), 0)
-        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM state_name)::integer - (e.from_state IS NOT DISTINCT FROM state_name)::integer) FROM ojs.events e
-            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = queue_name), 0)
-        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM state_name)::integer - (e.from_state IS NOT DISTINCT FROM state_name)::integer)
-            FROM ojs.event_gaps g CROSS JOIN LATERAL (SELECT v.to_state, v.from_state FROM ojs.events v WHERE v.seq = g.seq AND v.sub = 0 AND v.queue = queue_name) e
-            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)), 0)
+        + COALESCE((SELECT sum(u.n) FROM ojs.event_uncounted(queue_name) u WHERE u.state = state_name), 0)
 $$;
 -- +goose StatementEnd
 

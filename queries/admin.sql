@@ -83,14 +83,7 @@ SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matche
 SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT q.state, q.count AS n FROM ojs.queue_counts q
     UNION ALL
-    SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue IS NOT NULL AND v.state IS NOT NULL
-    UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g
-        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
-        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE g.passed AND e.queue IS NOT NULL AND v.state IS NOT NULL
-        AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    SELECT u.state, u.n FROM ojs.event_uncounted() u
 ) c GROUP BY c.state;
 
 -- name: StatsQueueListPage :many
@@ -104,14 +97,7 @@ FROM ojs.queues q WHERE q.name > @after::text AND q.name <> '_default' ORDER BY 
 SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = ANY(@queues::text[])
     UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = ANY(@queues::text[]) AND v.state IS NOT NULL
-    UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g
-        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
-        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE g.passed AND e.queue = ANY(@queues::text[]) AND v.state IS NOT NULL
-        AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    SELECT u.queue, u.state, u.n FROM ojs.event_uncounted() u WHERE u.queue = ANY(@queues::text[])
 ) c GROUP BY c.queue, c.state;
 
 -- name: StatsQueueRateList :many

@@ -4,12 +4,7 @@ WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
         UNION ALL
-        SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-        WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND v.state IS NOT NULL
-        UNION ALL
-        SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
-            CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-        WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+        SELECT u.queue, u.state, u.n FROM ojs.event_uncounted() u
     ) c GROUP BY c.queue, c.state
 ), stored AS (
     SELECT t.queue, t.state, count(*) AS n FROM (
@@ -45,10 +40,13 @@ FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,wor
 
 -- name: DoctorRows :one
 -- Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order; and changes of jobs that their workflow
--- has not followed, or after which nobody has looked whether others of the same rate limit may start.
-SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
+-- has not followed, or after which nobody has looked whether others of the same rate limit may start. Of the overdue ones, waiting are those
+-- that maintenance keeps where they are (see JobPromoteDue): no deadline of theirs is over.
+SELECT count(*) AS overdue, count(*) FILTER (WHERE o.state IN ('scheduled', 'retryable')
+        AND NOT COALESCE(LEAST(o.expires_at, o.total_due_at, o.ttl_due_at) < now() - interval '10 seconds', false)) AS waiting,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL)
         AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered,
     (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed,
-    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted;
+    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted
+FROM ojs.jobs o WHERE o.due_at < now() - interval '10 seconds';

@@ -184,6 +184,10 @@ SELECT (CASE WHEN NOT @no_notify::boolean THEN pg_notify('ojs_published', '{"w":
     a.n AS events_notified, (CASE WHEN NOT @durable::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
 FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u CROSS JOIN tenant_counted;
 
+-- name: RelayNotifyLost :exec
+-- Has all listeners read the log, after passes that published without notifications.
+SELECT pg_notify('ojs_published', '');
+
 -- name: SystemNotifyProbe :exec
 -- Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept
 -- LISTEN and drop what follows.

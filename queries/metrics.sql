@@ -11,18 +11,11 @@ SELECT set_config('statement_timeout', @statement::text, true), set_config('lock
 -- name: MetricsQueueCounts :many
 -- Jobs per queue and state: the counts of published events, plus the unpublished ones from the log if there are at most
 -- max_rows. Queues beyond the first max_queues by name are added up under one name. Queues without jobs are included.
-WITH recent AS MATERIALIZED (
-    (SELECT e.queue, e.from_state, e.to_state FROM ojs.events e
-     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) ORDER BY e.seq LIMIT @max_rows::bigint)
-    UNION ALL
-    (SELECT e.queue, e.from_state, e.to_state FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
-     WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r) LIMIT @max_rows::bigint)
-), counted AS (
+WITH counted AS (
     SELECT c.queue, c.state, sum(c.n) AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
         UNION ALL
-        SELECT e.queue, v.state, v.n FROM recent e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-        WHERE e.queue IS NOT NULL AND v.state IS NOT NULL
+        SELECT u.queue, u.state, u.n FROM ojs.event_uncounted(NULL, @max_rows::bigint) u
         UNION ALL
         SELECT q.name, 'available', 0 FROM ojs.queues q WHERE q.name <> '_default'
     ) c GROUP BY c.queue, c.state

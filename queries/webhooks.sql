@@ -107,7 +107,8 @@ SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookUpdate :one
 -- Replaces a subscription. Activating it clears the reason why it was disabled. It then gets the events published from
--- now on, unless deliveries of events from before its deactivation are not created yet.
+-- now on, unless deliveries of events from before its deactivation are not created yet. The marks tell all nodes that its
+-- unfinished deliveries have to follow; the statements that make them follow clear them.
 UPDATE ojs.webhooks w
 SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
     metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
@@ -118,9 +119,23 @@ SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, 
     disabled_reason = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN @reactivate::boolean THEN NULL ELSE w.failing_since END,
-    consecutive_failures = CASE WHEN @reactivate::boolean THEN 0 ELSE w.consecutive_failures END
+    consecutive_failures = CASE WHEN @reactivate::boolean THEN 0 ELSE w.consecutive_failures END,
+    reorder_pending = w.reorder_pending OR w.ordering <> @ordering,
+    resume_pending = @active AND (w.resume_pending OR @reactivate::boolean)
 WHERE w.id = @id::uuid
 RETURNING w.*;
+
+-- name: WebhookListUnfinishedChanges :many
+-- The subscriptions whose deliveries have to follow a change.
+SELECT w.id FROM ojs.webhooks w WHERE w.reorder_pending OR (w.resume_pending AND w.active);
+
+-- name: WebhookClearReorder :exec
+-- All deliveries have followed a change of ordering. The caller has locked the subscription before its last batch.
+UPDATE ojs.webhooks SET reorder_pending = false WHERE id = @id;
+
+-- name: WebhookClearResume :exec
+-- All deliveries have followed an activation. The caller has locked the subscription before its last batch.
+UPDATE ojs.webhooks SET resume_pending = false WHERE id = @id;
 
 -- name: WebhookDeliveryResume :execrows
 -- Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
@@ -179,6 +194,14 @@ DELETE FROM ojs.webhook_secrets WHERE webhook_id = @webhook_id AND expires_at IS
 SELECT * FROM ojs.webhook_secrets
 WHERE webhook_id = ANY(@webhook_ids::uuid[]) AND (expires_at IS NULL OR expires_at > clock_timestamp())
 ORDER BY webhook_id, expires_at IS NOT NULL, id DESC;
+
+-- name: WebhookSecretExists :one
+-- Whether a rotation has stored its secret.
+SELECT EXISTS (SELECT FROM ojs.webhook_secrets s WHERE s.id = @id)::boolean AS there;
+
+-- name: WebhookSecretHasPrevious :one
+-- Whether a subscription has a secret besides the current one.
+SELECT EXISTS (SELECT FROM ojs.webhook_secrets s WHERE s.webhook_id = @webhook_id AND s.expires_at IS NOT NULL)::boolean AS there;
 
 -- name: WebhookSecretListByKey :many
 -- Valid secrets that are not encrypted with this key.

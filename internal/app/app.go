@@ -71,7 +71,9 @@ type Node struct {
 	http    *http.Server
 	grpc    *grpcapi.API // nil: switched off
 
-	// addr is nil until the node listens. failed has room for one error, so that whoever reports does not wait.
+	// started is false until the node answers requests on all its interfaces. failed has room for one error, so that whoever
+	// reports does not wait.
+	started        bool
 	addr, grpcAddr net.Addr
 	failed         chan error
 	stopOnce       sync.Once
@@ -121,18 +123,20 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err := n.build(ctx); err != nil {
 		probePool.Close()
 		pool.Close()
+		n.flushTraces()
 		return nil, err
 	}
 	if err := n.start(ctx); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
+	n.started = true
 	n.logStarted(ctx)
 	return n, nil
 }
 
 // build builds the parts of a node in the order of their dependencies.
-// Nothing runs yet and nothing is asked, so a failure needs no stop, only the pools closed. subscribe comes last, because it
-// refers to all parts.
+// Nothing runs yet but the exporter of traces, and nothing is asked, so a failure needs no stop, only the pools closed and the
+// exporter ended. subscribe comes last, because it refers to all parts.
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
 	n.commits = eventlog.NewCommits()
@@ -249,10 +253,11 @@ func (n *Node) SetDraining() { n.health.SetDraining() }
 // timeout are cut off. That is not an error: a slow client must not make a restart look failed. It may be called several
 // times and waits for the first call. The order matters: fetches and streams end before the interfaces wait for their
 // requests; the loops stop after the last request, because an answer may wait for the relay; the pools close after the loops.
+// After a start that failed there is no delay: no load balancer knows the node.
 func (n *Node) Stop() error {
 	n.stopOnce.Do(func() {
 		n.SetDraining()
-		if n.addr != nil { // it serves
+		if n.started {
 			time.Sleep(n.config.ShutdownDelay)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)

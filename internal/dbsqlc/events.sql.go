@@ -648,6 +648,16 @@ func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 	return i, err
 }
 
+const relayNotifyLost = `-- name: RelayNotifyLost :exec
+SELECT pg_notify('ojs_published', '')
+`
+
+// Has all listeners read the log, after passes that published without notifications.
+func (q *Queries) RelayNotifyLost(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, relayNotifyLost)
+	return err
+}
+
 const relayPublish = `-- name: RelayPublish :one
 WITH claimed AS MATERIALIZED (
     SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = $4

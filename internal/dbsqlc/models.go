@@ -527,6 +527,8 @@ type Webhook struct {
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
 	Tenant              pgtype.Text
+	ReorderPending      bool
+	ResumePending       bool
 }
 
 type WebhookAttempt struct {

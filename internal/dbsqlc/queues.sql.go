@@ -59,13 +59,7 @@ const queueCountListByQueue = `-- name: QueueCountListByQueue :many
 SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = $1
     UNION ALL
-    SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = $1 AND v.state IS NOT NULL
-    UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
-            SELECT o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = $1 OFFSET 0) e
-        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    SELECT u.state, u.n FROM ojs.event_uncounted($1) u
 ) c GROUP BY c.state
 `
 
@@ -75,7 +69,7 @@ type QueueCountListByQueueRow struct {
 }
 
 // Jobs of a queue per state, exact in the snapshot: the stored counts, which include published events, plus the
-// unpublished events. OFFSET 0 keeps the planner from reading all events for the few gaps.
+// unpublished events.
 func (q *Queries) QueueCountListByQueue(ctx context.Context, queue string) ([]QueueCountListByQueueRow, error) {
 	rows, err := q.db.Query(ctx, queueCountListByQueue, queue)
 	if err != nil {
@@ -193,17 +187,13 @@ func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 const queueListAfter = `-- name: QueueListAfter :many
 WITH page AS (
     SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text AND q.name <> '_default' ORDER BY q.name LIMIT $2
-), unpublished AS MATERIALIZED (
-    SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
-    UNION ALL
-    SELECT e.queue, e.from_state, e.to_state FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
-    WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
 )
 SELECT p.name, p.status, p.created_at,
     (COALESCE((SELECT sum(c.count) FROM ojs.queue_counts c WHERE c.queue = p.name AND c.state = 'available'), 0)
-        + COALESCE((SELECT count(*) FILTER (WHERE u.to_state = 'available') - count(*) FILTER (WHERE u.from_state = 'available')
-            FROM unpublished u WHERE u.queue = p.name), 0))::bigint AS available
-FROM page p ORDER BY p.name
+        + COALESCE(u.n, 0))::bigint AS available
+FROM page p LEFT JOIN (
+    SELECT e.queue, sum(e.n) AS n FROM ojs.event_uncounted() e (queue, lane, state, n) WHERE e.state = 'available' GROUP BY e.queue
+) u ON u.queue = p.name ORDER BY p.name
 `
 
 type QueueListAfterRow struct {

@@ -56,14 +56,8 @@ const tenantCountList = `-- name: TenantCountList :many
 SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT t.queue, t.state, t.count AS n FROM ojs.tenant_counts t WHERE t.tenant = $1::text AND ($2::text = '' OR t.queue = $2::text)
     UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.lane <> '' AND split_part(e.lane, '/', 1) = $1::text
-        AND e.queue IS NOT NULL AND v.state IS NOT NULL AND ($2::text = '' OR e.queue = $2::text)
-    UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
-        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE g.passed AND e.lane <> '' AND split_part(e.lane, '/', 1) = $1::text AND e.queue IS NOT NULL AND v.state IS NOT NULL
-        AND ($2::text = '' OR e.queue = $2::text) AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    SELECT u.queue, u.state, u.n FROM ojs.event_uncounted(NULLIF($2::text, '')) u
+    WHERE u.lane <> '' AND split_part(u.lane, '/', 1) = $1::text
 ) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1, 2
 `
 

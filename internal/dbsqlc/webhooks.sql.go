@@ -44,6 +44,26 @@ func (q *Queries) WebhookAttemptList(ctx context.Context, deliveryID [16]byte) (
 	return items, nil
 }
 
+const webhookClearReorder = `-- name: WebhookClearReorder :exec
+UPDATE ojs.webhooks SET reorder_pending = false WHERE id = $1
+`
+
+// All deliveries have followed a change of ordering. The caller has locked the subscription before its last batch.
+func (q *Queries) WebhookClearReorder(ctx context.Context, id [16]byte) error {
+	_, err := q.db.Exec(ctx, webhookClearReorder, id)
+	return err
+}
+
+const webhookClearResume = `-- name: WebhookClearResume :exec
+UPDATE ojs.webhooks SET resume_pending = false WHERE id = $1
+`
+
+// All deliveries have followed an activation. The caller has locked the subscription before its last batch.
+func (q *Queries) WebhookClearResume(ctx context.Context, id [16]byte) error {
+	_, err := q.db.Exec(ctx, webhookClearResume, id)
+	return err
+}
+
 const webhookCountSubscribers = `-- name: WebhookCountSubscribers :one
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place
 `
@@ -845,7 +865,7 @@ func (q *Queries) WebhookDeliverySetPlanner(ctx context.Context) error {
 }
 
 const webhookGet = `-- name: WebhookGet :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = $1
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant, reorder_pending, resume_pending FROM ojs.webhooks WHERE id = $1
 `
 
 // A subscription.
@@ -888,6 +908,8 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Tenant,
+			&i.ReorderPending,
+			&i.ResumePending,
 		); err != nil {
 			return nil, err
 		}
@@ -918,7 +940,7 @@ func (q *Queries) WebhookGetBacklog(ctx context.Context, maxPending int32) (Webh
 }
 
 const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant, reorder_pending, resume_pending FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // A subscription, locked against changes and deliveries.
@@ -961,6 +983,8 @@ func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webho
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Tenant,
+			&i.ReorderPending,
+			&i.ResumePending,
 		); err != nil {
 			return nil, err
 		}
@@ -982,7 +1006,7 @@ SELECT $1::uuid, $2::text, $3::text[], $4::json, $5::text[], $6::text[], $7::tex
     $9::json, $10::boolean, $11::integer, $12::integer, $13::text, $14::text,
     $15::boolean, ojs.event_place(), $16::text
 FROM room
-RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant
+RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant, reorder_pending, resume_pending
 `
 
 type WebhookInsertParams struct {
@@ -1063,6 +1087,8 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Tenant,
+			&i.ReorderPending,
+			&i.ResumePending,
 		); err != nil {
 			return nil, err
 		}
@@ -1130,7 +1156,7 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 }
 
 const webhookListByID = `-- name: WebhookListByID :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant, reorder_pending, resume_pending FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
 // Subscriptions, newest first.
@@ -1173,6 +1199,8 @@ func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhoo
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Tenant,
+			&i.ReorderPending,
+			&i.ResumePending,
 		); err != nil {
 			return nil, err
 		}
@@ -1272,6 +1300,31 @@ func (q *Queries) WebhookListSubscribersOrdered(ctx context.Context) ([]WebhookL
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const webhookListUnfinishedChanges = `-- name: WebhookListUnfinishedChanges :many
+SELECT w.id FROM ojs.webhooks w WHERE w.reorder_pending OR (w.resume_pending AND w.active)
+`
+
+// The subscriptions whose deliveries have to follow a change.
+func (q *Queries) WebhookListUnfinishedChanges(ctx context.Context) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, webhookListUnfinishedChanges)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -1438,6 +1491,30 @@ func (q *Queries) WebhookSecretDeletePrevious(ctx context.Context, webhookID [16
 	return result.RowsAffected(), nil
 }
 
+const webhookSecretExists = `-- name: WebhookSecretExists :one
+SELECT EXISTS (SELECT FROM ojs.webhook_secrets s WHERE s.id = $1)::boolean AS there
+`
+
+// Whether a rotation has stored its secret.
+func (q *Queries) WebhookSecretExists(ctx context.Context, id [16]byte) (bool, error) {
+	row := q.db.QueryRow(ctx, webhookSecretExists, id)
+	var there bool
+	err := row.Scan(&there)
+	return there, err
+}
+
+const webhookSecretHasPrevious = `-- name: WebhookSecretHasPrevious :one
+SELECT EXISTS (SELECT FROM ojs.webhook_secrets s WHERE s.webhook_id = $1 AND s.expires_at IS NOT NULL)::boolean AS there
+`
+
+// Whether a subscription has a secret besides the current one.
+func (q *Queries) WebhookSecretHasPrevious(ctx context.Context, webhookID [16]byte) (bool, error) {
+	row := q.db.QueryRow(ctx, webhookSecretHasPrevious, webhookID)
+	var there bool
+	err := row.Scan(&there)
+	return there, err
+}
+
 const webhookSecretInsert = `-- name: WebhookSecretInsert :one
 INSERT INTO ojs.webhook_secrets (id, webhook_id, secret, key_id, hint, created_at)
 VALUES ($1, $2, $3, $4, $5, clock_timestamp())
@@ -1587,9 +1664,11 @@ SET url = $1, events = $2, filter = $3, types = $4, sources = $5, queues = $6, j
     disabled_reason = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN $15::boolean THEN NULL ELSE w.failing_since END,
-    consecutive_failures = CASE WHEN $15::boolean THEN 0 ELSE w.consecutive_failures END
+    consecutive_failures = CASE WHEN $15::boolean THEN 0 ELSE w.consecutive_failures END,
+    reorder_pending = w.reorder_pending OR w.ordering <> $12,
+    resume_pending = $9 AND (w.resume_pending OR $15::boolean)
 WHERE w.id = $16::uuid
-RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.upto_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at, w.tenant
+RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.upto_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at, w.tenant, w.reorder_pending, w.resume_pending
 `
 
 type WebhookUpdateParams struct {
@@ -1612,7 +1691,8 @@ type WebhookUpdateParams struct {
 }
 
 // Replaces a subscription. Activating it clears the reason why it was disabled. It then gets the events published from
-// now on, unless deliveries of events from before its deactivation are not created yet.
+// now on, unless deliveries of events from before its deactivation are not created yet. The marks tell all nodes that its
+// unfinished deliveries have to follow; the statements that make them follow clear them.
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (Webhook, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.Url,
@@ -1663,6 +1743,8 @@ func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (W
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Tenant,
+		&i.ReorderPending,
+		&i.ResumePending,
 	)
 	return i, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Finding is one result of an examination.
@@ -77,12 +78,19 @@ func (e *examination) counts(ctx context.Context) error {
 	return nil
 }
 
-// Jobs count as overdue after 10 s, so that a sweep that is just running is not reported. During maintenance scheduled jobs
-// stay where they are and are reported, too.
+// Jobs count as overdue after 10 s, so that a sweep that is just running is not reported. Those that are to wait for the end of
+// maintenance are no fault; deadlines and lost leases are applied during it, too.
 func (e *examination) rows(ctx context.Context) error {
 	r, err := e.q.DoctorRows(ctx)
 	if err != nil {
 		return err
+	}
+	on, err := e.maintenance(ctx, r.Waiting)
+	if err != nil {
+		return err
+	}
+	if on {
+		r.Overdue -= r.Waiting
 	}
 	e.addf(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
 	e.addf(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
@@ -92,6 +100,20 @@ func (e *examination) rows(ctx context.Context) error {
 		hint(r.Unadmitted > 0, "no server is running, or its limits fail: see its log"))
 	e.addf(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
+}
+
+// maintenance tells that the switch is on, and how many jobs wait for its end.
+func (e *examination) maintenance(ctx context.Context, waiting int64) (on bool, err error) {
+	m, err := e.q.MaintenanceGet(ctx)
+	if err != nil || !m.StartedAt.Valid || m.EndsAt.Valid && !m.EndsAt.Time.After(m.Now.Time) {
+		return false, err
+	}
+	until := "until it is turned off"
+	if m.EndsAt.Valid {
+		until = "until " + ojs.FormatTime(m.EndsAt.Time)
+	}
+	e.addf(true, "maintenance is on since %s, %s: no job is fetched, and %d scheduled or retryable jobs that are due wait for its end", ojs.FormatTime(m.StartedAt.Time), until, waiting)
+	return true, nil
 }
 
 // Numbers that are missing belong to transactions that are open or were rolled back; some are normal.

@@ -84,6 +84,45 @@ func TestExamine(t *testing.T) {
 		}
 	})
 
+	t.Run("TellsMaintenanceFromOverdueJobs", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		// An ended reservation and a deadline are overdue in any case.
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, priority, attempt, max_attempts, created_at, args, due_at, scheduled_at, expires_at, lease_until)
+			SELECT ojs.new_id(now()), 't', 'q', s.state, 0, 1, 3, now(), '[]', now() - interval '1 minute', now() - interval '1 minute', s.expires_at, now() - interval '1 minute'
+			FROM (VALUES ('scheduled', NULL::timestamptz), ('scheduled', now() + interval '1 day'), ('retryable', NULL), ('scheduled', now() - interval '1 minute'), ('active', NULL)) s (state, expires_at)`)
+		require.NoError(t, err)
+		texts := func(words string) (found []string) {
+			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			require.NoError(t, err)
+			for _, f := range findings {
+				if strings.Contains(f.Text, words) {
+					found = append(found, strconv.FormatBool(f.OK)+" "+f.Text)
+				}
+			}
+			return found
+		}
+		overdue := "false 5 jobs are overdue for more than 10 s: no server is running, or its sweeps fail: see its log"
+		require.Equal(t, []string{overdue}, texts("overdue"))
+		require.Empty(t, texts("maintenance"))
+
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.maintenance (started_at, ends_at, reason, started_by) VALUES ('2026-01-01T00:00:00Z', '2999-01-01T00:00:00Z', '', 'me')`)
+		require.NoError(t, err)
+		require.Equal(t, []string{"true maintenance is on since 2026-01-01T00:00:00.000Z, until 2999-01-01T00:00:00.000Z: no job is fetched, and 3 scheduled or retryable jobs that are due wait for its end"}, texts("maintenance"))
+		require.Equal(t, []string{strings.Replace(overdue, "5", "2", 1)}, texts("overdue"))
+		_, err = conn.Exec(t.Context(), `DELETE FROM ojs.jobs WHERE state = 'active' OR expires_at < now()`)
+		require.NoError(t, err)
+		require.Equal(t, []string{"true 0 jobs are overdue for more than 10 s"}, texts("overdue"))
+
+		_, err = conn.Exec(t.Context(), `UPDATE ojs.maintenance SET ends_at = now()`)
+		require.NoError(t, err)
+		require.Empty(t, texts("maintenance"), "it is over")
+		require.Equal(t, []string{strings.Replace(overdue, "5", "3", 1)}, texts("overdue"))
+	})
+
 	t.Run("FindsNothingInANewDatabase", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)

@@ -2,7 +2,6 @@ package domaintest_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,20 +10,14 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // TestLostAnswerOfOtherWrites: a write whose outcome the node does not find out is answered 504 with outcome unknown, never 503,
-// which promises that nothing was done. Package queue has the writes whose outcome is found out.
+// which promises that nothing was done. Packages queue and webhook have the writes whose outcome is found out.
 func TestLostAnswerOfOtherWrites(t *testing.T) {
 	t.Parallel()
-	subscription := func() *webhook.Definition {
-		return &webhook.Definition{
-			URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
-		}
-	}
 	schedule := func() *cron.Definition {
 		return &cron.Definition{Name: "c", Expression: "@every 1h", Timezone: "UTC", Overlap: "allow", Enabled: true, Type: "t", Queue: "q", Args: []byte(`[]`)}
 	}
@@ -80,27 +73,6 @@ func TestLostAnswerOfOtherWrites(t *testing.T) {
 			_, err := b.Crons.Delete(t.Context(), "c")
 			return err
 		}},
-		"CreateWebhook": {"commit", func(b *node, _ *prepared) error {
-			_, err := b.Webhooks.Create(t.Context(), subscription(), webhook.Match{Types: []string{"%"}})
-			return err
-		}},
-		"ChangeWebhook": {"commit", func(b *node, p *prepared) error {
-			_, err := b.Webhooks.Change(t.Context(), p.webhook, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
-				return &current, webhook.Match{Types: []string{"%"}}, nil
-			})
-			return err
-		}},
-		"WakeAfterChangeOfWebhook": {"name: WebhookNotify ", func(b *node, p *prepared) error {
-			_, err := b.Webhooks.Change(t.Context(), p.webhook, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
-				return &current, webhook.Match{Types: []string{"%"}}, nil
-			})
-			return err
-		}},
-		"RotateSecret": {"commit", func(b *node, p *prepared) error {
-			_, err := b.Webhooks.RotateSecret(t.Context(), p.webhook, "another secret", time.Hour)
-			return err
-		}},
-		"DeleteWebhook": {"commit", func(b *node, p *prepared) error { return b.Webhooks.Delete(t.Context(), p.webhook) }},
 		"RetryDelivery": {"name: WebhookDeliveryRetry ", func(b *node, _ *prepared) error {
 			_, _, err := b.Webhooks.RetryDelivery(t.Context(), job.NewID())
 			return err
@@ -117,7 +89,7 @@ func TestLostAnswerOfOtherWrites(t *testing.T) {
 			sane := domaintest.On(t, pool, func(c *domaintest.Config) { c.Unchecked = true })
 			lossy, network := domaintest.NewLossy(t, pool)
 			b := domaintest.On(t, lossy, func(c *domaintest.Config) { c.Unchecked = true })
-			p := prepare(t, sane, schedule(), subscription())
+			p := prepare(t, sane, schedule())
 			require.NoError(t, lossy.Ping(t.Context()))
 
 			network.Break(domaintest.LoseAnswer, c.at)
@@ -132,9 +104,9 @@ func TestLostAnswerOfOtherWrites(t *testing.T) {
 }
 
 // prepared are the things that writes change.
-type prepared struct{ pending, active, webhook [16]byte }
+type prepared struct{ pending, active [16]byte }
 
-func prepare(t *testing.T, b *domaintest.Bundle, schedule *cron.Definition, subscription *webhook.Definition) *prepared {
+func prepare(t *testing.T, b *domaintest.Bundle, schedule *cron.Definition) *prepared {
 	t.Helper()
 	b.Beat("w1")
 	p := &prepared{pending: b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = true }))[0].ID}
@@ -143,8 +115,5 @@ func prepare(t *testing.T, b *domaintest.Bundle, schedule *cron.Definition, subs
 	b.DeadLetter()
 	_, _, err := b.Crons.Put(t.Context(), schedule)
 	require.NoError(t, err)
-	w, err := b.Webhooks.Create(t.Context(), subscription, webhook.Match{Types: []string{"%"}})
-	require.NoError(t, err)
-	p.webhook = w.ID
 	return p
 }

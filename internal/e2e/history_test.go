@@ -167,6 +167,20 @@ func TestHistory(t *testing.T) {
 		a.get("/ojs/v1/jobs/"+newID()+"/retries").fails(404, "not_found", "not_found")
 	})
 
+	t.Run("ShowsTheNewestOfManyRetries", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, queue())
+		a.exec(`INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, data)
+			SELECT e.type, 'api', clock_timestamp(), $1, 't', 'q', i, CASE WHEN e.type = 'job.failed' THEN '{"error":{"message":"bang"},"next_state":"retryable"}'::json END
+			FROM generate_series(1, 600) i CROSS JOIN (VALUES (1, 'job.started'), (2, 'job.failed')) e (nth, type) ORDER BY i, e.nth`, id)
+		eventually(t, func() bool {
+			attempts := a.get("/ojs/v1/jobs/"+id+"/retries").is(200).list("retries", "attempt")
+			return len(attempts) == 500 && attempts[0] == "101" && attempts[499] == "600"
+		})
+		require.True(t, a.get("/ojs/v1/jobs/"+id+"/retries").has("retries.0.started_at"))
+	})
+
 	t.Run("ShowsLineage", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

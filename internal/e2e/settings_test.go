@@ -30,7 +30,7 @@ var oddSettings = map[string]string{
 	"lock_timeout":                        "1ms",
 	"statement_timeout":                   "300ms",
 	"idle_in_transaction_session_timeout": "1ms",
-	"idle_session_timeout":                "300ms",
+	"idle_session_timeout":                "2s",
 	"work_mem":                            "64kB",
 	"plan_cache_mode":                     "force_custom_plan",
 	"enable_indexscan":                    "off",

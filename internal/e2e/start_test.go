@@ -2,6 +2,8 @@ package e2e_test
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +36,24 @@ func TestStart(t *testing.T) {
 		config.Listen = a.app.Addr()
 		_, err := app.Start(t.Context(), config)
 		require.ErrorContains(t, err, "address already in use")
+	})
+
+	t.Run("FailsAtOnceOnATakenAddressOfGRPC", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t)
+		config := settings(dbtest.URL(t))
+		config.GRPC.Enabled, config.GRPC.Listen, config.ShutdownDelay = true, a.app.Addr(), time.Hour
+		failed := make(chan error, 1)
+		go func() {
+			_, err := app.Start(context.Background(), config)
+			failed <- err
+		}()
+		select {
+		case err := <-failed:
+			require.ErrorContains(t, err, "OJS_GRPC_LISTEN")
+		case <-time.After(waitFor):
+			require.Fail(t, "it waits for load balancers that do not know it")
+		}
 	})
 
 	t.Run("FailsWithoutDatabase", func(t *testing.T) {
@@ -83,4 +103,26 @@ func TestStart(t *testing.T) {
 		two.del("/ojs/v1/jobs/" + id).is(200)
 		require.Equal(t, "false", one.ack(id).is(200).at("acknowledged"))
 	})
+}
+
+// TestFailedStartFlushesTraces: the exporter of traces ends with a start that fails, and sends what it has.
+func TestFailedStartFlushesTraces(t *testing.T) { // not parallel: the environment is everybody's
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	exporting := func() bool {
+		stacks := make([]byte, 4<<20)
+		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "batchSpanProcessor")
+	}
+	require.False(t, exporting())
+	for name, fail := range map[string]func(*app.Config){
+		"WhileItIsBuilt": func(c *app.Config) { c.Webhooks.CAFile = "testdata/receiver.js" },
+		"WhileItListens": func(c *app.Config) { c.Listen = "127.0.0.1:no" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := settings(dbtest.URL(t))
+			fail(&config)
+			_, err := app.Start(t.Context(), config)
+			require.Error(t, err)
+			require.False(t, exporting())
+		})
+	}
 }

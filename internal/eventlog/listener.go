@@ -29,10 +29,6 @@ const (
 	maxReconnect = 5 * time.Second
 
 	listenTimeout = 10 * time.Second // to connect, and to LISTEN
-
-	// silentTimeout is how long a node with waiting fetches or streams goes without a notification before it polls:
-	// notifications are lost while the queue of PostgreSQL is full.
-	silentTimeout = 5 * time.Second
 )
 
 // Values of Listener.Status.
@@ -50,10 +46,6 @@ type ListenerConfig struct {
 	// PollFallback is how often the handlers are called while LISTEN is impossible. 500 ms. A smaller value costs each idle
 	// node a round of look-ups that often, a larger one delays events and jobs of other nodes.
 	PollFallback time.Duration
-
-	// Waiting reports whether a fetch or a stream of this node waits for events; if not, the handlers are not called
-	// without a notification. nil: they are called in any case, but only while LISTEN is impossible.
-	Waiting func() bool
 }
 
 // Listener owns the node's one LISTEN connection. A notification is only a wake-up, and some may be lost. After every
@@ -158,21 +150,7 @@ func (l *Listener) run(ctx context.Context) {
 func (l *Listener) poll(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil && time.Now().Before(until) {
 		serviceutil.CancellableSleep(ctx, min(time.Until(until), l.config.PollFallback))
-		if l.config.Waiting == nil || l.config.Waiting() {
-			l.dispatchAll()
-		}
-	}
-}
-
-// silence is how long the connection may go without a notification before all handlers are called. 0: without limit.
-func (l *Listener) silence(pooled bool) time.Duration {
-	switch {
-	case pooled:
-		return l.config.PollFallback
-	case l.config.Waiting != nil:
-		return silentTimeout
-	default:
-		return 0
+		l.dispatchAll()
 	}
 }
 
@@ -202,14 +180,18 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	}
 	l.TestSignals.Listening.Signal(struct{}{})
 	l.dispatchAll()
+	limit := time.Duration(0) // without limit
+	if pooled {
+		limit = l.config.PollFallback
+	}
 	for {
-		n, err := l.next(ctx, conn, l.silence(pooled))
+		n, err := l.next(ctx, conn, limit)
 		switch {
 		case err != nil:
 			return true, err
 		case n != nil:
 			l.dispatch(n.Channel, n.Payload)
-		case l.config.Waiting == nil || l.config.Waiting():
+		default:
 			l.dispatchAll()
 		}
 	}

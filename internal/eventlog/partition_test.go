@@ -290,14 +290,50 @@ func TestPassOpensFewPartitions(t *testing.T) {
 			Watermark: found.watermark, AfterSeq: found.watermark, AfterSub: maxSub, Upto: found.head, Passed: []int64{},
 		})
 		require.NoError(t, err)
-		var opened []string
-		require.NoError(t, tx.QueryRow(t.Context(), `SELECT array_agg(l.relation::regclass::text ORDER BY l.relation::regclass::text) FROM pg_locks l JOIN pg_index i ON i.indexrelid = l.relation
-			WHERE l.pid = pg_backend_pid() AND l.relation::regclass::text LIKE 'ojs.events_p%'`).Scan(&opened))
-		require.Equal(t, []string{"ojs.events_p00000001000000_pkey", "ojs.events_p00000001500000_pkey"}, opened)
+		require.Equal(t, []string{"ojs.events_p00000001000000_pkey", "ojs.events_p00000001500000_pkey"}, opened(t, tx))
 		return nil
 	})
 	require.NoError(t, err)
 	require.NoError(t, open.Commit(t.Context()))
 	b.passUntil(t, noGaps)
 	require.ElementsMatch(t, []string{"a", "b", "late"}, queues(b.readAll(t)))
+}
+
+// Counts are read by each claim of a limited queue and by each enqueue to a bounded one.
+func TestCountsOpenFewPartitions(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{GapDelay: -1})
+	b.jump(t, 3*partitionSize)
+	b.exec(t, "SELECT ojs.event_partitions_ensure(40)")
+	b.exec(t, insertEvent, "a")
+	conn, err := b.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	for _, planned := range []bool{false, true} { // to make a plan, PostgreSQL opens all partitions
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "SET LOCAL plan_cache_mode = force_generic_plan") // as on connections of a node
+			require.NoError(t, err)
+			counts, err := dbsqlc.New(tx).QueueCountListByQueue(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, []dbsqlc.QueueCountListByQueueRow{{State: "available", Count: 1}}, counts)
+			for _, count := range []string{`ojs.queue_depth('a')`, `ojs.tenant_depth('a', '')`, `ojs.queue_count('a', 'available')`} {
+				var n int
+				require.NoError(t, tx.QueryRow(t.Context(), "SELECT "+count).Scan(&n))
+				require.Equal(t, 1, n, count)
+			}
+			if planned {
+				require.Equal(t, []string{"ojs.events_p00000001500000_pkey"}, opened(t, tx))
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+}
+
+// opened are the indexes of partitions that a transaction has locked, which it does when it opens them.
+func opened(t *testing.T, tx pgx.Tx) (indexes []string) {
+	t.Helper()
+	require.NoError(t, tx.QueryRow(t.Context(), `SELECT array_agg(l.relation::regclass::text ORDER BY l.relation::regclass::text) FROM pg_locks l JOIN pg_index i ON i.indexrelid = l.relation
+		WHERE l.pid = pg_backend_pid() AND l.relation::regclass::text LIKE 'ojs.events_p%'`).Scan(&indexes))
+	return indexes
 }

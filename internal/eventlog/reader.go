@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/clock"
@@ -213,6 +214,22 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 		}
 	}
 	return events, total, nil
+}
+
+// NewestOfJob returns the newest events of a job that match, oldest first: query.Limit of them, or less if their texts are large.
+// It ignores Query.After.
+func (r *Reader) NewestOfJob(ctx context.Context, jobID [16]byte, query Query) ([]Event, error) {
+	query.JobID = &jobID
+	events, _, err := r.ListNewest(ctx, query, 0)
+	bytes := 0
+	for i, e := range events {
+		if bytes += len(e.Head) + len(e.Compat) + len(e.Data); i > 0 && bytes > maxPageBytes {
+			events = events[:i]
+			break
+		}
+	}
+	slices.Reverse(events)
+	return events, err
 }
 
 // Get returns the event at a position, and whether it has that id. It does not return gap rows. The time is part of an id: with

@@ -96,6 +96,7 @@ type Relay struct {
 	scanned       string // the snapshot of the last scan whose gaps were all dealt with
 	observations  observations
 	noNotifyUntil time.Time // the notification queue is full
+	owesNotify    bool      // passes have published without notifications since
 }
 
 // RelayTestSignals are set up by tests with Init.
@@ -161,12 +162,13 @@ func (r *Relay) run(ctx context.Context) {
 		case <-r.wake:
 			r.rest(ctx, &p)
 		case <-timer.C:
+			r.notifyOwed(ctx)
 			if p.idle && !r.poll(ctx) {
-				timer.Reset(r.config.PollInterval)
+				timer.Reset(r.untilOwed(r.config.PollInterval))
 				continue
 			}
 		}
-		timer.Reset(r.step(ctx, &p))
+		timer.Reset(r.untilOwed(r.step(ctx, &p)))
 	}
 }
 
@@ -260,6 +262,30 @@ func (r *Relay) failed(ctx context.Context, err error) {
 // noNotifyTime is how long the relay publishes without notifications after the queue was full. Each try while the queue is full
 // fails a whole pass at its commit, so tries must be rare; every second of it delays what listeners get.
 const noNotifyTime = 10 * time.Second
+
+// untilOwed is the pause before the next turn of run, shortened to the end of noNotifyTime if a notification is owed.
+func (r *Relay) untilOwed(pause time.Duration) time.Duration {
+	if !r.owesNotify {
+		return pause
+	}
+	return min(pause, max(0, r.noNotifyUntil.Sub(r.Time.Now())))
+}
+
+// notifyOwed tells the listeners of all nodes to read the log, once notifications are sent again. Without it, streams of other
+// nodes would get what was published meanwhile only with the next event.
+func (r *Relay) notifyOwed(ctx context.Context) {
+	if !r.owesNotify || r.Time.Now().Before(r.noNotifyUntil) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
+	defer cancel()
+	if err := dbsqlc.New(r.pool).RelayNotifyLost(ctx); err != nil {
+		r.failed(ctx, err)
+		r.noNotifyUntil = r.Time.Now().Add(noNotifyTime) // whatever the error, so that it is not tried without a pause
+		return
+	}
+	r.owesNotify = false
+}
 
 // It costs one statement for the settings, one scan of all gaps, and a new delay for numbers that are missing.
 func (r *Relay) forget() {

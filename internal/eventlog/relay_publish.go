@@ -179,6 +179,7 @@ func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublis
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
+	p.relay.owesNotify = p.relay.owesNotify || params.NoNotify
 	p.relay.observations.bind(row.Bound)
 	p.done.counts = passCounts{types: row.Types, fromSQL: row.FromSql}
 	return nil

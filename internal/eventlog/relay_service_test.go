@@ -248,12 +248,22 @@ func TestRelayMutes(t *testing.T) {
 	b.relay.Logger = discardLogger()
 	now := time.Now()
 	b.relay.Time.StubNow(now)
-	client := b.listen(t, "ojs_events")
+	client, nodes := b.listen(t, "ojs_events"), b.listen(t, "ojs_published")
 	b.relay.failed(t.Context(), &pgconn.PgError{Code: "54000", Message: "too many notifications in the NOTIFY queue"})
+	require.Equal(t, time.Minute, b.relay.untilOwed(time.Minute), "nothing was published yet")
 	b.exec(t, insertEvent, "silent")
 	b.publishAll(t)
 	require.Equal(t, []string{"silent"}, queues(b.readAll(t)))
+
+	// The nodes read what they have missed, although no other event follows.
+	b.relay.notifyOwed(t.Context())
+	require.Equal(t, noNotifyTime, b.relay.untilOwed(time.Minute))
 	b.relay.Time.StubNow(now.Add(noNotifyTime))
+	require.Zero(t, b.relay.untilOwed(time.Minute))
+	b.relay.notifyOwed(t.Context())
+	require.Empty(t, nodes.next(t), "the first notification has no payload")
+	require.Equal(t, time.Minute, b.relay.untilOwed(time.Minute))
+
 	b.exec(t, insertEvent, "loud")
 	b.publishAll(t)
 	require.Contains(t, client.next(t), `"queue":"loud"`)

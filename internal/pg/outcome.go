@@ -11,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // After a connection has broken, a client of Postgres cannot know whether its last statement has committed. The functions of
@@ -88,6 +90,77 @@ func IsOutcomeUnknown(err error) bool {
 	var network net.Error
 	return !errors.Is(err, context.DeadlineExceeded) &&
 		(errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed))
+}
+
+const (
+	// SettleTimeout bounds the wait for a database that is away, while the outcome of a write is unknown: clients give up soon after.
+	// It is shorter than the statement timeout (15 s), so an answer still comes before most clients and proxies have given up.
+	SettleTimeout = 8 * time.Second
+
+	// SettlePause is the time between two tries.
+	SettlePause = 100 * time.Millisecond
+)
+
+// Found is what the database holds of a write whose outcome did not arrive.
+type Found int
+
+// The findings of a look-up.
+const (
+	Absent      Found = iota // what the write changes is as it was before
+	Present                  // what the write changes is there
+	Overwritten              // others have changed the same since, so the write has left no trace either way
+)
+
+// Settle finds out what became of a write that failed with err, by what look finds in the database: it returns nil for a write
+// that is done, and the error of one without effect (NotDone) otherwise. Another err than an *Unknown is returned as it is, and so
+// is an *Unknown while the database stays away, or if others have overwritten the change.
+//
+// The session of the write is ended before the look, so what is absent stays absent. Behind a pooler that is not possible, and
+// an absent change stays unknown. It tries again while the database is away, because it is away in most cases: the connection
+// has just broken. It goes on without the caller, whose next steps follow from the answer.
+func (d *DB) Settle(ctx context.Context, err error, look func(ctx context.Context) (Found, error)) error {
+	u, ok := errors.AsType[*Unknown](err)
+	if !ok {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(SettleTimeout, d.StatementTimeout))
+	defer cancel()
+	for {
+		found, final, failed := d.lookUp(ctx, u, look)
+		switch {
+		case failed != nil && (ctx.Err() != nil || !IsUnavailable(failed) && !IsTimeout(failed)):
+			return errors.Join(err, failed)
+		case failed != nil:
+			serviceutil.CancellableSleep(ctx, SettlePause)
+		case found == Present:
+			return nil
+		case found == Absent && final:
+			return NotDone(err)
+		default:
+			return err
+		}
+	}
+}
+
+// lookUp ends the session before it looks. final is false if the write may still commit after the look.
+func (d *DB) lookUp(ctx context.Context, u *Unknown, look func(ctx context.Context) (Found, error)) (found Found, final bool, err error) {
+	ended := d.EndSession(ctx, u)
+	if ended != nil && IsUnavailable(ended) {
+		return Absent, false, ended
+	}
+	if found, err = look(ctx); err != nil {
+		return Absent, false, fmt.Errorf("look up the outcome of a write: %w", err)
+	}
+	return found, ended == nil, nil
+}
+
+// NotDone is the error of a write that certainly had no effect. It hides the error of the connection, which means unknown.
+func NotDone(err error) error {
+	shown := ojs.ErrUnavailable()
+	if IsTimeout(err) {
+		shown = ojs.ErrTimeout()
+	}
+	return errors.Join(shown, fmt.Errorf("not carried out: %s", err.Error()))
 }
 
 // endSessionWait is how long Postgres waits for a session to end, in milliseconds.

@@ -19,9 +19,10 @@ type Answer struct {
 }
 
 // IdempotencyKey identifies a call. A call with the same key and another Hash, of its body, is a conflict.
-// See docs/reference/http.md, Idempotency keys. The same key may be used by another holder, or for another operation.
+// See docs/reference/http.md, Idempotency keys. The same key may be used by another holder, that is with another API key or for another
+// tenant, or for another operation.
 type IdempotencyKey struct {
-	Holder    string // the API key of the caller, by its hash; "": none
+	Holder    string // the caller's API key, by its hash, and the tenant of the call (api.Caller.Holder); "": neither
 	Operation string
 	Key       string
 	Hash      []byte

@@ -19,19 +19,10 @@ import (
 // the old session, so that nothing can commit later, and reads the events that it has written about the jobs. Every change
 // commits with its event, so they tell even of a job that has been fetched, completed or deleted since.
 
-const (
-	// settleTimeout bounds the wait for a database that is away: clients give up soon after. Then the outcome stays unknown.
-	// It is shorter than the statement timeout (15 s), so an answer still comes before most clients and proxies have given up.
-	settleTimeout = 8 * time.Second
-
-	// settlePause is the time between two tries.
-	settlePause = 100 * time.Millisecond
-
-	// clockSlack is how much the clock of the database may have been set back meanwhile, for example by a failover.
-	// It widens the time in which an event counts as one of the write. Too wide is harmless as a rule: did compares run and state
-	// as well.
-	clockSlack = 5 * time.Second
-)
+// clockSlack is how much the clock of the database may have been set back meanwhile, for example by a failover.
+// It widens the time in which an event counts as one of the write. Too wide is harmless as a rule: did compares run and state
+// as well.
+const clockSlack = 5 * time.Second
 
 // unsettled is a write about a job whose outcome did not arrive.
 type unsettled struct {
@@ -87,7 +78,7 @@ func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did fu
 			res[i].err = errors.Join(res[i].err, failed[n])
 		// The client is told that nothing was done, so it may repeat the call.
 		case found[n].ended:
-			res[i].err = notDone(errs[i])
+			res[i].err = pg.NotDone(errs[i])
 		}
 	}
 	return res
@@ -98,28 +89,19 @@ func (s *Store) settleOne(ctx context.Context, id [16]byte, err error, did func(
 	return s.settle(ctx, [][16]byte{id}, []error{err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return did(c) })[0]
 }
 
-// notDone is the error of a write that certainly had no effect. It hides the error of the connection, which means unknown.
-func notDone(err error) error {
-	shown := ojs.ErrUnavailable()
-	if pg.IsTimeout(err) {
-		shown = ojs.ErrTimeout()
-	}
-	return errors.Join(shown, fmt.Errorf("not carried out: %s", err.Error()))
-}
-
 // flushSettle answers many callers with one look, as soon as the database can be reached.
 //
 // It tries again while the database is away, because it is away in most cases: the connection has just broken. Callers that come
 // meanwhile form the next flush.
 func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(settleTimeout, s.db.StatementTimeout))
+	ctx, cancel := context.WithTimeout(ctx, min(pg.SettleTimeout, s.db.StatementTimeout))
 	defer cancel()
 	for {
 		res, err := s.lookUp(ctx, reqs)
 		if err == nil || ctx.Err() != nil || !pg.IsUnavailable(err) && !pg.IsTimeout(err) {
 			return res, err
 		}
-		serviceutil.CancellableSleep(ctx, settlePause)
+		serviceutil.CancellableSleep(ctx, pg.SettlePause)
 		if ctx.Err() != nil {
 			return nil, err
 		}

@@ -33,6 +33,10 @@ const (
 	errorPause    = time.Second
 	degradedAfter = 30 * time.Second // of failed claims
 
+	// finishInterval is the least time between two looks for changes whose deliveries have not followed. An idle node looks when
+	// it polls, every minute.
+	finishInterval = 10 * time.Second
+
 	busyMaintain = time.Minute
 	idleMaintain = 10 * time.Minute
 
@@ -63,8 +67,9 @@ type Dispatcher struct {
 	sent    atomic.Bool  // a delivery was sent since the last maintain
 	failing atomic.Int64 // clock.Running at the first failed claim since a successful one; 0: none
 
-	maintainAt, warnedAt time.Time  // only the loop uses them
-	lost                 []Delivery // the same; of claims that perhaps have committed
+	// Only the loop uses them.
+	maintainAt, finishAt, warnedAt time.Time
+	lost                           []Delivery // of claims that perhaps have committed
 }
 
 // NewDispatcher returns a dispatcher; Start it.
@@ -162,6 +167,7 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 		d.start(sending, &claimed.Deliveries[i])
 	}
 	// After the start of the requests, which need not wait for it.
+	d.finishChanges(ctx)
 	d.maintain(ctx)
 	return d.nextPass(claimed)
 }

@@ -35,6 +35,8 @@ type Record struct {
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
 	Tenant              pgtype.Text // whose events it gets; NULL: those of all
+	ReorderPending      bool        // its unfinished deliveries have to follow a change of Ordering
+	ResumePending       bool        // they have to follow an activation
 }
 
 // SecretRecord is a secret as it is stored. At most two of a subscription are valid; an expired one may stay until the next

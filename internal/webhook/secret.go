@@ -12,18 +12,19 @@ import (
 )
 
 // RotateSecret makes secret the current one. The previous one stays valid for overlap; if it is negative, for
-// secretOverlap. Callers validate the secret. After an error with an unknown outcome the secret may have changed; the
-// caller cannot see the new one and has to rotate again. A running attempt goes on with the secrets of its claim.
+// secretOverlap. Callers validate the secret. A commit that was not answered is looked up. After an error with an unknown
+// outcome the secret may have changed all the same; the caller has to rotate again. A running attempt goes on with the secrets
+// of its claim.
 func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
 	if overlap < 0 {
 		overlap = secretOverlap
 	}
-	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
+	return s.changeSecrets(ctx, id, s.lookForSecret, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
 }
 
 // DropPreviousSecret makes the previous secret invalid at once. It does nothing if there is none, so it can be repeated.
 func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
-	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
+	return s.changeSecrets(ctx, id, s.lookForNoPrevious, func(q *dbsqlc.Queries) error {
 		_, err := q.WebhookSecretDeletePrevious(ctx, id)
 		return err
 	})
@@ -31,20 +32,17 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 
 // changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three. The
 // answer is read in the transaction, with the secrets that it leaves.
-func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
-	var changed *Webhook
-	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, found look, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
+	return s.inWebhookTx(ctx, found, func(q *dbsqlc.Queries) (*Webhook, error) {
 		row, err := lockWebhook(ctx, q, id)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := change(q); err != nil {
-			return err
+			return nil, err
 		}
-		changed, err = s.oneWebhook(ctx, q, []Record{row}, id)
-		return err
+		return s.oneWebhook(ctx, q, []Record{row}, id)
 	})
-	return changed, err
 }
 
 // rotation is a new secret of a subscription; the current one stays valid for overlap.

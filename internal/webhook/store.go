@@ -89,13 +89,3 @@ func notNil[T any](list []T) []T {
 	}
 	return list
 }
-
-// inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good. It is tried again after a
-// deadlock, too, and maps errors for clients.
-func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return pg.ClientError(pg.Retry(func() error {
-		return s.db.InTx(ctx, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) })
-	}))
-}

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"errors"
 
 	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
@@ -41,39 +40,40 @@ type Match struct {
 }
 
 // Create stores a subscription with its secret. It gets the events published after its commit: from_place is the end of the
-// log in the insert, and no pass of the fan-out goes beyond the end that its own list has seen. It is not idempotent. The
-// advisory lock serializes creations, or two could both find room for the last subscription.
+// log in the insert, and no pass of the fan-out goes beyond the end that its own list has seen. It is not idempotent. The id is
+// made before, so a commit that was not answered can be looked up.
 func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webhook, error) {
-	var made *Webhook
-	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
-		// It comes before the count, in a statement of its own: the count must see what the last holder has inserted.
-		if err := q.WebhookLock(ctx); err != nil {
-			return err
-		}
-		id := job.NewID()
-		rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
-			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
-			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
-			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-			MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
-		})
-		if err != nil {
-			return err
-		}
-		if len(rows) == 0 {
-			refused := ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
-				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
-			refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
-			return refused
-		}
-		secret, err := s.addSecret(ctx, q, id, in.Secret)
-		made = &Webhook{Record(rows[0]), []SecretRecord{secret}}
-		if err != nil {
-			return err
-		}
-		return q.WebhookNotify(ctx) // so that the fan-out of every node wakes for published events
+	id := job.NewID()
+	return s.inWebhookTx(ctx, s.lookForWebhook, func(q *dbsqlc.Queries) (*Webhook, error) { return s.create(ctx, q, id, in, match) })
+}
+
+// The advisory lock serializes creations, or two could both find room for the last subscription.
+func (s *Store) create(ctx context.Context, q *dbsqlc.Queries, id [16]byte, in *Definition, match Match) (*Webhook, error) {
+	// It comes before the count, in a statement of its own: the count must see what the last holder has inserted.
+	if err := q.WebhookLock(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
+		ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
+		Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
+		MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+		MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		refused := ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
+			map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
+		refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
+		return nil, refused
+	}
+	secret, err := s.addSecret(ctx, q, id, in.Secret)
+	if err != nil {
+		return nil, err
+	}
+	// So that the fan-out of every node wakes for published events.
+	return &Webhook{Record(rows[0]), []SecretRecord{secret}}, q.WebhookNotify(ctx)
 }
 
 // lockWebhook reads and locks a subscription that the transaction will change. It waits for claims and records of the
@@ -179,20 +179,20 @@ var lastID = [16]byte{
 }
 
 // Change stores what change returns for the current subscription. A secret in it is a rotation. change may be called more
-// than once, and under the lock of the subscription, so it must neither block nor have effects. The change is committed
-// before its deliveries follow; an error after that says that a part was done, and the same request completes it only if it
-// changes something again. Tenant cannot be changed.
+// than once, and under the lock of the subscription, so it must neither block nor have effects. Tenant cannot be changed. A
+// commit that was not answered is looked up.
+//
+// The unfinished deliveries follow after the commit, which has marked the subscription for that. An error of theirs is not one
+// of the change: the marks stay, and a Dispatcher of any node goes on (finishChanges) and logs what fails.
 func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Definition) (*Definition, Match, error)) (*Webhook, error) {
 	var before Record
-	var changed *Webhook
-	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
-		var err error
+	changed, err := s.inWebhookTx(ctx, s.lookForChange(&before), func(q *dbsqlc.Queries) (w *Webhook, err error) {
 		if before, err = lockWebhook(ctx, q, id); err != nil {
-			return err
+			return nil, err
 		}
 		in, match, err := change(webhookOf(&before))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		row, err := q.WebhookUpdate(ctx, dbsqlc.WebhookUpdateParams{
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
@@ -202,41 +202,20 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 			Reactivate: in.Active && !before.Active,
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if in.Secret != "" {
 			if err := s.rotate(ctx, q, rotation{id, in.Secret, secretOverlap}); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		changed, err = s.oneWebhook(ctx, q, []Record{Record(row)}, id)
-		return err
+		return s.oneWebhook(ctx, q, []Record{Record(row)}, id)
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_ = s.finishChange(ctx, id)
+		_ = s.db.Q.WebhookNotify(ctx) // a higher max_in_flight makes room for deliveries; a poll finds them without it
 	}
-	// Outside of the transaction: a subscription may have a million deliveries, and the lock would stop its claims
-	// meanwhile.
-	return changed, s.updateDeliveries(ctx, &before, changed)
-}
-
-// updateDeliveries applies a change of the subscription to its unfinished deliveries, in batches. Order: first which
-// deliveries wait for others, then which are due. Fan-out passes meanwhile use the new settings already, as they read them
-// under the lock.
-func (s *Store) updateDeliveries(ctx context.Context, before *Record, now *Webhook) error {
-	var err error
-	if now.Ordering != before.Ordering {
-		err = s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) {
-			if err := q.WebhookLockByID(ctx, [][16]byte{now.ID}); err != nil {
-				return 0, err
-			}
-			return q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: now.ID, Ordered: now.Ordering == "subject", MaxRows: batchRows})
-		})
-	}
-	if err == nil && now.Active && !before.Active {
-		err = s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryResume(ctx, now.ID, batchRows) })
-	}
-	return pg.PartlyError(errors.Join(err, s.db.Q.WebhookNotify(ctx))) // a higher max_in_flight makes room for deliveries
+	return changed, err
 }
 
 // It has neither secret nor tenant: the first is sealed, the second stays as it is.
@@ -250,20 +229,20 @@ func webhookOf(row *Record) Definition {
 }
 
 // Delete removes a subscription and cancels its unfinished deliveries. The row goes first, so no new delivery can be made
-// or claimed; the cancel in batches follows. If the node stops in between, CancelOrphans of any node goes on. A second call
-// returns not found.
+// or claimed; the cancel in batches follows. If that fails, or the node stops in between, CancelOrphans of any node goes on. A
+// second call returns not found. A commit that was not answered is looked up.
 func (s *Store) Delete(ctx context.Context, id [16]byte) error {
-	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+	_, err := s.inWebhookTx(ctx, s.lookForDeletion(id), func(q *dbsqlc.Queries) (*Webhook, error) {
 		deleted, err := q.WebhookDelete(ctx, id)
 		if err == nil && len(deleted) == 0 {
 			err = ErrNoWebhook(ID(id))
 		}
-		return err
+		return nil, err
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		_ = s.cancelDeliveries(ctx, id) // the subscription is deleted all the same
 	}
-	return pg.PartlyError(s.cancelDeliveries(ctx, id))
+	return err
 }
 
 func records(rows []dbsqlc.Webhook) []Record {

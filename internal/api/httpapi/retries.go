@@ -27,8 +27,8 @@ type failedRun struct {
 	failedAt, nextRetry string
 }
 
-// It reads at most 1 000 starts and failures, oldest first. The events are kept for a shorter time than the job may live, so
-// the list may begin later than the first attempt. A job with more than that has its newest failures left out.
+// It shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
+// shorter time than the job may live, so the list may begin later than the first attempt.
 func (a *API) getRetries(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
@@ -42,11 +42,11 @@ func (a *API) getRetries(c echo.Context) error {
 	}
 	policy, _ := retry.Decode(job.Retry) // shows the policy that applies: of an invalid one, the default
 	a.Events.WaitCaughtUp(ctx)
-	page, err := a.Events.ListAfter(ctx, eventlog.Query{JobID: &id, Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
+	events, err := a.Events.NewestOfJob(ctx, id, eventlog.Query{Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
 	if err != nil {
 		return api.EventError(err)
 	}
-	runs := failedRuns(page.Events)
+	runs := failedRuns(events)
 	// A job that never failed has neither, and the list is empty.
 	if len(runs) == 0 { // retention may have dropped the events
 		runs = recordedRuns(job.Errors)

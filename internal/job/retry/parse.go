@@ -157,7 +157,8 @@ func expect(ok bool, want string) string {
 	return want
 }
 
-// Inside a policy only the ISO form is a duration (docs/reference/retries.md, Durations); names that end in _ms take integers.
+// Inside a policy only the ISO form is a duration (docs/reference/retries.md, Durations); names that end in _ms take integers. The least
+// interval is 1 ms. One below half of it would be rounded to 0, which is stored as the default: it is refused.
 func interval(s sent) (d time.Duration, want string) {
 	if s.ms {
 		n, kind := rawjson.Int(s.value)
@@ -166,7 +167,7 @@ func interval(s sent) (d time.Duration, want string) {
 	}
 	text, _ := rawjson.Text(s.value)
 	d, err := duration.ParseISO(text)
-	return d, expect(err == nil && d > 0, "an ISO 8601 duration above zero such as PT1S, at most 36500 days")
+	return d, expect(err == nil && d > 0, "an ISO 8601 duration of at least 1 ms such as PT1S, at most 36500 days")
 }
 
 func number(v jsontext.Value) (float64, bool) {

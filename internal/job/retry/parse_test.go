@@ -123,6 +123,19 @@ func TestParseShowsContractExample(t *testing.T) {
 	require.Equal(t, "retry.max_attempts must be an integer >= 0, got -1.", err.Message)
 }
 
+// TestLeastInterval: an interval becomes neither 0, which means the default, nor another one without a word.
+func TestLeastInterval(t *testing.T) {
+	t.Parallel()
+	_, err := Parse([]byte(`{"initial_interval":"PT0.0004S"}`), Default())
+	require.Equal(t, `retry.initial_interval must be an ISO 8601 duration of at least 1 ms such as PT1S, at most 36500 days, got "PT0.0004S".`, err.Message)
+	p, err := Parse([]byte(`{"initial_interval":"PT0.0005S"}`), Default())
+	require.Nil(t, err)
+	require.Equal(t, time.Millisecond, p.InitialInterval)
+	back, failed := Decode(with(func(p *Policy) { p.InitialInterval = time.Microsecond }).Encode())
+	require.NoError(t, failed)
+	require.Equal(t, time.Millisecond, back.InitialInterval)
+}
+
 func TestEncodeDecodes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -17,8 +18,8 @@ import (
 func (p Policy) Encode() []byte {
 	b := make([]byte, 0, 224)
 	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
-	b = strconv.AppendInt(append(b, `,"initial_interval_ms":`...), p.InitialInterval.Milliseconds(), 10)
-	b = strconv.AppendInt(append(b, `,"max_interval_ms":`...), p.MaxInterval.Milliseconds(), 10)
+	b = strconv.AppendInt(append(b, `,"initial_interval_ms":`...), wholeMS(p.InitialInterval), 10)
+	b = strconv.AppendInt(append(b, `,"max_interval_ms":`...), wholeMS(p.MaxInterval), 10)
 	b = jsontext.AppendFloat(append(b, `,"backoff_coefficient":`...), p.BackoffCoefficient, 64)
 	b = strconv.AppendBool(append(b, `,"jitter":`...), p.Jitter)
 	if p.OnExhaustion != "" {
@@ -37,6 +38,11 @@ func (p Policy) Encode() []byte {
 		b = append(b, ']')
 	}
 	return append(b, '}')
+}
+
+// wholeMS rounds up, because 0 would mean the default. Intervals that Parse has read are whole ms anyway.
+func wholeMS(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue leaves the check of a policy's values to the
