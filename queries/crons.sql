@@ -7,12 +7,12 @@
 SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS notified;
 
 -- name: CronGet :one
--- A cron by name.
-SELECT * FROM ojs.crons WHERE name = @name;
+-- A cron by name; with a tenant, only one of its own.
+SELECT * FROM ojs.crons WHERE name = @name AND (@tenant::text = '' OR tenant = @tenant::text);
 
 -- name: CronLock :one
--- A cron by name, locked against firing and changes.
-SELECT * FROM ojs.crons WHERE name = @name FOR UPDATE;
+-- CronGet, locked against firing and changes.
+SELECT * FROM ojs.crons WHERE name = @name AND (@tenant::text = '' OR tenant = @tenant::text) FOR UPDATE;
 
 -- name: CronList :many
 -- A page of crons by name. Behind the one with which the sum of what clients fill exceeds max_bytes, args, meta and options are left
@@ -56,10 +56,10 @@ WHERE name = @name
 RETURNING *;
 
 -- name: CronDelete :many
--- Deletes a cron and its log. Its jobs stay.
+-- Deletes a cron, with a tenant only one of its own, and its log. Its jobs stay.
 -- Queued jobs among them are released as before: CronReleaseQueued asks the jobs, not the cron.
 WITH deleted AS (
-    DELETE FROM ojs.crons c WHERE c.name = @name RETURNING *
+    DELETE FROM ojs.crons c WHERE c.name = @name AND (@tenant::text = '' OR c.tenant = @tenant::text) RETURNING *
 ), runs AS (
     DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
@@ -121,6 +121,13 @@ WITH request AS (
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
+
+-- name: CronRunListLatest :many
+-- The latest tick of each cron that has had one.
+SELECT r.cron_id, r.scheduled_at, COALESCE(r.reason, '')::text AS reason
+FROM (SELECT unnest(@ids::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT l.* FROM ojs.cron_runs l WHERE l.cron_id = i.id AND l.kind = 'tick' ORDER BY l.scheduled_at DESC LIMIT 1
+) r;
 
 -- name: CronRunInsertGap :many
 -- Records local times that a clock change left out. Each writes one event, when its row is inserted.

@@ -672,9 +672,10 @@ WHERE j.state = 'active' AND j.ready_seq = ANY(@claims::bigint[]) AND j.due_at <
 LIMIT @max_rows;
 
 -- name: JobListByWorker :many
--- Of the ids that a worker reported, the jobs that are reserved for it.
+-- Of the ids that a worker reported, the jobs that are reserved for it; with a tenant, only its own.
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
+    AND (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text)
 ORDER BY j.id;
 
 -- name: JobListMetaActive :many

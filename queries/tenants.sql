@@ -11,22 +11,12 @@ SELECT d.id, split_part(d.lane, '/', 1)::text AS tenant FROM ojs.jobs_done d WHE
 -- name: TenantHasWorkflow :one
 SELECT EXISTS (SELECT FROM ojs.workflows w WHERE w.id = @id AND w.tenant = @tenant::text)::boolean AS found;
 
--- name: TenantHasCron :one
-SELECT EXISTS (SELECT FROM ojs.crons c WHERE c.name = @name AND c.tenant = @tenant::text)::boolean AS found;
-
 -- name: TenantHasWebhook :one
 SELECT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = @id AND w.tenant = @tenant::text)::boolean AS found;
 
 -- name: TenantHasDelivery :one
 SELECT EXISTS (SELECT FROM ojs.webhook_deliveries d JOIN ojs.webhooks w ON w.id = d.webhook_id
     WHERE d.id = @id AND w.tenant = @tenant::text)::boolean AS found;
-
--- name: TenantHasWorker :one
-SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = @id AND w.tenant = @tenant::text)::boolean AS found;
-
--- name: TenantWorkerIsOthers :one
--- Whether a worker with this id lives that is not the tenant's.
-SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = @id AND w.tenant <> @tenant::text AND w.stale_at IS NULL)::boolean AS found;
 
 -- name: TenancyGet :one
 -- Whether jobs that ojs.enqueue stores belong to tenants.

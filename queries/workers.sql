@@ -6,7 +6,8 @@
 -- Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
 -- the clock is read under the lock and a concurrent WorkerExpire is taken into account. A dead worker that sends a
 -- heartbeat is revived: it starts anew, without its earlier jobs. A worker that another node inserts at the same moment is
--- missing from the result; the next call finds it.
+-- missing from the result; the next call finds it. taken: a call that names a tenant has the id of a living worker of somebody else, and
+-- nothing is stored.
 WITH request AS (
     SELECT unnest(@ids::text[]) AS id,
         unnest(@registers::boolean[]) AS register,
@@ -24,11 +25,12 @@ WITH request AS (
         unnest(@sources::text[]) AS source,
         unnest(@tenants::text[]) AS tenant
 ), known AS MATERIALIZED (
-    SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
+    SELECT w.id, w.state, w.directive, w.stopped, w.tenant FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
 ), planned AS MATERIALIZED (
     SELECT r.*, k.id IS NOT NULL AS known, k.state AS was,
+        r.tenant <> '' AND COALESCE(k.state <> 'stale' AND k.tenant <> r.tenant, false) AS taken,
         k.id IS NULL OR k.state = 'stale' AS starts,
         COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT r.register AS stopped,
         CASE WHEN k.id IS NULL OR k.state = 'stale' OR r.register THEN COALESCE(NULLIF(r.state, ''), 'running')
@@ -48,7 +50,7 @@ WITH request AS (
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
         last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL, tenant = COALESCE(NULLIF(n.tenant, ''), w.tenant)
     FROM planned n CROSS JOIN clock
-    WHERE w.id = n.id AND n.known
+    WHERE w.id = n.id AND n.known AND NOT n.taken
     RETURNING w.*
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
@@ -89,8 +91,11 @@ WITH request AS (
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
     b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
-        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
-FROM described b;
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified,
+    false AS taken
+FROM described b
+UNION ALL
+SELECT n.id::text, '', '', clock.now, '{}', '', true FROM planned n CROSS JOIN clock WHERE n.taken;
 
 -- name: WorkerUpdateSeen :exec
 -- Stores calls other than heartbeats, of workers that are known and not dead. @ages_ms is how long ago they were.
@@ -158,17 +163,17 @@ DELETE FROM ojs.workers w WHERE w.id IN (
 -- name: WorkerReapAgain :one
 -- Prepares the deletion of a dead worker: a later dead_at covers all jobs that are reserved for it now.
 UPDATE ojs.workers w SET dead_at = clock_timestamp(), reap_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id = @id AND w.stale_at IS NOT NULL
+WHERE w.id = @id AND w.stale_at IS NOT NULL AND (@tenant::text = '' OR w.tenant = @tenant::text)
 RETURNING w.id, w.dead_at, w.last_seen_at;
 
 -- name: WorkerDeleteStale :execrows
 -- Deletes a dead worker.
-DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL;
+DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL AND (@tenant::text = '' OR w.tenant = @tenant::text);
 
 -- name: WorkerDeregister :many
 -- Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
 WITH deleted AS (
-    DELETE FROM ojs.workers w WHERE w.id = @id::text
+    DELETE FROM ojs.workers w WHERE w.id = @id::text AND (@tenant::text = '' OR w.tenant = @tenant::text)
     RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
@@ -182,7 +187,7 @@ SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('o
 
 -- name: WorkerUpdateDirective :many
 -- Stores the directive of an operator for one worker.
-UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text
+UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text AND (@tenant::text = '' OR w.tenant = @tenant::text)
 RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified;
 
 -- name: WorkerUpdateDirectiveAll :many
@@ -195,8 +200,8 @@ WITH live AS MATERIALIZED (
 SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM directed d;
 
 -- name: WorkerGet :one
--- A worker by id.
-SELECT * FROM ojs.workers WHERE id = @id;
+-- A worker by id; with a tenant, only one of its own.
+SELECT * FROM ojs.workers WHERE id = @id AND (@tenant::text = '' OR tenant = @tenant::text);
 
 -- name: WorkerListPage :many
 -- A page of workers behind a key: the living before the dead, both with the latest sign of life first. Each half walks its

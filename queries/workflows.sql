@@ -241,6 +241,22 @@ SELECT l.id FROM (
 WHERE (@state::text = '' OR l.state = @state::text) AND (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
 ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
+-- name: WorkflowListFloor :many
+-- The last of the roots that WorkflowListPage looks at, or its form for the tenant or the state, if there are as many: where the next
+-- page begins. One branch runs, with the index of its form.
+SELECT f.id FROM (
+    (SELECT o.id FROM ojs.workflows o WHERE @tenant::text = '' AND @state::text = '' AND o.parent_index IS NULL AND o.id < @before::uuid
+     ORDER BY o.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1)
+    UNION ALL
+    (SELECT o.id FROM ojs.workflows o
+     WHERE @tenant::text = '' AND @state::text <> '' AND o.flow = 0 AND o.state >= @state::text AND (o.state, o.id) < (@state::text, @before::uuid)
+     ORDER BY o.state DESC, o.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1)
+    UNION ALL
+    (SELECT o.id FROM ojs.workflows o
+     WHERE @tenant::text <> '' AND o.flow = 0 AND o.tenant <> '' AND o.tenant >= @tenant::text AND (o.tenant, o.id) < (@tenant::text, @before::uuid)
+     ORDER BY o.tenant DESC, o.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1)
+) f;
+
 -- name: WorkflowCountByTenant :one
 -- WorkflowCount for roots of a tenant.
 SELECT count(*) FROM (

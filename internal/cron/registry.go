@@ -17,6 +17,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// Ref names a cron. The statement that acts on it compares the tenant, because a name that is free again may be taken by another one.
+type Ref struct {
+	Tenant string // "": an operator, who reaches the crons of all
+	Name   string
+}
+
 // Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). The next run stays if
 // the schedule does, so that registering at every deploy does not shift it. It is idempotent. The row of the cron is
 // locked, so a tick comes before or after it as a whole. Counters, log and creation time stay. After an error nothing is
@@ -25,7 +31,7 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 	err = s.inChange(ctx, func(c *cronChange) error {
 		for {
 			// The tenant is compared under the lock, so nobody can take the name in between.
-			old, err := c.q.CronLock(ctx, in.Name)
+			old, err := c.q.CronLock(ctx, in.Name, "")
 			if err == nil && in.caller != "" && in.caller != old.Tenant {
 				return errNameTaken(in.Name)
 			}
@@ -49,11 +55,11 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 // Change replaces a cron by what change returns. The cron is locked meanwhile against other changes and ticks. change must
 // have no effect of its own, because the transaction may be rolled back after it, and should be short, because ticks of the
 // cron wait for it.
-func (s *Store) Change(ctx context.Context, name string, change func(current *Record) (*Definition, error)) (row *Record, err error) {
+func (s *Store) Change(ctx context.Context, ref Ref, change func(current *Record) (*Definition, error)) (row *Record, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
-		old, err := c.q.CronLock(ctx, name)
+		old, err := c.q.CronLock(ctx, ref.Name, ref.Tenant)
 		if err != nil {
-			return cronMissing(err, name)
+			return cronMissing(err, ref.Name)
 		}
 		in, err := change((*Record)(&old))
 		if err != nil {
@@ -67,27 +73,27 @@ func (s *Store) Change(ctx context.Context, name string, change func(current *Re
 
 // Delete removes a cron and its history; its jobs stay. It needs no lock before: a tick that has the row ends first, and
 // its job stays. A second call gets not found.
-func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
+func (s *Store) Delete(ctx context.Context, ref Ref) (*Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	// One statement deletes the cron and its log.
-	rows, err := s.db.Q.CronDelete(ctx, name)
+	rows, err := s.db.Q.CronDelete(ctx, ref.Name, ref.Tenant)
 	if err == nil && len(rows) == 0 {
 		err = pgx.ErrNoRows
 	}
 	if err != nil {
-		return nil, pg.WriteError(cronMissing(err, name))
+		return nil, pg.WriteError(cronMissing(err, ref.Name))
 	}
 	return (*Record)(&rows[0]), nil
 }
 
 // Get returns a cron. It takes no lock; what it returns may be changed a moment later.
-func (s *Store) Get(ctx context.Context, name string) (*Record, error) {
+func (s *Store) Get(ctx context.Context, ref Ref) (*Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	row, err := s.db.Q.CronGet(ctx, name)
+	row, err := s.db.Q.CronGet(ctx, ref.Name, ref.Tenant)
 	if err != nil {
-		return nil, pg.ClientError(cronMissing(err, name))
+		return nil, pg.ClientError(cronMissing(err, ref.Name))
 	}
 	return (*Record)(&row), nil
 }
@@ -127,15 +133,15 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 
 // History lists the ticks and manual runs of a cron, newest first. The log is that of the id, so a cron that was deleted
 // and registered again begins with an empty one.
-func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
+func (s *Store) History(ctx context.Context, ref Ref, offset, limit int) (runs []Run, total int64, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
 	defer done()
-	row, err := s.db.Q.CronGet(ctx, name)
+	row, err := s.db.Q.CronGet(ctx, ref.Name, ref.Tenant)
 	if err != nil {
-		return nil, 0, pg.ClientError(cronMissing(err, name))
+		return nil, 0, pg.ClientError(cronMissing(err, ref.Name))
 	}
 	if total, err = s.db.Q.CronRunCount(ctx, row.ID); err != nil {
 		return nil, 0, pg.ClientError(err)
@@ -247,7 +253,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 	row, err := c.q.CronUpdate(ctx, dbsqlc.CronUpdateParams{
 		Name: in.Name, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
 		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
-		NextRunAt: next, Now: pg.Timestamp(c.now),
+		NextRunAt: next, Now: pg.Timestamp(c.now), Tenant: in.Tenant,
 	})
 	if err != nil {
 		return nil, err

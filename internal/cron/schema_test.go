@@ -32,7 +32,7 @@ func TestLaterSchema(t *testing.T) {
 		JOIN ojs.crons c ON c.id = r.cron_id WHERE c.name = 'c' ORDER BY r.scheduled_at`))
 	require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE type = 't.other'`))
 	require.Equal(t, "t", b.One(`SELECT (next_run_at > now())::text FROM ojs.crons WHERE name = 'c'`)[:1])
-	_, err = b.Crons.Trigger(t.Context(), "c")
+	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 	domaintest.RequireCode(t, err, ojs.KindSchemaValidation)
 
 	again, wire := cron.Decode([]byte(`{"expression":"@daily","type":"t.cron"}`), "c", job.Limits{})

@@ -46,6 +46,70 @@ func (b *bundle) tick(name string) {
 
 const every = `"expression":"@every 1h","type":"t.cron","options":{"queue":"q"},"overlap_policy":"%s"`
 
+// TestCronTenants: a cron is reached by its own tenant and by operators, also if its name passes to another tenant during a call.
+func TestCronTenants(t *testing.T) {
+	t.Parallel()
+	put := func(b *bundle, tenant string) {
+		b.T.Helper()
+		in, wire := cron.Decode([]byte(`{"expression":"@hourly","type":"t"}`), "c", job.Limits{Tenant: tenant})
+		require.Nil(b.T, wire)
+		row, _, err := b.Crons.Put(b.T.Context(), in)
+		require.NoError(b.T, err)
+		require.Equal(b.T, tenant, row.Tenant)
+	}
+	pause := func(row *cron.Record) (*cron.Definition, error) {
+		in := cron.DefinitionOf(row)
+		in.Enabled = false
+		return &in, nil
+	}
+	mine := cron.Ref{Tenant: "mine", Name: "c"}
+	calls := map[string]func(b *bundle, ref cron.Ref) error{
+		"CronDelete": func(b *bundle, ref cron.Ref) error { _, err := b.Crons.Delete(t.Context(), ref); return err },
+		"CronLock":   func(b *bundle, ref cron.Ref) error { _, err := b.Crons.Trigger(t.Context(), ref); return err },
+		"CronNotify": func(b *bundle, ref cron.Ref) error { _, err := b.Crons.Change(t.Context(), ref, pause); return err },
+		"CronGet":    func(b *bundle, ref cron.Ref) error { _, err := b.Crons.Get(t.Context(), ref); return err },
+		"History":    func(b *bundle, ref cron.Ref) error { _, _, err := b.Crons.History(t.Context(), ref, 0, 9); return err },
+	}
+
+	t.Run("OthersDoNotReachIt", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		put(b, "mine")
+		for name, call := range calls {
+			domaintest.RequireCode(t, call(b, cron.Ref{Tenant: "others", Name: "c"}), ojs.KindNotFound)
+			require.Equal(t, "mine true", b.One(`SELECT tenant || ' ' || enabled FROM ojs.crons`), name)
+		}
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
+	})
+
+	t.Run("NotANameThatSomebodyElseTakesMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		for _, statement := range []string{"CronDelete", "CronLock", "CronNotify"} {
+			b := setup(t)
+			put(b, "mine")
+			late := &bundle{domaintest.On(t, domaintest.Before(t, b.Pool, statement, func() {
+				b.Exec(`DELETE FROM ojs.crons`)
+				put(b, "others")
+			}))}
+			domaintest.RequireCode(t, calls[statement](late, mine), ojs.KindNotFound)
+			require.Equal(t, "others true", b.One(`SELECT tenant || ' ' || enabled FROM ojs.crons`), statement)
+		}
+	})
+
+	t.Run("AChangeKeepsTheTenant", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		put(b, "mine")
+		put(b, "mine")
+		row, err := b.Crons.Change(t.Context(), mine, pause)
+		require.NoError(t, err)
+		require.Equal(t, "mine", row.Tenant)
+		rows, _, err := b.Crons.List(t.Context(), cron.Filter{Tenant: "mine", Limit: 9})
+		require.NoError(t, err)
+		require.Len(t, rows, 1)
+	})
+}
+
 func TestCronFiring(t *testing.T) {
 	t.Parallel()
 
@@ -93,7 +157,7 @@ func TestCronFiring(t *testing.T) {
 		b := setup(t)
 		b.cron("p", every, "skip")
 		for _, enabled := range []bool{false, true} {
-			_, err := b.Crons.Change(t.Context(), "p", func(row *cron.Record) (*cron.Definition, error) {
+			_, err := b.Crons.Change(t.Context(), cron.Ref{Name: "p"}, func(row *cron.Record) (*cron.Definition, error) {
 				in := cron.DefinitionOf(row)
 				in.Enabled = enabled
 				return &in, nil
@@ -153,6 +217,56 @@ func TestCronFiring(t *testing.T) {
 			b.Texts(`SELECT concat_ws(' ', c.name, r.outcome, r.reason) FROM ojs.cron_runs r JOIN ojs.crons c ON c.id = r.cron_id ORDER BY 1`))
 		require.Len(t, b.Fetched(9, "g", "q", "default"), 1)
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.crons WHERE next_run_at <= now()`))
+	})
+
+	// Two nodes: the timezone is one that the newer one knows.
+	t.Run("AScheduleThatTheNodeCannotParseIsRecordedOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.cron("c", `"expression":"0 0 1 1 *","type":"t","options":{"queue":"q"}`)
+		zone := func(name string) { b.Exec(`UPDATE ojs.crons SET timezone = $1`, name) }
+		try := func() {
+			t.Helper()
+			b.Exec(`UPDATE ojs.crons SET next_run_at = now()`)
+			n, err := b.Crons.Fire(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}
+		// recorded are the outcomes in the log, which are those of the events.
+		recorded := func() (skipped, fired int) {
+			t.Helper()
+			skipped, fired = b.Number(`SELECT count(*) FROM ojs.cron_runs WHERE reason = 'enqueue_failed'`), b.Number(`SELECT count(*) FROM ojs.cron_runs WHERE outcome = 'fired'`)
+			require.Equal(t, skipped, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'cron.skipped'`))
+			require.Equal(t, fired, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'cron.triggered'`))
+			return skipped, fired
+		}
+		zone("Europe/Nowhere")
+		for range 3 {
+			try()
+			skipped, _ := recorded()
+			require.Equal(t, 1, skipped)
+			require.Equal(t, "t", b.One(`SELECT (next_run_at - now() BETWEEN '50 seconds' AND '60 seconds')::text::char(1) FROM ojs.crons`), "it is tried again")
+		}
+		// A change begins anew.
+		b.Exec(`UPDATE ojs.crons SET updated_at = clock_timestamp()`)
+		for range 2 {
+			try()
+			skipped, _ := recorded()
+			require.Equal(t, 2, skipped)
+		}
+		zone("UTC")
+		try()
+		skipped, fired := recorded()
+		require.Equal(t, []int{2, 1}, []int{skipped, fired}, "a node that can parse it fires it")
+		require.Len(t, b.Fetched(9, "q"), 1)
+		require.Equal(t, "t", b.One(`SELECT (next_run_at > now() AND date_part('doy', next_run_at AT TIME ZONE 'UTC') = 1)::text::char(1) FROM ojs.crons`))
+		// It has fired since, so this is news.
+		zone("Europe/Nowhere")
+		for range 2 {
+			try()
+		}
+		skipped, _ = recorded()
+		require.Equal(t, 3, skipped)
 	})
 
 	t.Run("AJobThatTheDatabaseRefusesDelaysNoOther", func(t *testing.T) {
@@ -217,7 +331,7 @@ func TestCronUnique(t *testing.T) {
 			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE cron = 'plain'`))
 			require.Equal(t, "true", b.One(`SELECT bool_and(next_run_at > now())::text FROM ojs.crons`))
 
-			got, err := b.Crons.Trigger(t.Context(), "u")
+			got, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "u"})
 			if conflict == "ignore" {
 				require.NoError(t, err)
 				require.Equal(t, other.ID, got.ID)
@@ -301,18 +415,18 @@ func TestCronHistory(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, n)
 	}
-	_, total, err := b.Crons.History(t.Context(), "c", 0, 20)
+	_, total, err := b.Crons.History(t.Context(), cron.Ref{Name: "c"}, 0, 20)
 	require.NoError(t, err)
 	require.Equal(t, int64(1000), total)
-	runs, total, err := b.Crons.History(t.Context(), "old", 0, 200)
+	runs, total, err := b.Crons.History(t.Context(), cron.Ref{Name: "old"}, 0, 200)
 	require.NoError(t, err)
 	require.Equal(t, int64(30), total)
 	require.Len(t, runs, 30)
 
-	_, err = b.Crons.Delete(t.Context(), "c")
+	_, err = b.Crons.Delete(t.Context(), cron.Ref{Name: "c"})
 	require.NoError(t, err)
 	b.cron("c", every, "allow")
-	_, total, err = b.Crons.History(t.Context(), "c", 0, 20)
+	_, total, err = b.Crons.History(t.Context(), cron.Ref{Name: "c"}, 0, 20)
 	require.NoError(t, err)
 	require.Zero(t, total, "another cron")
 	require.Equal(t, "30", b.One(`SELECT count(*)::text FROM ojs.cron_runs`))
@@ -388,7 +502,7 @@ func TestCronOverlap(t *testing.T) {
 		b.cron("c", every, "cancel")
 		b.tick("c")
 		active := b.Fetched(1, "q")[0].ID
-		trigger, err := b.Crons.Trigger(t.Context(), "c")
+		trigger, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 		require.NoError(t, err)
 		b.tick("c")
 		require.Equal(t, ojs.StateCancelled, b.State(active))
@@ -515,10 +629,10 @@ func TestCronEnqueue(t *testing.T) {
 	t.Run("ARunByHandGoesFirst", func(t *testing.T) {
 		t.Parallel()
 		b := serial(t)
-		first, err := b.Crons.Trigger(t.Context(), "c")
+		first, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 		require.NoError(t, err)
 		require.Equal(t, first.ID, b.next())
-		another, err := b.Crons.Trigger(t.Context(), "c")
+		another, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 		require.NoError(t, err)
 		require.Equal(t, another.ID, b.next(), "it ignores overlap")
 		_, err = b.Complete(t.Context(), job.Ack{JobID: first.ID, Attempt: -1})
@@ -595,7 +709,7 @@ func TestListIsBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"c", "d"}, cut)
-	row, err := b.Crons.Get(t.Context(), "d")
+	row, err := b.Crons.Get(t.Context(), cron.Ref{Name: "d"})
 	require.NoError(t, err)
 	require.Len(t, row.Args, 600_004)
 }

@@ -32,7 +32,7 @@ const (
 	uniqueRetry = time.Second
 
 	// unreadableRetry is when a tick is tried again whose cron this node cannot parse: a newer node may know its time zone.
-	// A cron that this node cannot read must not be looked at all the time.
+	// A cron that this node cannot read must not be looked at all the time, and the log has it once: see findRecorded.
 	unreadableRetry = time.Minute
 )
 
@@ -106,6 +106,9 @@ type tick struct {
 	span      tracing.Enqueue
 	reason    string    // why there is no job
 	existing  *[16]byte // the job that prevents it
+	// This node cannot parse the schedule. row.NextRunAt is then the time of a try from the second one on, and not one of the schedule;
+	// it is also the time of the tick that a node fires which can parse it, unless the schedule has a later one by then.
+	unreadable bool
 }
 
 // run takes each step for all due crons, because a step is one statement. A step that prevents a tick sets its reason. The
@@ -121,7 +124,7 @@ func (f *firing) run(ctx context.Context) error {
 	for i := range rows {
 		f.ticks = append(f.ticks, f.newTick(ctx, (*Record)(&rows[i].Cron), rows[i].Now.Time))
 	}
-	for _, step := range []func(context.Context) error{f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
+	for _, step := range []func(context.Context) error{f.findRecorded, f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -136,8 +139,7 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 	logger := f.store.logger.With(slog.String("cron", row.Name))
 	schedule, err := Parse(row.Expression, row.Timezone)
 	if err != nil {
-		// Each such try is a tick of its own in the log.
-		t.next, t.reason = now.Add(unreadableRetry), skippedFailed
+		t.next, t.reason, t.unreadable = now.Add(unreadableRetry), skippedFailed, true
 		logger.ErrorContext(ctx, "this node cannot parse the schedule of a cron; upgrade it, or register the cron again",
 			slog.Any("error", err), slog.Duration("retry_in", unreadableRetry))
 		return t

@@ -20,6 +20,30 @@ func (f *firing) open(policies ...string) (ticks []*tick, names []string) {
 	return ticks, names
 }
 
+// findRecorded gives ticks of crons that this node cannot parse the time of their latest one, if that was skipped for the same
+// reason and the cron has not been changed since. The log has them then, so they only move the next run: otherwise a cron would
+// have a record and an event for each minute.
+func (f *firing) findRecorded(ctx context.Context) error {
+	unreadable := map[[16]byte]*tick{}
+	var ids [][16]byte
+	for _, t := range f.ticks {
+		if t.unreadable {
+			unreadable[t.row.ID], ids = t, append(ids, t.row.ID)
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	rows, err := f.q.CronRunListLatest(ctx, ids)
+	for _, r := range rows {
+		t := unreadable[r.CronID]
+		if r.Reason == skippedFailed && !r.ScheduledAt.Time.Before(t.row.UpdatedAt.Time) {
+			t.scheduled = r.ScheduledAt.Time
+		}
+	}
+	return err
+}
+
 // findInvalid finds the ticks whose job violates a schema that was registered after the cron. An error of the database ends
 // the pass. Several ticks may have the same type; the schemas are in the memory of the node by the second one.
 func (f *firing) findInvalid(ctx context.Context) error {

@@ -21,14 +21,14 @@ import (
 // be answered with an equivalent one. It is not idempotent: each call that succeeds makes a job. It waits while a tick or a
 // change has the row of the cron. After an error nothing is stored; if the outcome of the commit is unknown, the history of
 // the cron shows it.
-func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
+func (s *Store) Trigger(ctx context.Context, ref Ref) (*job.Record, error) {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
 	var res queue.Inserted
 	var span tracing.Enqueue
 	err := pg.Retry(func() error {
 		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
-			res, err = s.trigger(bounded, tx, name, &span)
+			res, err = s.trigger(bounded, tx, ref, &span)
 			return err
 		})
 	})
@@ -46,11 +46,11 @@ func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 }
 
 // The row of the cron is locked first, as in a tick, so triggers and ticks of a cron take turns.
-func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *tracing.Enqueue) (queue.Inserted, error) {
+func (s *Store) trigger(ctx context.Context, tx pgx.Tx, ref Ref, span *tracing.Enqueue) (queue.Inserted, error) {
 	q := dbsqlc.New(tx)
-	row, err := q.CronLock(ctx, name)
+	row, err := q.CronLock(ctx, ref.Name, ref.Tenant)
 	if err != nil {
-		return queue.Inserted{}, cronMissing(err, name)
+		return queue.Inserted{}, cronMissing(err, ref.Name)
 	}
 	// Under the lock, so runs of a cron have times in their order.
 	now, err := q.SystemPing(ctx)
@@ -79,7 +79,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	*span = s.tracer.Enqueue(ctx, j)
 	serial := row.OverlapPolicy == OverlapEnqueue
 	// Queued is false: a manual run goes first.
-	mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Queued: []bool{false}}
+	mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{ref.Name}, Serial: []bool{serial}, Queued: []bool{false}}
 	if err := limitUniqueWait(ctx, tx, []*job.Job{j}); err != nil {
 		return queue.Inserted{}, err
 	}
@@ -97,10 +97,10 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	}
 	// The job is inserted as one that can be fetched; the others that can be fetched are queued behind it, under the lock
 	// that releases take.
-	if err := q.CronLockSerial(ctx, []string{name}); err != nil {
+	if err := q.CronLockSerial(ctx, []string{ref.Name}); err != nil {
 		return queue.Inserted{}, err
 	}
-	return res, q.CronQueueJobs(ctx, name, j.ID)
+	return res, q.CronQueueJobs(ctx, ref.Name, j.ID)
 }
 
 // cronJob is the job of a tick or of a manual run. An unreadable template is a refusal, not an error of the server. What

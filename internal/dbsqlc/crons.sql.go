@@ -34,7 +34,7 @@ func (q *Queries) CronCount(ctx context.Context, arg CronCountParams) (int64, er
 
 const cronDelete = `-- name: CronDelete :many
 WITH deleted AS (
-    DELETE FROM ojs.crons c WHERE c.name = $1 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
+    DELETE FROM ojs.crons c WHERE c.name = $1 AND ($2::text = '' OR c.tenant = $2::text) RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 ), runs AS (
     DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
@@ -63,10 +63,10 @@ type CronDeleteRow struct {
 	Tenant        string
 }
 
-// Deletes a cron and its log. Its jobs stay.
+// Deletes a cron, with a tenant only one of its own, and its log. Its jobs stay.
 // Queued jobs among them are released as before: CronReleaseQueued asks the jobs, not the cron.
-func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow, error) {
-	rows, err := q.db.Query(ctx, cronDelete, name)
+func (q *Queries) CronDelete(ctx context.Context, name string, tenant string) ([]CronDeleteRow, error) {
+	rows, err := q.db.Query(ctx, cronDelete, name, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -106,12 +106,12 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 }
 
 const cronGet = `-- name: CronGet :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 AND ($2::text = '' OR tenant = $2::text)
 `
 
-// A cron by name.
-func (q *Queries) CronGet(ctx context.Context, name string) (Cron, error) {
-	row := q.db.QueryRow(ctx, cronGet, name)
+// A cron by name; with a tenant, only one of its own.
+func (q *Queries) CronGet(ctx context.Context, name string, tenant string) (Cron, error) {
+	row := q.db.QueryRow(ctx, cronGet, name, tenant)
 	var i Cron
 	err := row.Scan(
 		&i.Name,
@@ -472,12 +472,12 @@ func (q *Queries) CronListUnfinishedJobs(ctx context.Context, names []string) ([
 }
 
 const cronLock = `-- name: CronLock :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 FOR UPDATE
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 AND ($2::text = '' OR tenant = $2::text) FOR UPDATE
 `
 
-// A cron by name, locked against firing and changes.
-func (q *Queries) CronLock(ctx context.Context, name string) (Cron, error) {
-	row := q.db.QueryRow(ctx, cronLock, name)
+// CronGet, locked against firing and changes.
+func (q *Queries) CronLock(ctx context.Context, name string, tenant string) (Cron, error) {
+	row := q.db.QueryRow(ctx, cronLock, name, tenant)
 	var i Cron
 	err := row.Scan(
 		&i.Name,
@@ -816,6 +816,40 @@ func (q *Queries) CronRunList(ctx context.Context, arg CronRunListParams) ([]Cro
 			&i.StartedAt,
 			&i.FinishedAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const cronRunListLatest = `-- name: CronRunListLatest :many
+SELECT r.cron_id, r.scheduled_at, COALESCE(r.reason, '')::text AS reason
+FROM (SELECT unnest($1::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT l.cron_id, l.scheduled_at, l.kind, l.outcome, l.reason, l.job_id FROM ojs.cron_runs l WHERE l.cron_id = i.id AND l.kind = 'tick' ORDER BY l.scheduled_at DESC LIMIT 1
+) r
+`
+
+type CronRunListLatestRow struct {
+	CronID      [16]byte
+	ScheduledAt pgtype.Timestamptz
+	Reason      string
+}
+
+// The latest tick of each cron that has had one.
+func (q *Queries) CronRunListLatest(ctx context.Context, ids [][16]byte) ([]CronRunListLatestRow, error) {
+	rows, err := q.db.Query(ctx, cronRunListLatest, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronRunListLatestRow
+	for rows.Next() {
+		var i CronRunListLatestRow
+		if err := rows.Scan(&i.CronID, &i.ScheduledAt, &i.Reason); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

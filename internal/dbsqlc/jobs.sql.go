@@ -2028,8 +2028,15 @@ func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte
 const jobListByWorker = `-- name: JobListByWorker :many
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active' AND j.worker_id = $2::text
+    AND ($3::text = '' OR split_part(j.lane, '/', 1) = $3::text)
 ORDER BY j.id
 `
+
+type JobListByWorkerParams struct {
+	Ids      [][16]byte
+	WorkerID string
+	Tenant   string
+}
 
 type JobListByWorkerRow struct {
 	ID         [16]byte
@@ -2040,9 +2047,9 @@ type JobListByWorkerRow struct {
 	LeaseUntil pgtype.Timestamptz
 }
 
-// Of the ids that a worker reported, the jobs that are reserved for it.
-func (q *Queries) JobListByWorker(ctx context.Context, ids [][16]byte, workerID string) ([]JobListByWorkerRow, error) {
-	rows, err := q.db.Query(ctx, jobListByWorker, ids, workerID)
+// Of the ids that a worker reported, the jobs that are reserved for it; with a tenant, only its own.
+func (q *Queries) JobListByWorker(ctx context.Context, arg JobListByWorkerParams) ([]JobListByWorkerRow, error) {
+	rows, err := q.db.Query(ctx, jobListByWorker, arg.Ids, arg.WorkerID, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}

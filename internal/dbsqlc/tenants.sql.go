@@ -101,17 +101,6 @@ func (q *Queries) TenantExists(ctx context.Context, tenant string) (bool, error)
 	return found, err
 }
 
-const tenantHasCron = `-- name: TenantHasCron :one
-SELECT EXISTS (SELECT FROM ojs.crons c WHERE c.name = $1 AND c.tenant = $2::text)::boolean AS found
-`
-
-func (q *Queries) TenantHasCron(ctx context.Context, name string, tenant string) (bool, error) {
-	row := q.db.QueryRow(ctx, tenantHasCron, name, tenant)
-	var found bool
-	err := row.Scan(&found)
-	return found, err
-}
-
 const tenantHasDelivery = `-- name: TenantHasDelivery :one
 SELECT EXISTS (SELECT FROM ojs.webhook_deliveries d JOIN ojs.webhooks w ON w.id = d.webhook_id
     WHERE d.id = $1 AND w.tenant = $2::text)::boolean AS found
@@ -142,17 +131,6 @@ SELECT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = $1 AND w.tenant = $2::tex
 
 func (q *Queries) TenantHasWebhook(ctx context.Context, iD [16]byte, tenant string) (bool, error) {
 	row := q.db.QueryRow(ctx, tenantHasWebhook, iD, tenant)
-	var found bool
-	err := row.Scan(&found)
-	return found, err
-}
-
-const tenantHasWorker = `-- name: TenantHasWorker :one
-SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = $1 AND w.tenant = $2::text)::boolean AS found
-`
-
-func (q *Queries) TenantHasWorker(ctx context.Context, iD string, tenant string) (bool, error) {
-	row := q.db.QueryRow(ctx, tenantHasWorker, iD, tenant)
 	var found bool
 	err := row.Scan(&found)
 	return found, err
@@ -358,16 +336,4 @@ func (q *Queries) TenantQueueList(ctx context.Context, arg TenantQueueListParams
 		return nil, err
 	}
 	return items, nil
-}
-
-const tenantWorkerIsOthers = `-- name: TenantWorkerIsOthers :one
-SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = $1 AND w.tenant <> $2::text AND w.stale_at IS NULL)::boolean AS found
-`
-
-// Whether a worker with this id lives that is not the tenant's.
-func (q *Queries) TenantWorkerIsOthers(ctx context.Context, iD string, tenant string) (bool, error) {
-	row := q.db.QueryRow(ctx, tenantWorkerIsOthers, iD, tenant)
-	var found bool
-	err := row.Scan(&found)
-	return found, err
 }

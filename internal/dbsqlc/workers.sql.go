@@ -33,12 +33,12 @@ func (q *Queries) WorkerCount(ctx context.Context, arg WorkerCountParams) (int64
 }
 
 const workerDeleteStale = `-- name: WorkerDeleteStale :execrows
-DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL
+DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL AND ($2::text = '' OR w.tenant = $2::text)
 `
 
 // Deletes a dead worker.
-func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, workerDeleteStale, id)
+func (q *Queries) WorkerDeleteStale(ctx context.Context, iD string, tenant string) (int64, error) {
+	result, err := q.db.Exec(ctx, workerDeleteStale, iD, tenant)
 	if err != nil {
 		return 0, err
 	}
@@ -47,13 +47,13 @@ func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, erro
 
 const workerDeregister = `-- name: WorkerDeregister :many
 WITH deleted AS (
-    DELETE FROM ojs.workers w WHERE w.id = $1::text
+    DELETE FROM ojs.workers w WHERE w.id = $1::text AND ($2::text = '' OR w.tenant = $2::text)
     RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
-    SELECT $2::text, $3::text, d.now, d.id, d.id, d.tenant, $4::integer,
-        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $5::text || '"' || COALESCE(',"jobs_completed":' || $6::bigint, '')
+    SELECT $3::text, $4::text, d.now, d.id, d.id, d.tenant, $5::integer,
+        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $6::text || '"' || COALESCE(',"jobs_completed":' || $7::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d
 )
@@ -62,6 +62,7 @@ SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('o
 
 type WorkerDeregisterParams struct {
 	ID            string
+	Tenant        string
 	EventType     string
 	Source        string
 	Node          int32
@@ -79,6 +80,7 @@ type WorkerDeregisterRow struct {
 func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
 	rows, err := q.db.Query(ctx, workerDeregister,
 		arg.ID,
+		arg.Tenant,
 		arg.EventType,
 		arg.Source,
 		arg.Node,
@@ -177,12 +179,12 @@ func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]W
 }
 
 const workerGet = `-- name: WorkerGet :one
-SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts, tenant FROM ojs.workers WHERE id = $1
+SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts, tenant FROM ojs.workers WHERE id = $1 AND ($2::text = '' OR tenant = $2::text)
 `
 
-// A worker by id.
-func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
-	row := q.db.QueryRow(ctx, workerGet, id)
+// A worker by id; with a tenant, only one of its own.
+func (q *Queries) WorkerGet(ctx context.Context, iD string, tenant string) (Worker, error) {
+	row := q.db.QueryRow(ctx, workerGet, iD, tenant)
 	var i Worker
 	err := row.Scan(
 		&i.ID,
@@ -259,11 +261,12 @@ WITH request AS (
         unnest($14::text[]) AS source,
         unnest($15::text[]) AS tenant
 ), known AS MATERIALIZED (
-    SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
+    SELECT w.id, w.state, w.directive, w.stopped, w.tenant FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
 ), planned AS MATERIALIZED (
     SELECT r.id, r.register, r.state, r.active_jobs, r.active_job_ids, r.queues, r.concurrency, r.fetch_queues, r.fetch_count, r.hostname, r.pid, r.facts, r.load, r.source, r.tenant, k.id IS NOT NULL AS known, k.state AS was,
+        r.tenant <> '' AND COALESCE(k.state <> 'stale' AND k.tenant <> r.tenant, false) AS taken,
         k.id IS NULL OR k.state = 'stale' AS starts,
         COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT r.register AS stopped,
         CASE WHEN k.id IS NULL OR k.state = 'stale' OR r.register THEN COALESCE(NULLIF(r.state, ''), 'running')
@@ -283,7 +286,7 @@ WITH request AS (
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
         last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL, tenant = COALESCE(NULLIF(n.tenant, ''), w.tenant)
     FROM planned n CROSS JOIN clock
-    WHERE w.id = n.id AND n.known
+    WHERE w.id = n.id AND n.known AND NOT n.taken
     RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
@@ -324,8 +327,11 @@ WITH request AS (
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
     b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
-        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified,
+    false AS taken
 FROM described b
+UNION ALL
+SELECT n.id::text, '', '', clock.now, '{}', '', true FROM planned n CROSS JOIN clock WHERE n.taken
 `
 
 type WorkerHeartbeatParams struct {
@@ -355,6 +361,7 @@ type WorkerHeartbeatRow struct {
 	LastBeatAt pgtype.Timestamptz
 	EventTypes []string
 	Notified   string
+	Taken      bool
 }
 
 // The worker registry. A worker is quiet, and gets no jobs, while its directive or its reported state is quiet or
@@ -363,7 +370,8 @@ type WorkerHeartbeatRow struct {
 // Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
 // the clock is read under the lock and a concurrent WorkerExpire is taken into account. A dead worker that sends a
 // heartbeat is revived: it starts anew, without its earlier jobs. A worker that another node inserts at the same moment is
-// missing from the result; the next call finds it.
+// missing from the result; the next call finds it. taken: a call that names a tenant has the id of a living worker of somebody else, and
+// nothing is stored.
 func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams) ([]WorkerHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, workerHeartbeat,
 		arg.Ids,
@@ -398,6 +406,7 @@ func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams
 			&i.LastBeatAt,
 			&i.EventTypes,
 			&i.Notified,
+			&i.Taken,
 		); err != nil {
 			return nil, err
 		}
@@ -580,7 +589,7 @@ func (q *Queries) WorkerPrune(ctx context.Context, maxRows int32) (int64, error)
 
 const workerReapAgain = `-- name: WorkerReapAgain :one
 UPDATE ojs.workers w SET dead_at = clock_timestamp(), reap_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id = $1 AND w.stale_at IS NOT NULL
+WHERE w.id = $1 AND w.stale_at IS NOT NULL AND ($2::text = '' OR w.tenant = $2::text)
 RETURNING w.id, w.dead_at, w.last_seen_at
 `
 
@@ -591,8 +600,8 @@ type WorkerReapAgainRow struct {
 }
 
 // Prepares the deletion of a dead worker: a later dead_at covers all jobs that are reserved for it now.
-func (q *Queries) WorkerReapAgain(ctx context.Context, id string) (WorkerReapAgainRow, error) {
-	row := q.db.QueryRow(ctx, workerReapAgain, id)
+func (q *Queries) WorkerReapAgain(ctx context.Context, iD string, tenant string) (WorkerReapAgainRow, error) {
+	row := q.db.QueryRow(ctx, workerReapAgain, iD, tenant)
 	var i WorkerReapAgainRow
 	err := row.Scan(&i.ID, &i.DeadAt, &i.LastSeenAt)
 	return i, err
@@ -647,9 +656,15 @@ func (q *Queries) WorkerReapDone(ctx context.Context, ids []string, deadAt []pgt
 }
 
 const workerUpdateDirective = `-- name: WorkerUpdateDirective :many
-UPDATE ojs.workers w SET directive = $1::text WHERE w.id = $2::text
+UPDATE ojs.workers w SET directive = $1::text WHERE w.id = $2::text AND ($3::text = '' OR w.tenant = $3::text)
 RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified
 `
+
+type WorkerUpdateDirectiveParams struct {
+	Directive string
+	ID        string
+	Tenant    string
+}
 
 type WorkerUpdateDirectiveRow struct {
 	ID       string
@@ -658,8 +673,8 @@ type WorkerUpdateDirectiveRow struct {
 }
 
 // Stores the directive of an operator for one worker.
-func (q *Queries) WorkerUpdateDirective(ctx context.Context, directive string, iD string) ([]WorkerUpdateDirectiveRow, error) {
-	rows, err := q.db.Query(ctx, workerUpdateDirective, directive, iD)
+func (q *Queries) WorkerUpdateDirective(ctx context.Context, arg WorkerUpdateDirectiveParams) ([]WorkerUpdateDirectiveRow, error) {
+	rows, err := q.db.Query(ctx, workerUpdateDirective, arg.Directive, arg.ID, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}

@@ -414,6 +414,55 @@ func (q *Queries) WorkflowListEnded(ctx context.Context, keep pgtype.Interval, m
 	return items, nil
 }
 
+const workflowListFloor = `-- name: WorkflowListFloor :many
+SELECT f.id FROM (
+    (SELECT o.id FROM ojs.workflows o WHERE $1::text = '' AND $2::text = '' AND o.parent_index IS NULL AND o.id < $3::uuid
+     ORDER BY o.id DESC OFFSET (-1 + $4::bigint) LIMIT 1)
+    UNION ALL
+    (SELECT o.id FROM ojs.workflows o
+     WHERE $1::text = '' AND $2::text <> '' AND o.flow = 0 AND o.state >= $2::text AND (o.state, o.id) < ($2::text, $3::uuid)
+     ORDER BY o.state DESC, o.id DESC OFFSET (-1 + $4::bigint) LIMIT 1)
+    UNION ALL
+    (SELECT o.id FROM ojs.workflows o
+     WHERE $1::text <> '' AND o.flow = 0 AND o.tenant <> '' AND o.tenant >= $1::text AND (o.tenant, o.id) < ($1::text, $3::uuid)
+     ORDER BY o.tenant DESC, o.id DESC OFFSET (-1 + $4::bigint) LIMIT 1)
+) f
+`
+
+type WorkflowListFloorParams struct {
+	Tenant    string
+	State     string
+	Before    [16]byte
+	MaxLooked int64
+}
+
+// The last of the roots that WorkflowListPage looks at, or its form for the tenant or the state, if there are as many: where the next
+// page begins. One branch runs, with the index of its form.
+func (q *Queries) WorkflowListFloor(ctx context.Context, arg WorkflowListFloorParams) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, workflowListFloor,
+		arg.Tenant,
+		arg.State,
+		arg.Before,
+		arg.MaxLooked,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const workflowListFlows = `-- name: WorkflowListFlows :many
 SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w WHERE w.root_id = $1 AND w.flow = ANY($2::integer[]) ORDER BY w.flow
 `

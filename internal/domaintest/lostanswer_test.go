@@ -52,25 +52,25 @@ func TestLostAnswerOfOtherWrites(t *testing.T) {
 			return err
 		}},
 		"Direct": {"name: WorkerUpdateDirective ", func(b *node, _ *prepared) error {
-			return b.Workers.Direct(t.Context(), "w1", "quiet")
+			return b.Workers.Direct(t.Context(), worker.Ref{ID: "w1"}, "quiet")
 		}},
 		"DirectAll": {"name: WorkerUpdateDirectiveAll ", func(b *node, _ *prepared) error {
 			_, err := b.Workers.DirectAll(t.Context(), "quiet")
 			return err
 		}},
 		"Deregister": {"name: WorkerDeregister ", func(b *node, _ *prepared) error {
-			return b.Workers.Deregister(t.Context(), worker.Leave{WorkerID: "w1"})
+			return b.Workers.Deregister(t.Context(), worker.Leave{Ref: worker.Ref{ID: "w1"}})
 		}},
 		"PutCron": {"commit", func(b *node, _ *prepared) error {
 			_, _, err := b.Crons.Put(t.Context(), schedule())
 			return err
 		}},
 		"TriggerCron": {"commit", func(b *node, _ *prepared) error {
-			_, err := b.Crons.Trigger(t.Context(), "c")
+			_, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 			return err
 		}},
 		"DeleteCron": {"name: CronDelete ", func(b *node, _ *prepared) error {
-			_, err := b.Crons.Delete(t.Context(), "c")
+			_, err := b.Crons.Delete(t.Context(), cron.Ref{Name: "c"})
 			return err
 		}},
 		"RetryDelivery": {"name: WebhookDeliveryRetry ", func(b *node, _ *prepared) error {

@@ -116,6 +116,7 @@ func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
+		s.advance(ctx, res.workflows)
 		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
 			again = true
 			continue
@@ -146,6 +147,8 @@ type claimant struct {
 type share struct {
 	jobs []*job.Record
 	cut  bool // the claim ended because its jobs are large; there may be more
+	// Of jobs that the claim dropped. They follow after the flush, for which the other fetches wait; the first fetch of it sees to that.
+	workflows [][16]byte
 }
 
 func newClaimant(f job.Fetch) claimant {
@@ -288,6 +291,7 @@ type claimed struct {
 func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done claimed) {
 	for i := range runs {
 		r := &runs[i]
+		shares[0].workflows = append(shares[0].workflows, r.workflows...)
 		if r.full {
 			done.full = append(done.full, r.queue)
 		}

@@ -152,16 +152,17 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 		}
 	}
 	s.parked.met(due, met, time.Since(began))
-	s.afterMeet(ctx, rows)
+	s.advance(ctx, s.afterMeet(ctx, rows))
 	return admitted, nil
 }
 
-// afterMeet does what follows from jobs that were admitted, dropped or scheduled.
+// afterMeet does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
+// caller advances them, outside of a flush.
 // LimitMeet and LimitQueueMeet have the same columns; the rows of the latter have no place, because nothing of a limited queue is
 // admitted.
-func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
+func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) (workflows [][16]byte) {
 	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
-		return
+		return nil
 	}
 	var a afterCommit
 	for i := range rows {
@@ -179,12 +180,12 @@ func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
 	eventlog.Emit(ctx, s.commits, rows, meetChange)
 	s.notify(ctx, a)
 	s.commits.Committed()
-	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.LimitMeetRow) (root pgtype.UUID) {
+	return workflowsOf(rows, func(r *dbsqlc.LimitMeetRow) (root pgtype.UUID) {
 		if r.Outcome == "dropped" {
 			root = pgtype.UUID{Bytes: r.WorkflowID, Valid: r.WorkflowID != [16]byte{}}
 		}
 		return root
-	}))
+	})
 }
 
 // limited counts that a limit kept a fetch from a job.

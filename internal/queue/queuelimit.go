@@ -116,6 +116,8 @@ type run struct {
 	claim claim
 	rows  []job.Record
 	met   []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
+	// Workflows of those that were dropped.
+	workflows [][16]byte
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
@@ -142,7 +144,7 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		if runs[i].full {
 			s.limited(job.QueueLimitPrefix + runs[i].queue)
 		}
-		s.afterMeet(ctx, runs[i].met)
+		runs[i].workflows = s.afterMeet(ctx, runs[i].met)
 	}
 	return runs, nil
 }

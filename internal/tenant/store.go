@@ -97,11 +97,6 @@ func (s *Store) HasWorkflow(ctx context.Context, tenant string, id [16]byte) (bo
 	})
 }
 
-// HasCron reports whether a cron is a tenant's.
-func (s *Store) HasCron(ctx context.Context, tenant, name string) (bool, error) {
-	return s.has(ctx, func(ctx context.Context, q *dbsqlc.Queries) (bool, error) { return q.TenantHasCron(ctx, name, tenant) })
-}
-
 // HasWebhook reports whether a subscription is a tenant's.
 func (s *Store) HasWebhook(ctx context.Context, tenant string, id [16]byte) (bool, error) {
 	return s.has(ctx, func(ctx context.Context, q *dbsqlc.Queries) (bool, error) { return q.TenantHasWebhook(ctx, id, tenant) })
@@ -112,11 +107,6 @@ func (s *Store) HasDelivery(ctx context.Context, tenant string, id [16]byte) (bo
 	return s.has(ctx, func(ctx context.Context, q *dbsqlc.Queries) (bool, error) {
 		return q.TenantHasDelivery(ctx, id, tenant)
 	})
-}
-
-// HasWorker reports whether a worker is a tenant's.
-func (s *Store) HasWorker(ctx context.Context, tenant, id string) (bool, error) {
-	return s.has(ctx, func(ctx context.Context, q *dbsqlc.Queries) (bool, error) { return q.TenantHasWorker(ctx, id, tenant) })
 }
 
 // A look outside of the transaction of the change is enough: what belongs to a tenant is fixed at the insert.

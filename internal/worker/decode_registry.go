@@ -9,17 +9,17 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Leave is the deregistration of a worker. Both go into the event worker.stopped.
+// Leave is the deregistration of a worker. Reason and JobsCompleted go into the event worker.stopped.
 type Leave struct {
-	WorkerID      string
+	Ref
 	Reason        string // shutdown, signal or error
 	JobsCompleted int64  // -1: not reported
 }
 
 // DecodeLeave reads the optional body of a deregistration. Members with other values than expected are ignored: they are no
 // reason to keep the worker registered.
-func DecodeLeave(workerID string, raw []byte) (Leave, *ojs.Error) {
-	r := Leave{WorkerID: workerID, Reason: "shutdown", JobsCompleted: -1}
+func DecodeLeave(worker Ref, raw []byte) (Leave, *ojs.Error) {
+	r := Leave{Ref: worker, Reason: "shutdown", JobsCompleted: -1}
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return r, nil
 	}

@@ -58,18 +58,18 @@ func TestDecodeHeartbeat(t *testing.T) {
 func TestDecodeLeave(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]worker.Leave{
-		`{}`: {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":"signal","jobs_completed":12}`:              {WorkerID: "w", Reason: "signal", JobsCompleted: 12},
-		`{"reason":"error","jobs_completed":0}`:                {WorkerID: "w", Reason: "error", JobsCompleted: 0},
-		`{"reason":"lunch","jobs_completed":-1}`:               {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":7,"jobs_completed":"x"}`:                    {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
+		`{}`: {Ref: worker.Ref{ID: "w"}, Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":"signal","jobs_completed":12}`:              {Ref: worker.Ref{ID: "w"}, Reason: "signal", JobsCompleted: 12},
+		`{"reason":"error","jobs_completed":0}`:                {Ref: worker.Ref{ID: "w"}, Reason: "error", JobsCompleted: 0},
+		`{"reason":"lunch","jobs_completed":-1}`:               {Ref: worker.Ref{ID: "w"}, Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":7,"jobs_completed":"x"}`:                    {Ref: worker.Ref{ID: "w"}, Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {Ref: worker.Ref{ID: "w"}, Reason: "shutdown", JobsCompleted: -1},
 	} {
-		got, err := worker.DecodeLeave("w", []byte(text))
+		got, err := worker.DecodeLeave(worker.Ref{ID: "w"}, []byte(text))
 		require.Nil(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	_, err := worker.DecodeLeave("w", []byte(`[]`))
+	_, err := worker.DecodeLeave(worker.Ref{ID: "w"}, []byte(`[]`))
 	require.Equal(t, "invalid_payload", err.Code)
 }
 
@@ -98,7 +98,7 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 			require.True(t, json.Valid(r.Facts))
 			require.NotContains(t, strings.ReplaceAll(string(r.Facts), `\\`, ""), `\u0000`)
 		}
-		_, _ = worker.DecodeLeave("w", body)
+		_, _ = worker.DecodeLeave(worker.Ref{ID: "w"}, body)
 		_, _ = worker.DecodeDirective(body)
 	})
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
@@ -40,18 +41,18 @@ func isQuiet(state string) bool { return state == quiet || state == terminate }
 // Direct stores an operator's directive: running, quiet or terminate. It is committed when it returns, and may be repeated.
 // This node follows at once, the others by the notification that the statement sends (docs/reference/workers.md, Quiet
 // workers). The directive is stored even if the worker terminates; desiredState decides what it is told.
-func (s *Store) Direct(ctx context.Context, id, directive string) error {
+func (s *Store) Direct(ctx context.Context, ref Ref, directive string) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.WorkerUpdateDirective(ctx, directive, id)
+	rows, err := s.db.Q.WorkerUpdateDirective(ctx, dbsqlc.WorkerUpdateDirectiveParams{Directive: directive, ID: ref.ID, Tenant: ref.Tenant})
 	if err != nil {
 		return pg.WriteError(err)
 	}
 	if len(rows) == 0 {
-		return ojs.ErrNotFound("worker", id)
+		return ojs.ErrNotFound("worker", ref.ID)
 	}
 	// After the commit, or a fetch could be refused for a change that is rolled back.
-	s.workers.SetQuiet(id, isQuiet(directive) || isQuiet(rows[0].State))
+	s.workers.SetQuiet(ref.ID, isQuiet(directive) || isQuiet(rows[0].State))
 	return nil
 }
 

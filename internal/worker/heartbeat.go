@@ -23,6 +23,7 @@ type BeatResult struct {
 	Lost      [][16]byte // not reserved for the worker any more, and neither cancelled nor completed
 	Time      time.Time  // of the database
 
+	taken     bool       // the id is that of a living worker of somebody else: nothing was done
 	locked    [][16]byte // other transactions have locked these rows
 	reported  string
 	directive string
@@ -34,12 +35,10 @@ type BeatResult struct {
 // list, and its reservation is as it was. After an error the beat may have been stored without the extensions; the next one
 // repeats both.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
-	if b.Tenant != "" {
-		if err := s.checkTenant(ctx, b); err != nil {
-			return BeatResult{}, err
-		}
-	}
 	res, err := s.heartbeat.Do(ctx, b)
+	if res.taken {
+		return BeatResult{}, errTaken(b.WorkerID)
+	}
 	for wait := s.jobs.LockWait(); err == nil && len(res.locked) > 0 && wait.Again(ctx); {
 		b.Jobs.IDs, b.jobsOnly = res.locked, true
 		var more BeatResult
@@ -53,18 +52,10 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	return res, pg.WriteError(err)
 }
 
-// It looks without a lock. If two tenants choose one id at the same moment, both pass, and the worker belongs to the one
-// whose beat is stored last.
-func (s *Store) checkTenant(ctx context.Context, b Beat) error {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	others, err := s.db.Q.TenantWorkerIsOthers(ctx, b.WorkerID, b.Tenant)
-	if err == nil && others {
-		taken := ojs.NewError(ojs.KindNotOwner, "The id "+b.WorkerID+" is that of a worker of somebody else.", map[string]any{"worker_id": b.WorkerID})
-		taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
-		err = taken
-	}
-	return pg.ClientError(err)
+func errTaken(id string) error {
+	taken := ojs.NewError(ojs.KindNotOwner, "The id "+id+" is that of a worker of somebody else.", map[string]any{"worker_id": id})
+	taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
+	return taken
 }
 
 // flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.
@@ -110,10 +101,13 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		eventlog.Emit(ctx, s.commits, rows, beatChange)
 		for _, r := range rows {
 			answer := &res[at[r.ID]]
+			delete(at, r.ID)
+			if answer.taken = r.Taken; r.Taken {
+				continue
+			}
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
 			answer.State = desiredState(r.State, r.Directive, "")
 			s.workers.SetQuiet(r.ID, isQuiet(r.State) || isQuiet(r.Directive))
-			delete(at, r.ID)
 		}
 	}
 	if len(at) > 0 {
@@ -182,6 +176,9 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	at := map[string]int{}
 	for i, b := range beats {
 		at[b.WorkerID] = i
+		if res[i].taken {
+			continue
+		}
 		for _, id := range b.Jobs.IDs {
 			p.Ids = append(p.Ids, id)
 			p.Workers = append(p.Workers, b.WorkerID)

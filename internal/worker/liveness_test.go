@@ -46,11 +46,11 @@ func TestLiveness(t *testing.T) {
 		require.NoError(t, liveness.Start(t.Context()))
 		t.Cleanup(liveness.Stop)
 		b.Beat("w")
-		beaten, err := b.Workers.Get(t.Context(), "w")
+		beaten, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		b.FetchedBy("w", 1)
 		require.Eventually(t, func() bool {
-			w, err := b.Workers.Get(t.Context(), "w")
+			w, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 			require.NoError(t, err)
 			return w.LastSeenAt.Time.After(beaten.LastSeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
 		}, domaintest.WaitFor, 5*time.Millisecond)

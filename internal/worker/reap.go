@@ -219,19 +219,19 @@ func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) (
 // Delete removes a dead worker and fails the jobs that are reserved for it. A worker that is alive is a conflict. The jobs
 // go first: after an error the entry is still there, and the call can be repeated. It waits for locked jobs as long as
 // package queue does.
-func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error) {
-	requeued, err = s.reapOne(ctx, id)
+func (s *Store) Delete(ctx context.Context, ref Ref) (requeued int, err error) {
+	requeued, err = s.reapOne(ctx, ref)
 	if errors.Is(err, errAlive) {
-		return 0, ojs.ErrWorkerLives(id)
+		return 0, ojs.ErrWorkerLives(ref.ID)
 	}
 	if err != nil {
 		return requeued, err
 	}
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	deleted, err := s.db.Q.WorkerDeleteStale(bounded, id)
+	deleted, err := s.db.Q.WorkerDeleteStale(bounded, ref.ID, ref.Tenant)
 	if err == nil && deleted == 0 {
-		return requeued, ojs.ErrWorkerLives(id) // it has come back meanwhile
+		return requeued, ojs.ErrWorkerLives(ref.ID) // it has come back meanwhile
 	}
 	return requeued, pg.WriteError(err)
 }
@@ -241,8 +241,8 @@ var errAlive = errors.New("the worker is alive")
 
 // reapOne fails all jobs that are reserved for a dead worker, also those that it fetched after it was declared dead. The
 // new time of death covers them.
-func (s *Store) reapOne(ctx context.Context, id string) (requeued int, err error) {
-	dead, err := s.expireAgain(ctx, id)
+func (s *Store) reapOne(ctx context.Context, ref Ref) (requeued int, err error) {
+	dead, err := s.expireAgain(ctx, ref)
 	if err != nil {
 		return 0, err
 	}
@@ -259,12 +259,12 @@ func (s *Store) reapOne(ctx context.Context, id string) (requeued int, err error
 
 // expireAgain sets the time of death of a dead worker to now. If this node stops, another one finishes after five seconds.
 // No row means unknown or alive, which a second look tells apart.
-func (s *Store) expireAgain(ctx context.Context, id string) (deadWorker, error) {
+func (s *Store) expireAgain(ctx context.Context, ref Ref) (deadWorker, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	row, err := s.db.Q.WorkerReapAgain(ctx, id)
+	row, err := s.db.Q.WorkerReapAgain(ctx, ref.ID, ref.Tenant)
 	if errors.Is(err, pgx.ErrNoRows) {
-		if _, err := s.Get(ctx, id); err != nil {
+		if _, err := s.Get(ctx, ref); err != nil {
 			return deadWorker{}, err
 		}
 		return deadWorker{}, errAlive

@@ -19,17 +19,23 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// Ref names a worker. The statement that acts on it compares the tenant, because an id that is free again may be taken by another one.
+type Ref struct {
+	Tenant string // "": an operator, who reaches the workers of all
+	ID     string
+}
+
 // Deregister removes a worker. Its jobs stay reserved until their leases end, unless the worker has been declared dead: then
 // they are failed at once. The delete and its event are one statement. Of two calls at once the second one gets not found.
 // The cache is changed after the commit: a worker with the same id that comes back is not quiet.
 func (s *Store) Deregister(ctx context.Context, l Leave) error {
-	worker, err := s.Get(ctx, l.WorkerID)
+	worker, err := s.Get(ctx, l.Ref)
 	if err != nil {
 		return err
 	}
 	// The entry is what tells other nodes that jobs of a dead worker are left, so they must be failed before it goes.
 	if worker.StaleAt.Valid {
-		if _, err := s.reapOne(ctx, l.WorkerID); err != nil && !errors.Is(err, errAlive) {
+		if _, err := s.reapOne(ctx, l.Ref); err != nil && !errors.Is(err, errAlive) {
 			return err
 		}
 	}
@@ -37,41 +43,41 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	defer cancel()
 	// It takes the row whatever its state; a heartbeat that arrives later registers the worker anew.
 	deleted, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
-		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
+		ID: l.ID, Tenant: l.Tenant, Source: eventlog.WorkerSource(l.ID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {
 		return pg.WriteError(err)
 	}
 	if len(deleted) == 0 {
-		return ojs.ErrNotFound("worker", l.WorkerID)
+		return ojs.ErrNotFound("worker", l.ID)
 	}
 	eventlog.Emit(ctx, s.commits, deleted, deregisterChange)
-	s.workers.SetQuiet(l.WorkerID, false)
+	s.workers.SetQuiet(l.ID, false)
 	s.commits.Committed()
 	return nil
 }
 
 // Get reads a worker. The error of an unknown id is ojs.ErrNotFound. A dead worker is found, too, for an hour.
-func (s *Store) Get(ctx context.Context, id string) (Record, error) {
+func (s *Store) Get(ctx context.Context, ref Ref) (Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	w, err := s.db.Q.WorkerGet(ctx, id)
+	w, err := s.db.Q.WorkerGet(ctx, ref.ID, ref.Tenant)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Record{}, ojs.ErrNotFound("worker", id)
+		return Record{}, ojs.ErrNotFound("worker", ref.ID)
 	}
 	return Record(w), pg.ClientError(err)
 }
 
 // Reserved returns those of the jobs that are reserved for the worker. At most those of the given ids, because no index has
 // the jobs of a worker.
-func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]ReservedJob, error) {
+func (s *Store) Reserved(ctx context.Context, worker Ref, ids [][16]byte) ([]ReservedJob, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByWorker(ctx, ids, worker)
+	rows, err := s.db.Q.JobListByWorker(ctx, dbsqlc.JobListByWorkerParams{Ids: ids, WorkerID: worker.ID, Tenant: worker.Tenant})
 	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
 }
 

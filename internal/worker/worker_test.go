@@ -36,7 +36,7 @@ func (b *bundle) nextDue() timer.Due {
 
 func (b *bundle) workerState(id string) string {
 	b.T.Helper()
-	w, err := b.Workers.Get(b.T.Context(), id)
+	w, err := b.Workers.Get(b.T.Context(), worker.Ref{ID: id})
 	require.NoError(b.T, err)
 	return w.State
 }
@@ -113,7 +113,7 @@ func TestReap(t *testing.T) {
 		b.Beat("w")
 		// The state after a node was killed right after it had declared the worker dead.
 		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
-		left, err := b.Workers.Get(t.Context(), "w")
+		left, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		due := b.nextDue()
 		require.Equal(t, left.ReapAt.Time, due.Workers.Time)
@@ -277,7 +277,7 @@ func TestReap(t *testing.T) {
 		b.Silent(61, "w")
 		require.Equal(t, 1, b.reap())
 		b.Exec(`UPDATE ojs.workers SET stale_at = now() - interval '59 minutes'`)
-		stale, err := b.Workers.Get(t.Context(), "w")
+		stale, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.Zero(t, b.reap())
 		require.Equal(t, stale.StaleAt.Time.Add(time.Hour), b.nextDue().Workers.Time)
@@ -307,9 +307,85 @@ func TestDelete(t *testing.T) {
 		b.Silent(61, "w")
 		require.Equal(t, 1, b.reap())
 		late := domaintest.On(t, domaintest.Before(t, b.Pool, "WorkerDeleteStale", func() { b.Beat("w") }))
-		_, err := late.Workers.Delete(t.Context(), "w")
+		_, err := late.Workers.Delete(t.Context(), worker.Ref{ID: "w"})
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 		require.Equal(t, "running", b.workerState("w"))
+	})
+}
+
+// TestTenants: a worker is reached by its own tenant and by operators, also if its id passes to another tenant during a call.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	beat := func(b *bundle, tenant string) error {
+		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", Tenant: tenant})
+		return err
+	}
+	owner := func(b *bundle) string {
+		return b.One(`SELECT COALESCE(string_agg(tenant || ' ' || state || COALESCE(' ' || directive, ''), ','), '') FROM ojs.workers`)
+	}
+	mine, others := worker.Ref{Tenant: "mine", ID: "w"}, worker.Ref{Tenant: "others", ID: "w"}
+
+	t.Run("OthersDoNotReachIt", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		require.NoError(t, beat(b, "mine"))
+		_, err := b.Workers.Get(t.Context(), others)
+		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		domaintest.RequireCode(t, b.Workers.Direct(t.Context(), others, "quiet"), ojs.KindNotFound)
+		domaintest.RequireCode(t, b.Workers.Deregister(t.Context(), worker.Leave{Ref: others, Reason: "shutdown"}), ojs.KindNotFound)
+		domaintest.RequireCode(t, beat(b, "others"), ojs.KindNotOwner)
+		require.NoError(t, beat(b, ""))
+		require.Equal(t, "mine running", owner(b))
+		require.NoError(t, b.Workers.Direct(t.Context(), mine, "quiet"))
+		require.Equal(t, "mine running quiet", owner(b))
+
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
+		_, err = b.Workers.Delete(t.Context(), others)
+		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		require.Equal(t, "mine stale", owner(b))
+		require.NoError(t, beat(b, "others"), "nobody has it any more")
+		require.Equal(t, "others running", owner(b))
+		require.NoError(t, b.Workers.Deregister(t.Context(), worker.Leave{Ref: others, Reason: "shutdown"}))
+	})
+
+	t.Run("NotAnIDThatSomebodyElseTakesMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		for statement, call := range map[string]func(late *bundle) error{
+			"WorkerHeartbeat":       func(late *bundle) error { return beat(late, "mine") },
+			"WorkerUpdateDirective": func(late *bundle) error { return late.Workers.Direct(t.Context(), mine, "quiet") },
+			"WorkerDeregister": func(late *bundle) error {
+				return late.Workers.Deregister(t.Context(), worker.Leave{Ref: mine, Reason: "shutdown"})
+			},
+		} {
+			b := setup(t)
+			if statement != "WorkerHeartbeat" {
+				require.NoError(t, beat(b, "mine"))
+			}
+			late := &bundle{domaintest.On(t, domaintest.Before(t, b.Pool, statement, func() {
+				b.Exec(`DELETE FROM ojs.workers`)
+				require.NoError(t, beat(b, "others"))
+			}))}
+			err := call(late)
+			if statement == "WorkerHeartbeat" {
+				domaintest.RequireCode(t, err, ojs.KindNotOwner)
+			} else {
+				domaintest.RequireCode(t, err, ojs.KindNotFound)
+			}
+			require.Equal(t, "others running", owner(b), statement)
+		}
+	})
+
+	t.Run("ARefusedBeatExtendsNoJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.many(1)
+		id := b.FetchedBy("w", 1)[0]
+		require.NoError(t, beat(b, "others"))
+		until := b.One(`SELECT lease_until::text FROM ojs.jobs`)
+		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", Tenant: "mine", VisibilityMS: 3_600_000, Jobs: job.IDList{IDs: [][16]byte{id}}})
+		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		require.Equal(t, until, b.One(`SELECT lease_until::text FROM ojs.jobs`))
 	})
 }
 
@@ -327,23 +403,23 @@ func TestBeats(t *testing.T) {
 		id := b.FetchedBy("w", 1)[0]
 		b.FetchedBy("unknown", 1)
 		require.Equal(t, 1, pokes)
-		before, err := b.Workers.Get(t.Context(), "w")
+		before, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
-		after, err := b.Workers.Get(t.Context(), "w")
+		after, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
 		b.Silent(50, "w")
-		before, err = b.Workers.Get(t.Context(), "w")
+		before, err = b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
 		require.Equal(t, 2, pokes)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
-		after, err = b.Workers.Get(t.Context(), "w")
+		after, err = b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 	})
@@ -355,10 +431,10 @@ func TestBeats(t *testing.T) {
 		b.Beat("w")
 		b.Cache.TakeBeats()
 		b.Cache.ReturnBeats(map[string]time.Time{"w": time.Now().Add(-time.Minute)})
-		before, err := b.Workers.Get(t.Context(), "w")
+		before, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
-		after, err := b.Workers.Get(t.Context(), "w")
+		after, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.Equal(t, before.LastSeenAt, after.LastSeenAt)
 	})
@@ -386,11 +462,11 @@ func TestQuietWorkers(t *testing.T) {
 		other := b.node()
 		b.many(1)
 		b.Beat("w")
-		require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
+		require.NoError(t, b.Workers.Direct(t.Context(), worker.Ref{ID: "w"}, "quiet"))
 		require.NoError(t, worker.ReadQuiet(t.Context(), other.Workers))
 		require.Empty(t, b.FetchedBy("w", 1))
 		require.Empty(t, other.FetchedBy("w", 1))
-		require.NoError(t, other.Workers.Direct(t.Context(), "w", "running"))
+		require.NoError(t, other.Workers.Direct(t.Context(), worker.Ref{ID: "w"}, "running"))
 		require.Len(t, other.FetchedBy("w", 1), 1)
 		require.NoError(t, worker.ReadQuiet(t.Context(), b.Workers))
 		b.many(1)
@@ -413,13 +489,13 @@ func TestQuietWorkers(t *testing.T) {
 					_, _ = b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
 				})
 			}
-			require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
+			require.NoError(t, b.Workers.Direct(t.Context(), worker.Ref{ID: "w"}, "quiet"))
 			after := b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)
 			wg.Wait()
 			// A fetch that was running when the directive was stored may still end.
 			require.LessOrEqual(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)-after, 10)
 			require.Empty(t, b.FetchedBy("w", 1))
-			require.NoError(t, b.Workers.Direct(t.Context(), "w", "running"))
+			require.NoError(t, b.Workers.Direct(t.Context(), worker.Ref{ID: "w"}, "running"))
 		}
 	})
 

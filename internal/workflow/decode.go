@@ -166,9 +166,6 @@ func (r *reader) head(d *Definition, f *payload.Fields, path string, outer job.D
 		}
 		meta = d.Meta
 	}
-	if options != nil {
-		d.Options = rawjson.Compact(options)
-	}
 	// Each job is merged with all defaults, so many options on a workflow of 10 000 jobs would cost their product.
 	own := job.NewDefaults(options, meta)
 	if own.Len() > job.MaxDefaults {

@@ -112,7 +112,7 @@ func TestDecodeRoot(t *testing.T) {
 		"steps":[`+leaf+`,{"type":"group","name":"inner","id":"g","meta":{"b":2},"jobs":[`+leaf+`,`+leaf+`]}]}`)
 	require.True(t, d.ClientID)
 	require.Equal(t, "019a0000-0000-7000-8000-000000000001", ojs.FormatID(d.ID))
-	require.Equal(t, []string{"n", `{"a":1}`, `{"queue":"q"}`}, []string{d.Name, string(d.Meta), string(d.Options)})
+	require.Equal(t, []string{"n", `{"a":1}`, "q"}, []string{d.Name, string(d.Meta), d.Members[0].Job.Queue})
 	require.Equal(t, 3, d.Leaves)
 	inner := d.Members[1].Nested
 	require.Equal(t, []any{"inner", 2, `{"b":2}`}, []any{inner.Name, inner.Leaves, string(inner.Meta)})

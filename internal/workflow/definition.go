@@ -22,8 +22,8 @@ const (
 // Create reads it. Create writes one thing in it: the jobs get what they inherit from their queues (queue.Store.Admit). All
 // else is built anew in each try of the transaction, so that a try that failed leaves no counts behind.
 //
-// ClientID is set with ID if the client chose the id; the server then has to expect that the id is taken. Options are not
-// stored: what the jobs inherit of them is merged into their templates already. DependsOn of the members is empty in every
+// ClientID is set with ID if the client chose the id; the server then has to expect that the id is taken. Options that were
+// sent for all jobs are not in it: they are merged into the templates already. DependsOn of the members is empty in every
 // type but a dag, where the order of the rows cannot tell the dependencies.
 type Definition struct {
 	ID        [16]byte // zero: the store makes one
@@ -32,7 +32,6 @@ type Definition struct {
 	Name      string     // default: the type word
 	Meta      []byte     // valid compact JSON object; nil: {}
 	Tenant    string     // of a root; "": none
-	Options   []byte     // default options of all leaves and callbacks, as sent; nil: none
 	Members   []Member   // in the order of the definition
 	Callbacks []Callback // on_complete, on_success, on_failure, in this order
 	StepsForm bool       // the callbacks were sent as steps, and are shown after the members

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 )
@@ -20,75 +22,96 @@ type Filter struct {
 	Cursor *[16]byte // list those behind this one, which are older
 }
 
-// Page is a part of the list of roots, newest first. The entries are not of one snapshot: the ids, the rows and the starts
-// are read one after the other, so a root that was deleted in between is missing. With Type or Name, and for every total,
-// only the newest 100 000 roots are looked at (pg.MaxLooked).
+// Page is a part of the list of roots, newest first. It may be shorter than the limit although there are more, when few of the
+// roots that were looked at match.
 type Page struct {
 	Workflows  []*Workflow // without steps
 	StepCounts []int
-	Total      int // of all that match; exact up to 10 000
-	HasMore    bool
+	Total      int       // matches up to 10 000, among the newest roots that were looked at
 	Next       *[16]byte // cursor of the next page; nil: there is none
 }
 
 // maxTotal bounds Page.Total.
 const maxTotal = 10_000
 
-// List lists roots. HasMore is found by one id more than asked for.
+// List lists roots. One statement looks at pg.MaxLooked of them; the next page begins behind the last one that was looked at.
 func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
 		return page, pg.ClientError(err)
 	}
 	defer done()
-	ids, err := s.listIDs(ctx, f)
-	if err != nil {
-		return page, pg.ClientError(err)
+	// The roots that one statement looks at must be those of the other.
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
+		page, err = s.list(ctx, dbsqlc.New(tx), f)
+		return err
+	})
+	return page, pg.ClientError(err)
+}
+
+func (s *Store) list(ctx context.Context, q *dbsqlc.Queries, f Filter) (page Page, err error) {
+	p := dbsqlc.WorkflowListPageParams{
+		Before: last, MaxLooked: s.maxLooked, Type: f.Type, Name: f.Name, SkipRows: int64(f.Offset), PageRows: int64(f.Limit) + 1,
 	}
-	if page.HasMore = len(ids) > f.Limit; page.HasMore {
+	if f.Cursor != nil {
+		p.Before, p.SkipRows = *f.Cursor, 0
+	}
+	// The statements have an index for the tenant and one for the state, but none for both. Otherwise each root that is looked at counts.
+	every := f.Type == "" && f.Name == "" && (f.Tenant == "" || f.State == "")
+	if every {
+		p.MaxLooked = p.SkipRows + p.PageRows
+	}
+	ids, err := listIDs(ctx, q, f, p)
+	if err != nil {
+		return page, err
+	}
+	// One id more than asked for shows that there are more. If there is none, the statement may have looked at as many roots as it may.
+	if len(ids) > f.Limit {
 		ids = ids[:f.Limit]
 		page.Next = &ids[f.Limit-1]
+	} else if !every {
+		floor, err := q.WorkflowListFloor(ctx, dbsqlc.WorkflowListFloorParams{Tenant: f.Tenant, State: f.State, Before: p.Before, MaxLooked: p.MaxLooked})
+		if err != nil {
+			return page, err
+		}
+		if len(floor) > 0 {
+			page.Next = &floor[0]
+		}
 	}
-	if page.Workflows, err = s.roots(ctx, ids); err != nil {
-		return page, pg.ClientError(err)
+	if page.Workflows, err = roots(ctx, q, ids); err != nil {
+		return page, err
 	}
 	for _, w := range page.Workflows {
 		page.StepCounts = append(page.StepCounts, w.Total)
 	}
-	total, err := s.count(ctx, f)
+	total, err := s.count(ctx, q, f)
 	page.Total = int(total)
-	return page, pg.ClientError(err)
+	return page, err
 }
 
 // Three statements instead of one with optional conditions: each has one index that gives its order, and a generic plan
 // that takes it.
-func (s *Store) listIDs(ctx context.Context, f Filter) ([][16]byte, error) {
-	a := dbsqlc.WorkflowListPageParams{
-		Before: last, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, SkipRows: int64(f.Offset), PageRows: int64(f.Limit) + 1,
-	}
-	if f.Cursor != nil {
-		a.Before, a.SkipRows = *f.Cursor, 0
-	}
+func listIDs(ctx context.Context, q *dbsqlc.Queries, f Filter, p dbsqlc.WorkflowListPageParams) ([][16]byte, error) {
 	if f.Tenant != "" {
-		return s.db.Q.WorkflowListPageByTenant(ctx, dbsqlc.WorkflowListPageByTenantParams{
-			Tenant: f.Tenant, State: f.State, Before: a.Before, MaxLooked: a.MaxLooked, Type: a.Type, Name: a.Name, SkipRows: a.SkipRows, PageRows: a.PageRows,
+		return q.WorkflowListPageByTenant(ctx, dbsqlc.WorkflowListPageByTenantParams{
+			Tenant: f.Tenant, State: f.State, Before: p.Before, MaxLooked: p.MaxLooked, Type: p.Type, Name: p.Name, SkipRows: p.SkipRows, PageRows: p.PageRows,
 		})
 	}
 	if f.State == "" {
-		return s.db.Q.WorkflowListPage(ctx, a)
+		return q.WorkflowListPage(ctx, p)
 	}
-	return s.db.Q.WorkflowListPageByState(ctx, dbsqlc.WorkflowListPageByStateParams{
-		State: f.State, Before: a.Before, MaxLooked: a.MaxLooked, Type: a.Type, Name: a.Name, SkipRows: a.SkipRows, PageRows: a.PageRows,
+	return q.WorkflowListPageByState(ctx, dbsqlc.WorkflowListPageByStateParams{
+		State: f.State, Before: p.Before, MaxLooked: p.MaxLooked, Type: p.Type, Name: p.Name, SkipRows: p.SkipRows, PageRows: p.PageRows,
 	})
 }
 
 // Rows come newest first, like the ids.
-func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) {
-	rows, err := s.db.Q.WorkflowListRoots(ctx, ids)
+func roots(ctx context.Context, q *dbsqlc.Queries, ids [][16]byte) ([]*Workflow, error) {
+	rows, err := q.WorkflowListRoots(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	starts, err := s.db.Q.WorkflowListStarts(ctx, ids)
+	starts, err := q.WorkflowListStarts(ctx, ids)
 	startedAt := make(map[[16]byte]*time.Time, len(starts))
 	for _, st := range starts {
 		startedAt[st.RootID] = timestamp(st.StartedAt)
@@ -101,18 +124,18 @@ func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) 
 	return list, err
 }
 
-// It uses the same index as the page, by the same rule.
-func (s *Store) count(ctx context.Context, f Filter) (int64, error) {
+// It uses the same index as the page, by the same rule. Without a filter it ends at the 10 000th root.
+func (s *Store) count(ctx context.Context, q *dbsqlc.Queries, f Filter) (int64, error) {
 	if f.Tenant != "" {
-		return s.db.Q.WorkflowCountByTenant(ctx, dbsqlc.WorkflowCountByTenantParams{
-			Tenant: f.Tenant, State: f.State, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal,
+		return q.WorkflowCountByTenant(ctx, dbsqlc.WorkflowCountByTenantParams{
+			Tenant: f.Tenant, State: f.State, MaxLooked: s.maxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal,
 		})
 	}
 	if f.State == "" {
-		return s.db.Q.WorkflowCount(ctx, dbsqlc.WorkflowCountParams{MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal})
+		return q.WorkflowCount(ctx, dbsqlc.WorkflowCountParams{MaxLooked: s.maxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal})
 	}
-	return s.db.Q.WorkflowCountByState(ctx, dbsqlc.WorkflowCountByStateParams{
-		State: f.State, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal,
+	return q.WorkflowCountByState(ctx, dbsqlc.WorkflowCountByStateParams{
+		State: f.State, MaxLooked: s.maxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -38,7 +39,7 @@ func TestList(t *testing.T) {
 	require.Equal(t, []string{"three", "two", "one"}, names, "roots, newest first")
 	require.Equal(t, 3, page.Total)
 	require.Equal(t, []int{1, 1, 2}, page.StepCounts)
-	require.False(t, page.HasMore)
+	require.Nil(t, page.Next)
 	require.NotNil(t, page.Workflows[2].StartedAt)
 	require.Nil(t, page.Workflows[1].StartedAt)
 
@@ -53,12 +54,79 @@ func TestList(t *testing.T) {
 
 	names, page = list(workflow.Filter{Limit: 2})
 	require.Equal(t, []string{"three", "two"}, names)
-	require.True(t, page.HasMore)
+	require.NotNil(t, page.Next)
 	names, page = list(workflow.Filter{Limit: 2, Cursor: page.Next})
 	require.Equal(t, []string{"one"}, names)
-	require.False(t, page.HasMore)
+	require.Nil(t, page.Next)
 	names, _ = list(workflow.Filter{Limit: 1, Offset: 1})
 	require.Equal(t, []string{"two"}, names)
+}
+
+// TestBoundedList: a filter that matches few roots looks at a part of them at a time, and the pages together are complete.
+func TestBoundedList(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *domaintest.Config) { c.Unchecked = true })
+	// Each 90th root is rare, and of tenant small; each other one of tenant big; each third one has failed.
+	b.Exec(`INSERT INTO ojs.workflows (id, root_id, tenant, flow, last_flow, ancestors, path, type, name, state, steps_form, total, open, job_count, callbacks, created_at, ended_at)
+		SELECT i.id, i.id, CASE WHEN i.n % 90 = 0 THEN 'small' ELSE 'big' END, 0, 0, '{}', '', CASE WHEN i.n % 90 = 0 THEN 'batch' ELSE 'chain' END,
+			CASE WHEN i.n % 90 = 0 THEN 'rare' ELSE 'crowd' END, CASE WHEN i.n % 3 = 0 THEN 'failed' ELSE 'completed' END, false, 3, 0, 3, '{}', now(), now()
+		FROM (SELECT n, ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id FROM generate_series(1, 750) n) i`)
+	pages := func(f workflow.Filter) (ids [][16]byte, n int) {
+		t.Helper()
+		for {
+			page, err := b.Workflows.List(t.Context(), f)
+			require.NoError(t, err)
+			n++
+			for _, w := range page.Workflows {
+				ids = append(ids, w.ID)
+			}
+			if f.Cursor = page.Next; f.Cursor == nil {
+				return ids, n
+			}
+		}
+	}
+	filters := []struct {
+		workflow.Filter
+		name           string
+		matches, pages int // pages of 100 roots that are looked at
+	}{
+		{workflow.Filter{Name: "rare"}, "Name", 8, 8},
+		{workflow.Filter{Type: "batch"}, "Type", 8, 8},
+		{workflow.Filter{Type: "none"}, "Nothing", 0, 8},
+		{workflow.Filter{State: "failed", Name: "rare"}, "OfState", 8, 3},
+		{workflow.Filter{State: "completed", Name: "rare"}, "NothingOfState", 0, 6},
+		{workflow.Filter{Tenant: "small", Name: "rare"}, "OfTenant", 8, 1},
+		{workflow.Filter{Tenant: "big", Name: "rare"}, "NothingOfTenant", 0, 8},
+		{workflow.Filter{Tenant: "big", State: "failed", Name: "crowd"}, "OfTenantAndState", 242, 8},
+		{workflow.Filter{Tenant: "big", State: "failed"}, "StateOfTenant", 242, 8},
+		// The rest need no filter: an index has what matches.
+		{workflow.Filter{}, "All", 750, 2},
+		{workflow.Filter{State: "completed"}, "State", 500, 2},
+		{workflow.Filter{Tenant: "small"}, "Tenant", 8, 1},
+	}
+	var want [][][16]byte
+	for _, f := range filters {
+		f.Limit = 1000
+		ids, n := pages(f.Filter)
+		require.Len(t, ids, f.matches, f.name)
+		require.Equal(t, 1, n, f.name)
+		want = append(want, ids)
+	}
+	b.Workflows.LookAt(100)
+	for i, f := range filters {
+		f.Limit = 400
+		ids, n := pages(f.Filter)
+		require.Equal(t, want[i], ids, f.name)
+		require.Equal(t, f.pages, n, f.name)
+		f.Limit = 7
+		ids, _ = pages(f.Filter)
+		require.Equal(t, want[i], ids, f.name)
+	}
+	// An empty page has a cursor, too.
+	page, err := b.Workflows.List(t.Context(), workflow.Filter{Type: "none", Limit: 10})
+	require.NoError(t, err)
+	require.Empty(t, page.Workflows)
+	require.NotNil(t, page.Next)
 }
 
 func TestCreate(t *testing.T) {

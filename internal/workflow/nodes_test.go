@@ -125,6 +125,36 @@ func TestFollower(t *testing.T) {
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows WHERE state = 'completed'`))
 	})
 
+	t.Run("AFetchThatDropsAJobKeepsNoOtherFetchWaiting", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"drop"}}')`)
+		require.NoError(t, b.Configured.Refresh(t.Context()))
+		w := b.created(define(workflow.Group, member(t, "a")))
+		var followed [][16]byte
+		b.OnWorkflowJobs(func(ctx context.Context, roots [][16]byte) {
+			followed = append(followed, roots...)
+			fetched := make(chan error, 1)
+			go func() {
+				_, err := b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w2"})
+				fetched <- err
+			}()
+			select {
+			case err := <-fetched:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("a fetch waits for the workflow")
+			}
+		})
+		b.nothing()
+		require.Equal(t, [][16]byte{w.ID}, followed)
+		_, err := b.Workflows.FollowLeft(t.Context(), 0)
+		require.NoError(t, err)
+		require.Equal(t, "failed", b.read(w).State)
+	})
+
 	t.Run("ATreeThatCannotBeRepairedDoesNotStopTheCheck", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -95,6 +95,8 @@ type Store struct {
 	slots chan struct{}
 
 	left chan struct{} // signalled when changes may be left over: see Follower
+
+	maxLooked int64 // pg.MaxLooked; only tests change it
 }
 
 // New returns a store on the database. Package queue calls it when jobs of workflows have ended. It must be called before
@@ -104,6 +106,7 @@ func New(deps Deps, config Config) *Store {
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
 		schemas: deps.Schemas, config: config,
 		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places(deps.DB)), left: make(chan struct{}, 1),
+		maxLooked: pg.MaxLooked,
 	}
 	deps.Jobs.OnWorkflowJobs(s.follow)
 	return s

@@ -69,7 +69,7 @@ func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronReques
 		// What cannot be a name is the name of no cron.
 		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
 	}
-	if _, err := a.Crons.Delete(ctx, name); err != nil {
+	if _, err := a.Crons.Delete(ctx, cron.Ref{Tenant: tenantOf(ctx), Name: name}); err != nil {
 		return nil, err
 	}
 	return &ojsv1.UnregisterCronResponse{}, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -162,7 +163,7 @@ func (s *jobStream) reconcile() {
 	if len(ids) == 0 {
 		return
 	}
-	rows, err := s.api.Workers.Reserved(s.ctx, s.fetch.WorkerID, ids)
+	rows, err := s.api.Workers.Reserved(s.ctx, worker.Ref{Tenant: s.fetch.Tenant, ID: s.fetch.WorkerID}, ids)
 	if err != nil {
 		if s.ctx.Err() == nil {
 			_ = s.failed("look at its jobs", err)

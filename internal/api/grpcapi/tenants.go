@@ -8,7 +8,6 @@ import (
 
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
@@ -42,7 +41,6 @@ const (
 	aboutJob                     // what is about the job in the message, which must be the tenant's
 	aboutDeadLetter              // and so on
 	aboutWorkflow
-	aboutCron
 )
 
 // methodReach has the methods. One that is missing is for operators, so that one which somebody adds shows nothing of other tenants.
@@ -58,7 +56,7 @@ var methodReach = map[string]reach{
 	ojsv1.OJSService_ListQueues_FullMethodName: confined, ojsv1.OJSService_QueueStats_FullMethodName: confined,
 	ojsv1.OJSService_ListDeadLetter_FullMethodName: confined, ojsv1.OJSService_RetryDeadLetter_FullMethodName: aboutDeadLetter,
 	ojsv1.OJSService_DeleteDeadLetter_FullMethodName: aboutDeadLetter,
-	ojsv1.OJSService_RegisterCron_FullMethodName:     confined, ojsv1.OJSService_UnregisterCron_FullMethodName: aboutCron,
+	ojsv1.OJSService_RegisterCron_FullMethodName:     confined, ojsv1.OJSService_UnregisterCron_FullMethodName: confined,
 	ojsv1.OJSService_ListCron_FullMethodName: confined, ojsv1.OJSService_CreateWorkflow_FullMethodName: confined,
 	ojsv1.OJSService_GetWorkflow_FullMethodName: aboutWorkflow, ojsv1.OJSService_CancelWorkflow_FullMethodName: aboutWorkflow,
 }
@@ -81,18 +79,15 @@ func (a *API) confine(ctx context.Context, req any) error {
 }
 
 // inReach refuses what the message names if it is not the tenant's, as if it did not exist. What cannot name anything is left
-// to the method. The tenant of a job or workflow never changes, so the look holds for what the method does next. The name of
-// a cron may be deleted and taken by another tenant in between, which nothing guards.
+// to the method. The tenant of a job or workflow never changes, so the look holds for what the method does next.
 func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 	caller, found := tenantOf(ctx), true
 	text, kind := subjectOf(of, req)
 	id, isID := ojs.ParseID(text)
 	switch {
-	case of == aboutCron && cron.ValidName(text):
-		found, err = a.Tenants.HasCron(ctx, caller, text)
 	case of == aboutWorkflow && isID:
 		found, err = a.Tenants.HasWorkflow(ctx, caller, id)
-	case of != aboutCron && isID:
+	case isID:
 		found, err = a.Tenants.HasJob(ctx, caller, id)
 	}
 	if err == nil && !found {
@@ -105,9 +100,6 @@ func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 // Each of these methods has a message with that accessor.
 func subjectOf(of reach, req any) (text, kind string) {
 	switch of {
-	case aboutCron:
-		named, _ := req.(interface{ GetName() string })
-		return named.GetName(), "cron"
 	case aboutWorkflow:
 		named, _ := req.(interface{ GetWorkflowId() string })
 		return named.GetWorkflowId(), "workflow"

@@ -72,25 +72,25 @@ func (a *API) register(c echo.Context, body []byte, name string) error {
 	return respond(c, status, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
 }
 
-// cronName reads the name in the path; what is no name is an unknown cron.
+// cronRef is the cron that the path names; what is no name is an unknown cron.
 // It may be called only where the cron must exist.
-func cronName(c echo.Context) (string, error) {
+func (a *API) cronRef(c echo.Context) (cron.Ref, error) {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
-		return "", ojs.ErrNotFound("cron", name)
+		return cron.Ref{}, ojs.ErrNotFound("cron", name)
 	}
-	return name, nil
+	return cron.Ref{Tenant: a.tenant(c.Request()), Name: name}, nil
 }
 
 // patchCron merges the body into the stored cron. The function runs inside the transaction that has locked the row, so two
 // changes at once do not lose one of them, and a tick that fires meanwhile waits. An error that it returns rolls back and is
 // the answer.
 func (a *API) patchCron(c echo.Context, body []byte) error {
-	name, err := cronName(c)
+	ref, err := a.cronRef(c)
 	if err != nil {
 		return err
 	}
-	row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
+	row, err := a.Crons.Change(c.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
 		in, wire := cron.Patch(body, cron.DefinitionOf(current), a.limits(c))
 		return in, asError(wire)
 	})
@@ -106,11 +106,11 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 		if err := checkCommand(body); err != nil {
 			return err
 		}
-		name, err := cronName(c)
+		ref, err := a.cronRef(c)
 		if err != nil {
 			return err
 		}
-		row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
+		row, err := a.Crons.Change(c.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
 			// All but enabled stays as it is stored.
 			in := cron.DefinitionOf(current)
 			in.Enabled = enabled
@@ -130,12 +130,12 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 // deleteCron is not idempotent: a second call is 404. A tick that has the row locked ends first, so its job may appear just
 // before the answer.
 func (a *API) deleteCron(c echo.Context) error {
-	name, err := cronName(c)
+	ref, err := a.cronRef(c)
 	if err != nil {
 		return err
 	}
 	// It returns what was deleted, so that a client may register it again.
-	row, err := a.Crons.Delete(c.Request().Context(), name)
+	row, err := a.Crons.Delete(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -151,28 +151,28 @@ func (a *API) triggerCron(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
 	}
-	name, err := cronName(c)
+	ref, err := a.cronRef(c)
 	if err != nil {
 		return err
 	}
-	job, err := a.Crons.Trigger(c.Request().Context(), name)
+	job, err := a.Crons.Trigger(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusCreated, func(b []byte) []byte {
 		b = ojs.AppendID(append(b, `{"job_id":"`...), job.ID)
 		b = appendJob(append(b, `","job":`...), job, shape{})
-		return append(appendText(b, "cron_name", name), '}')
+		return append(appendText(b, "cron_name", ref.Name), '}')
 	})
 }
 
 // In this answer the member cron is the object, so the alias of the expression is left out.
 func (a *API) getCron(c echo.Context) error {
-	name, err := cronName(c)
+	ref, err := a.cronRef(c)
 	if err != nil {
 		return err
 	}
-	row, err := a.Crons.Get(c.Request().Context(), name)
+	row, err := a.Crons.Get(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func appendCrons(b []byte, rows []cron.Record) []byte {
 
 // getCronHistory lists ticks and triggers, newest first, also those that were skipped.
 func (a *API) getCronHistory(c echo.Context) error {
-	name, err := cronName(c)
+	ref, err := a.cronRef(c)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (a *API) getCronHistory(c echo.Context) error {
 		return err
 	}
 	// The newest 1 000 are kept, for 30 days.
-	runs, total, err := a.Crons.History(c.Request().Context(), name, page.offset, page.limit)
+	runs, total, err := a.Crons.History(c.Request().Context(), ref, page.offset, page.limit)
 	if err != nil {
 		return err
 	}

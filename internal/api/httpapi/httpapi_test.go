@@ -18,6 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -30,6 +32,15 @@ func newAPI(log io.Writer) *API {
 		Webhooks: Webhooks{Enabled: true},
 		Reset:    func(context.Context) error { return errors.New("secret detail") },
 	})
+}
+
+// An empty page of workflows may have a cursor: none of those that were looked at matched.
+func TestEmptyPageOfWorkflows(t *testing.T) {
+	t.Parallel()
+	id := job.NewID()
+	require.JSONEq(t, `{"workflows":[],"items":[],"total":0,"pagination":{"total":0,"limit":10,"offset":0,"page":1,"per_page":10,"has_more":true,"next_cursor":"`+ojs.FormatID(id)+`"}}`,
+		string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{Next: &id})))
+	require.Contains(t, string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{})), `"has_more":false}`)
 }
 
 // healthOf is that of a node whose database answers after latency.

@@ -65,14 +65,14 @@ func notCall(h echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// workerID reads the id in the path: any text that a worker may have.
+// workerRef is the worker that the path names, by any text that a worker may have as its id.
 // What no heartbeat may send (docs/reference/workers.md) is an unknown worker: 404, as for ids of jobs.
-func workerID(c echo.Context) (string, error) {
+func (a *API) workerRef(c echo.Context) (worker.Ref, error) {
 	id := param(c, "id")
 	if id == "" || len(id) > 255 || !api.Storable(id) {
-		return "", ojs.ErrNotFound("worker", id)
+		return worker.Ref{}, ojs.ErrNotFound("worker", id)
 	}
-	return id, nil
+	return worker.Ref{Tenant: a.tenant(c.Request()), ID: id}, nil
 }
 
 // postRegister is a heartbeat that lists no jobs and ends a reported quiet or terminate. It is idempotent. Members that do
@@ -111,12 +111,12 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 // deregister removes the entry; an unknown worker is 404. Its jobs stay reserved until their reservations end, because the
 // worker may still be finishing them.
 func (a *API) deregister(c echo.Context, body []byte) error {
-	id, err := workerID(c)
+	ref, err := a.workerRef(c)
 	if err != nil {
 		return err
 	}
 	// A body that is JSON is never refused for its members.
-	in, wire := worker.DecodeLeave(id, body)
+	in, wire := worker.DecodeLeave(ref, body)
 	if wire != nil {
 		return wire
 	}
@@ -124,7 +124,7 @@ func (a *API) deregister(c echo.Context, body []byte) error {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
-		return append(appendText(append(b, `{"ok":true`...), "worker_id", id), '}')
+		return append(appendText(append(b, `{"ok":true`...), "worker_id", ref.ID), '}')
 	})
 }
 
@@ -139,15 +139,15 @@ func (a *API) directWorker(c echo.Context, body []byte) error {
 // direct stores the directive, which the worker gets with its next heartbeat. Fetches are affected at once on this node and
 // within 1 s on the others.
 func (a *API) direct(c echo.Context, directive string) error {
-	id, err := workerID(c)
+	ref, err := a.workerRef(c)
 	if err != nil {
 		return err
 	}
-	if err := a.Workers.Direct(c.Request().Context(), id, directive); err != nil {
+	if err := a.Workers.Direct(c.Request().Context(), ref, directive); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendQuoted(append(b, `{"worker_id":`...), id)
+		b = appendQuoted(append(b, `{"worker_id":`...), ref.ID)
 		return append(appendText(b, "directive", directive), '}')
 	})
 }
@@ -168,14 +168,14 @@ func (a *API) directWorkers(c echo.Context, body []byte) error {
 // deleteWorker works for stale workers only, 409 for others. jobs_requeued counts the jobs that were still reserved for it
 // and were failed now.
 func (a *API) deleteWorker(c echo.Context) error {
-	id, err := workerID(c)
+	ref, err := a.workerRef(c)
 	if err != nil {
 		return err
 	}
 	// The jobs fail, so their attempts count.
-	requeued, err := a.Workers.Delete(c.Request().Context(), id)
+	requeued, err := a.Workers.Delete(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "worker_id": id, "jobs_requeued": requeued})
+	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "worker_id": ref.ID, "jobs_requeued": requeued})
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
@@ -37,17 +36,15 @@ const (
 	// operators is 403 for a tenant.
 	operators reach = iota // nothing: the call is refused
 	everybody              // the same as to others: it shows nothing of any tenant
-	// confined lets the call through: the handler must use API.tenant in each filter, or ownJob and ownJobs for ids in a
-	// body.
+	// confined lets the call through: the handler must use API.tenant in each filter and name (cronRef, workerRef), or ownJob and
+	// ownJobs for ids in a body.
 	confined // what is the tenant's, by the handler
 	// The rest are looked up before the handler runs. What is not the tenant's is 404, as if it did not exist.
 	aboutJob        // what is about the job in the path, which must be the tenant's
 	aboutDeadLetter // and so on
 	aboutWorkflow
-	aboutCron
 	aboutWebhook
 	aboutDelivery
-	aboutWorker
 )
 
 // routeReach has the routes by template, or by method and template where one method differs. A route that is missing is for operators, so
@@ -74,19 +71,19 @@ var routeReach = map[string]reach{
 	"/ojs/v1/workers/fetch": confined, "/ojs/v1/workers/ack": confined, "/ojs/v1/workers/nack": confined, "/ojs/v1/workers/ack/batch": confined,
 	"/ojs/v1/workers/nack/batch": confined, "/ojs/v1/workers/heartbeat": confined, "/ojs/v1/workers/beat": confined,
 	"/ojs/v1/workers/register": confined, "/ojs/v1/workers/progress": confined, "/ojs/v1/workers": confined, "/ojs/v1/admin/workers": confined,
-	"/ojs/v1/workers/:id": aboutWorker, "/ojs/v1/workers/:id/deregister": aboutWorker, "/ojs/v1/workers/:id/health": aboutWorker,
-	"/ojs/v1/admin/workers/:id": aboutWorker, "/ojs/v1/admin/workers/:id/directive": aboutWorker, "/ojs/v1/admin/workers/:id/quiet": aboutWorker,
-	"/ojs/v1/admin/workers/:id/terminate": aboutWorker, "/ojs/v1/admin/workers/:id/resume": aboutWorker,
+	"/ojs/v1/workers/:id": confined, "/ojs/v1/workers/:id/deregister": confined, "/ojs/v1/workers/:id/health": confined,
+	"/ojs/v1/admin/workers/:id": confined, "/ojs/v1/admin/workers/:id/directive": confined, "/ojs/v1/admin/workers/:id/quiet": confined,
+	"/ojs/v1/admin/workers/:id/terminate": confined, "/ojs/v1/admin/workers/:id/resume": confined,
 
 	"/ojs/v1/dead-letter": confined, "/ojs/v1/dead-letter/stats": confined, "/ojs/v1/dead-letter/retry": confined, "/ojs/v1/dead-letter/purge": confined,
 	"/ojs/v1/dead-letter/:id": aboutDeadLetter, "/ojs/v1/dead-letter/:id/retry": aboutDeadLetter,
 	"/ojs/v1/admin/dead-letter": confined, "/ojs/v1/admin/dead-letter/stats": confined, "/ojs/v1/admin/dead-letter/retry": confined,
 	"/ojs/v1/admin/dead-letter/:id": aboutDeadLetter, "/ojs/v1/admin/dead-letter/:id/retry": aboutDeadLetter,
 
-	"/ojs/v1/cron": confined, "/ojs/v1/cron/:name": aboutCron, "PUT /ojs/v1/cron/:name": confined, "/ojs/v1/cron/:name/pause": aboutCron,
-	"/ojs/v1/cron/:name/resume": aboutCron, "/ojs/v1/cron/:name/trigger": aboutCron, "/ojs/v1/cron/:name/history": aboutCron,
-	"/ojs/v1/crons": confined, "/ojs/v1/crons/:name": aboutCron, "PUT /ojs/v1/crons/:name": confined, "/ojs/v1/crons/:name/pause": aboutCron,
-	"/ojs/v1/crons/:name/resume": aboutCron, "/ojs/v1/crons/:name/trigger": aboutCron, "/ojs/v1/crons/:name/history": aboutCron,
+	"/ojs/v1/cron": confined, "/ojs/v1/cron/:name": confined, "PUT /ojs/v1/cron/:name": confined, "/ojs/v1/cron/:name/pause": confined,
+	"/ojs/v1/cron/:name/resume": confined, "/ojs/v1/cron/:name/trigger": confined, "/ojs/v1/cron/:name/history": confined,
+	"/ojs/v1/crons": confined, "/ojs/v1/crons/:name": confined, "PUT /ojs/v1/crons/:name": confined, "/ojs/v1/crons/:name/pause": confined,
+	"/ojs/v1/crons/:name/resume": confined, "/ojs/v1/crons/:name/trigger": confined, "/ojs/v1/crons/:name/history": confined,
 
 	"/ojs/v1/workflows": confined, "/ojs/v1/workflows/:id": aboutWorkflow, "/ojs/v1/workflows/:id/cancel": aboutWorkflow, "/ojs/v1/workflows/:id/progress": aboutWorkflow,
 
@@ -123,8 +120,8 @@ func reaches(routes []template) map[string]reach {
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
 // It costs nothing for calls without a tenant. The look-up and the handler are two statements; a job, workflow, subscription
-// or delivery never changes its tenant. The name of a cron or a worker may be deleted and taken by another tenant between
-// them, which nothing guards.
+// or delivery never changes its tenant. The name of a cron or the id of a worker may, so their handlers pass the tenant on (cron.Ref,
+// worker.Ref).
 func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -159,7 +156,6 @@ func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 // inReach reports whether what the path names is the tenant's. What cannot name anything is left to the handler.
 // A malformed id is "in reach", so that the handler refuses it in its own words.
 func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
-	ctx := c.Request().Context()
 	switch of {
 	case aboutJob, aboutDeadLetter:
 		return ownID(c, caller, jobID, a.Tenants.HasJob)
@@ -167,21 +163,8 @@ func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
 		return ownID(c, caller, workflowID, a.Tenants.HasWorkflow)
 	case aboutWebhook:
 		return ownID(c, caller, webhookID, a.Tenants.HasWebhook)
-	case aboutDelivery:
-		return ownID(c, caller, deliveryID, a.Tenants.HasDelivery)
-	case aboutCron:
-		name := param(c, "name")
-		if !cron.ValidName(name) {
-			return true, nil
-		}
-		return a.Tenants.HasCron(ctx, caller, name)
-	// A worker is looked up by its id; the same id may later be another tenant's, if the worker is gone.
 	default:
-		id, err := workerID(c)
-		if err != nil {
-			return true, nil //nolint:nilerr // the handler reports it
-		}
-		return a.Tenants.HasWorker(ctx, caller, id)
+		return ownID(c, caller, deliveryID, a.Tenants.HasDelivery)
 	}
 }
 
@@ -210,14 +193,10 @@ func missing(c echo.Context, of reach) error {
 	case aboutWorkflow:
 		id, _ := workflowID(c)
 		return ojs.ErrNotFound("workflow", ojs.FormatID(id))
-	case aboutCron:
-		return ojs.ErrNotFound("cron", param(c, "name"))
 	case aboutWebhook:
 		return ojs.ErrNotFound("webhook_subscription", id)
-	case aboutDelivery:
-		return ojs.ErrNotFound("webhook_delivery", id)
 	default:
-		return ojs.ErrNotFound("worker", id)
+		return ojs.ErrNotFound("webhook_delivery", id)
 	}
 }
 

@@ -20,11 +20,11 @@ import (
 // An operator's directive counts before what the worker has reported, because it is newer or still to be obeyed; see
 // docs/reference/workers.md, Directives.
 func (a *API) getWorkerHealth(c echo.Context) error {
-	id, err := workerID(c)
+	ref, err := a.workerRef(c)
 	if err != nil {
 		return err
 	}
-	w, err := a.Workers.Get(c.Request().Context(), id)
+	w, err := a.Workers.Get(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -46,17 +46,17 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 		// 5 s is the recommended interval of heartbeats, with which the state may change.
 		c.Response().Header().Set("Retry-After", "5")
 	}
-	return sendJSON(c, status, map[string]any{"worker_id": id, "state": word})
+	return sendJSON(c, status, map[string]any{"worker_id": ref.ID, "state": word})
 }
 
 // It reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
 // another worker has by now, are left out.
 func (a *API) getWorker(c echo.Context) error {
-	id, err := workerID(c)
+	ref, err := a.workerRef(c)
 	if err != nil {
 		return err
 	}
-	w, err := a.Workers.Get(c.Request().Context(), id)
+	w, err := a.Workers.Get(c.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *API) getWorker(c echo.Context) error {
 			ids = append(ids, id)
 		}
 	}
-	jobs, err := a.Workers.Reserved(c.Request().Context(), id, ids)
+	jobs, err := a.Workers.Reserved(c.Request().Context(), ref, ids)
 	if err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
 	if found.Next != nil {
 		cursor = ojs.FormatID(*found.Next)
 	}
-	return append(p.append(append(b, `,"pagination":`...), int64(found.Total), found.HasMore, cursor), '}')
+	return append(p.append(append(b, `,"pagination":`...), int64(found.Total), found.Next != nil, cursor), '}')
 }
 
 // appendWorkflows appends the entries of a list. The admin UI offers to cancel what is called active, and reads items.
