@@ -36,7 +36,7 @@ CREATE TABLE ojs.jobs (
     priority         smallint    NOT NULL DEFAULT 0,      -- -100 to 100, higher first
     attempt          integer     NOT NULL DEFAULT 0,      -- number of the current or latest attempt; 0: never fetched
     max_attempts     bigint      NOT NULL DEFAULT 3,      -- attempts after which a failure discards the job
-    ready_seq        bigint,                              -- while available the place in the fetch order, NULL for a job that waits for another job of its cron; while active the number of the claim, negative
+    ready_seq        bigint,                              -- while available the place in the fetch order, NULL for a job that waits for a limit or for another job of its cron; while active the number of the claim, negative
     due_at           timestamptz,                         -- earliest of the times below at which a sweep has to act on the job
 
     created_at       timestamptz NOT NULL,

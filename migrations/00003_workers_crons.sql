@@ -39,7 +39,7 @@ CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
 CREATE INDEX workers_stale ON ojs.workers (stale_at) WHERE stale_at IS NOT NULL;
 
 -- Merges a report into the earlier reports of a worker: members that are not repeated stay. Neither document contains
--- U+0000.
+-- U+0000 or half of a surrogate pair, which PostgreSQL stores in a json and refuses to read.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.facts_merge(known json, reported json) RETURNS json
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

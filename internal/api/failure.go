@@ -5,9 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -45,6 +51,7 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 	if known {
 		shown := *wire
 		wire = &shown
+		shorten(wire)
 	}
 	// What fails because nobody waits any more looks like an outage.
 	ended := ctx.Err() != nil && (known || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
@@ -61,6 +68,45 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 		return wire, CauseServer
 	}
 	return ojs.ErrInternal(), CauseUnknown
+}
+
+// maxShown bounds each text of an error, in bytes. Messages name what the client sent, and a path, a header or the name of a member may have
+// 1 MiB. Texts of the server itself are shorter.
+const maxShown = 2048
+
+// shorten cuts the texts of an error. Details may be shared with other errors, so they are copied before one is changed.
+func shorten(e *ojs.Error) {
+	e.Message = cut(e.Message)
+	shared := true
+	set := func(name string, value any) {
+		if shared {
+			e.Details, shared = maps.Clone(e.Details), false
+		}
+		e.Details[name] = value
+	}
+	for name, value := range e.Details {
+		switch value := value.(type) {
+		case string:
+			if len(value) > maxShown {
+				set(name, cut(value))
+			}
+		case []payload.Violation:
+			if slices.ContainsFunc(value, func(v payload.Violation) bool { return max(len(v.Path), len(v.Message)) > maxShown }) {
+				set(name, sliceutil.Map(value, func(v payload.Violation) payload.Violation {
+					v.Path, v.Message = cut(v.Path), cut(v.Message)
+					return v
+				}))
+			}
+		}
+	}
+}
+
+// A cut inside of a character would make invalid UTF-8 of it.
+func cut(text string) string {
+	if len(text) <= maxShown {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
 // Indexed adds the place of a batch item to its error.

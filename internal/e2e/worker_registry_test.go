@@ -58,7 +58,7 @@ func TestWorkerRegistry(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		unusual := []string{
-			`"active_job_ids":["a\u0000b","ä\ud83d\ude00"]`, `"metadata":{"a":1e999,"a":1.10,"\u0000":["\u0000"]}`, `"labels":{"k":"\u0000v"}`,
+			`"active_job_ids":["a\u0000b","ä\ud83d\ude00"]`, `"metadata":{"a":1e999,"a":1.10,"\u0000":["\u0000"]}`, `"labels":{"k":"\u0000v","\ud800":"\udc00"}`,
 			`"version":{"deep":[[[]]]}`, `"memory_mb":1e400`, `"hostname":"h\u0000"`, `"started_at":"yesterday"`,
 		}
 		for range 2 {
@@ -71,7 +71,8 @@ func TestWorkerRegistry(t *testing.T) {
 		r := a.worker("strange").is(200)
 		require.Equal(t, []string{"a\x00b", "ä😀"}, r.texts("active_job_ids"))
 		require.Equal(t, `{"a":1e999,"a":1.10,"":[""]}`, r.at("metadata"))
-		require.Equal(t, `{"k":"v"}`, r.at("labels"))
+		require.Equal(t, `{"k":"v","�":"�"}`, r.at("labels"))
+		a.get("/ojs/v1/admin/pools").is(200) // reads the facts of all workers in SQL
 		require.Equal(t, "1e400", r.at("memory_mb"))
 		require.Equal(t, "h", r.at("hostname"))
 		require.Regexp(t, serverTime, r.at("started_at"))

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // JobFetch and JobComplete return some of the columns, and the others are set here. So a job that has everything that a job can have
@@ -45,6 +47,38 @@ func TestRecordsAreAsStored(t *testing.T) {
 	require.Equal(t, pgtype.Int4{Int32: 9007, Valid: true}, done.Size)
 	requireSet(t, done, "ReadySeq", "DueAt", "NextAttemptAt", "TotalDueAt", "TtlDueAt", "LeaseUntil", "LeaseMs", "StallDueAt", "StallMs", "Failed", "DeadLetteredAt",
 		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "Error")
+}
+
+// JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
+func TestCancelMovesEveryColumn(t *testing.T) {
+	t.Parallel()
+	b := setup(t, unchecked)
+	// What a cancelled job does not have: times at which something is due, and what other ends of a job decide.
+	const gone = `'{state,ready_seq,due_at,finished_at,next_attempt_at,total_due_at,ttl_due_at,lease_until,lease_ms,stall_due_at,stall_ms,
+		previous_state,failed,dead_lettered_at,cron_serial,limit_seq,on_limit,result}'::text[]`
+	for name, cancel := range map[string]func(id [16]byte){
+		"HTTP": func(id [16]byte) {
+			_, err := b.Cancel(t.Context(), id, queue.Cancel{})
+			require.NoError(t, err)
+		},
+		"SQL": func(id [16]byte) { b.Exec("SELECT ojs.cancel($1)", id) },
+	} {
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		// Every column gets a value of its type.
+		for _, set := range b.Texts(`
+			SELECT format('UPDATE ojs.jobs SET %I = %L', a.attname, CASE format_type(a.atttypid, NULL)
+				WHEN 'json' THEN '{"x":1}' WHEN 'json[]' THEN '{"{}"}' WHEN 'boolean' THEN 'true' WHEN 'text' THEN repeat('a', 64)
+				WHEN 'uuid' THEN '019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f' WHEN 'timestamp with time zone' THEN now()::text ELSE '1' END)
+			FROM pg_attribute a WHERE a.attrelid = 'ojs.jobs'::regclass AND a.attnum > 0 AND NOT a.attisdropped
+				AND a.attname <> ALL ('{id,type,queue,args}') AND a.attname <> ALL (` + gone + `)`) {
+			b.Exec(set+" WHERE id = $1", id)
+		}
+		row := `SELECT (to_jsonb(j) - ` + gone + `)::text FROM %s j WHERE id = $1`
+		before := b.One(fmt.Sprintf(row, "ojs.jobs"), id)
+		require.NotContains(t, before, "null")
+		cancel(id)
+		require.JSONEq(t, before, b.One(fmt.Sprintf(row, "ojs.jobs_done"), id), name)
+	}
 }
 
 // requireSet checks that every field but those named has a value.

@@ -109,12 +109,14 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-func TestDropNUL(t *testing.T) {
+func TestStorableText(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		`"a\u0000b"`: `"ab"`, `"a\\u0000b"`: `"a\\u0000b"`, `"\\\u0000"`: `"\\"`, `"\u0000\u0000"`: `""`, `"\u0001"`: `"\u0001"`, `{"\u0000k":"\n"}`: `{"k":"\n"}`,
+		`"a\ud800b"`: `"a�b"`, `"\udc00"`: `"�"`, `{"\uD83D":1}`: `{"�":1}`, `"\ud83d\ude00"`: `"\ud83d\ude00"`, `"\ud83d\ud83d\ude00"`: `"�\ud83d\ude00"`,
+		`"\\ud800"`: `"\\ud800"`, `"\u00e9\ud800"`: `"\u00e9�"`,
 	} {
-		require.Equal(t, want, string(DropNUL([]byte(in))))
+		require.Equal(t, want, string(StorableText([]byte(in))))
 	}
 }
 

@@ -3,6 +3,9 @@ package rawjson
 import (
 	"bytes"
 	"iter"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -161,24 +164,46 @@ func Compact(v jsontext.Value) []byte { return AppendCompact(make([]byte, 0, len
 // No other literal begins with n.
 func IsNull(v jsontext.Value) bool { return v == nil || v[0] == 'n' }
 
-// DropNUL removes the escapes of U+0000 from the strings of v, for reports of workers, which are stored without an error.
-// A backslash that is itself escaped is not the beginning of one: \\u0000 in the text stays.
-func DropNUL(v []byte) []byte {
-	if !bytes.Contains(v, []byte(`\u0000`)) {
+// StorableText returns v with strings that SQL can read as texts, for reports of workers, which are stored without an error: without escapes
+// of U+0000, and with U+FFFD for halves of surrogate pairs. PostgreSQL stores both in a json, but a statement that reads any member of it fails.
+// A backslash that is itself escaped is not the beginning of an escape: \\u0000 in the text stays.
+func StorableText(v []byte) []byte {
+	if !bytes.Contains(v, []byte(`\u`)) {
 		return v
 	}
 	out := make([]byte, 0, len(v))
 	for i := 0; i < len(v); {
+		unit, escaped := codeUnit(v[i:])
 		switch {
-		case v[i] != '\\':
-			out = append(out, v[i])
-			i++
-		case bytes.HasPrefix(v[i:], []byte(`\u0000`)):
-			i += 6
-		default:
+		case escaped && unit == 0:
+			i += escapeLen
+		case escaped && utf16.IsSurrogate(unit):
+			if low, ok := codeUnit(v[i+escapeLen:]); ok && utf16.DecodeRune(unit, low) != utf8.RuneError {
+				out = append(out, v[i:i+2*escapeLen]...)
+				i += 2 * escapeLen
+				continue
+			}
+			out = utf8.AppendRune(out, utf8.RuneError)
+			i += escapeLen
+		case v[i] == '\\':
 			out = append(out, v[i], v[i+1])
 			i += 2
+		default:
+			out = append(out, v[i])
+			i++
 		}
 	}
 	return out
+}
+
+// escapeLen is the length of \u0000.
+const escapeLen = 6
+
+// codeUnit reads the escape \uXXXX with which v begins.
+func codeUnit(v []byte) (unit rune, ok bool) {
+	if len(v) < escapeLen || v[0] != '\\' || v[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(v[2:escapeLen]), 16, 16)
+	return rune(n), err == nil
 }

@@ -26,7 +26,7 @@ type Beat struct {
 	PID          int64
 	Queues       []string // nil: not reported
 	Concurrency  int      // 0: not reported
-	Facts        []byte   // one compact object with the other facts, without U+0000; nil: none
+	Facts        []byte   // one compact object with the other facts, as StorableText makes them; nil: none
 	Load         string   // of Facts the numbers about memory and CPU, as members, each with a leading comma
 
 	jobsOnly bool // the worker has been written, only jobs are left
@@ -161,14 +161,14 @@ func (b *body) describe(r *Beat) {
 	}
 }
 
-// They are shown as sent, apart from U+0000, which PostgreSQL cannot store in text.
+// They are shown as sent, apart from U+0000 and halves of surrogate pairs, because statements read members of them (pools.sql).
 func facts(others []payload.Member) []byte {
 	b := []byte{'{'}
 	for _, name := range factNames {
 		for _, other := range slices.Backward(others) { // the last of equal names
 			if m := other; string(m.Name) == name {
 				if !rawjson.IsNull(m.Value) && rawjson.Depth(m.Value) <= (job.Limits{}).Depth() {
-					b = payload.AppendMember(b, m.Literal, rawjson.DropNUL(m.Value))
+					b = payload.AppendMember(b, m.Literal, rawjson.StorableText(m.Value))
 				}
 				break
 			}

@@ -33,6 +33,7 @@ func TestDecodeHeartbeat(t *testing.T) {
 		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`), Load: `,"memory_mb":5,"cpu_percent":0.5`},
 		`{"worker_id":"w","memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`:                                               {WorkerID: "w", Facts: []byte(`{"memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`)},
 		`{"worker_id":"w","metadata":{"k":"\u0000"}}`:                                                                                   {WorkerID: "w", Facts: []byte(`{"metadata":{"k":""}}`)},
+		`{"worker_id":"w","metadata":{"k":"\ud800"}}`:                                                                                   {WorkerID: "w", Facts: []byte(`{"metadata":{"k":"�"}}`)},
 		`{"worker_id":"w","metadata":"` + strings.Repeat("x", 70_000) + `"}`:                                                            {WorkerID: "w"},
 		`{"worker_id":"w","metadata":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`:                                        {WorkerID: "w"},
 		`{"worker_id":"w","hostname":"` + strings.Repeat("é", 200) + `"}`:                                                               {WorkerID: "w", Hostname: strings.Repeat("é", 127)},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,8 +159,11 @@ func discardBody(c echo.Context) {
 // brokenStream joins the cause for the log; the client sees only the first error. Errors of the connection and of gzip are
 // not told apart here: nobody reads the answer of a broken connection.
 func brokenStream(err error) error {
-	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil,
-		"The body could not be read to its end; if it is compressed, it must be one complete gzip stream."), err)
+	text := "The body could not be read to its end; if it is compressed, it must be one complete gzip stream."
+	if errors.Is(err, os.ErrDeadlineExceeded) { // http.Server.ReadTimeout
+		text = "The body took too long: a request must arrive within 2 minutes."
+	}
+	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil, text), err)
 }
 
 // checkContentType accepts the two JSON names, whatever their parameters. Only a body needs one.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -50,4 +51,24 @@ func TestTimeForAnAnswer(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 30*time.Second, timeFor(largeAnswer))
 	require.Equal(t, 62*time.Second, timeFor(8<<20))
+}
+
+// TestSlowBodyIsExplained serves a client that stops within its body.
+func TestSlowBodyIsExplained(t *testing.T) {
+	t.Parallel()
+	shown := make(chan error, 1)
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := &http.Server{ReadTimeout: 50 * time.Millisecond, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadAll(r.Body)
+		shown <- brokenStream(err)
+	})}
+	go func() { _ = server.Serve(ln) }()
+	defer func() { require.NoError(t, server.Close()) }()
+	client, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer func() { _ = client.Close() }()
+	_, err = client.Write([]byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"))
+	require.NoError(t, err)
+	require.ErrorContains(t, <-shown, "within 2 minutes")
 }
