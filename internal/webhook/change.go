@@ -43,10 +43,10 @@ func (s *Store) FinishChanges(ctx context.Context) (int, error) {
 // finishChange does nothing for a subscription without marks. Order: first which deliveries wait for others, then which are due.
 // Fan-out passes meanwhile use the new settings already, as they read them under the lock.
 func (s *Store) finishChange(ctx context.Context, id [16]byte) error {
-	if err := s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return reorderDeliveries(ctx, q, id) }); err != nil {
+	if err := s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return reorderDeliveries(ctx, q, id) }); err != nil {
 		return err
 	}
-	return s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return resumeDeliveries(ctx, q, id) })
+	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return resumeDeliveries(ctx, q, id) })
 }
 
 // reorderDeliveries goes by the ordering that the subscription has now: a second change may have come since. The lock keeps the

@@ -34,7 +34,7 @@ type Claimed struct {
 // row, so max_in_flight holds over all nodes. It may return fewer than want although more are due. The clock is read in the
 // same transaction, after the claim.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
-	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}

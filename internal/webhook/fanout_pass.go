@@ -29,7 +29,7 @@ const (
 // a unique index over event and subscription guards against the latter once more. An error whose outcome is unknown may be
 // followed by another pass at once.
 func (s *Store) CreateDeliveries(ctx context.Context) (created Created, err error) {
-	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		created = Created{}
 		// Counted before the lock, so that a server without subscriptions takes none.
 		subscribers, err := q.WebhookCountSubscribers(ctx)

@@ -10,7 +10,7 @@ import (
 // PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many. Several nodes
 // may run it at once.
 func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
-	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
 		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
 		return err
 	})

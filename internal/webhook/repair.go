@@ -33,7 +33,7 @@ func (s *Store) RestartStuckDeliveries(ctx context.Context) (restarted int64, er
 	ordered, err := s.db.Q.WebhookListOrdered(ctx)
 	for _, id := range ordered {
 		var n int64
-		err = errors.Join(err, s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+		err = errors.Join(err, s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
 			if err := q.WebhookLockByID(ctx, [][16]byte{id}); err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func (s *Store) RestartStuckDeliveries(ctx context.Context) (restarted int64, er
 // cancelled all of them. Any number of nodes may run it; a delivery is cancelled once.
 func (s *Store) CancelOrphans(ctx context.Context) error {
 	var orphans [][16]byte
-	err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+	err := s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
 		orphans, err = q.WebhookDeliveryListOrphans(ctx)
 		return err
 	})
@@ -61,5 +61,5 @@ func (s *Store) CancelOrphans(ctx context.Context) error {
 
 // The subscription is gone, so there is no row to lock, and no claim can find the deliveries.
 func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
-	return s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, batchRows) })
+	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, batchRows) })
 }

@@ -34,7 +34,7 @@ func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error
 	var total int64
 	for {
 		var n int64
-		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) error {
+		err := s.replayPage(ctx, w, func(ctx context.Context, q *dbsqlc.Queries) error {
 			row, err := q.WebhookReplayFailed(ctx, dbsqlc.WebhookReplayFailedParams{
 				WebhookID: id, Began: pg.Timestamp(began), Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows,
 			})
@@ -55,12 +55,12 @@ const replayRows = 1000
 
 // replayPage locks the subscription, so that two replays do not both insert a missing delivery, and a delivery that finishes
 // meanwhile makes the next one due.
-func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(q *dbsqlc.Queries) error) error {
-	return pg.ClientError(s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(ctx context.Context, q *dbsqlc.Queries) error) error {
+	return pg.ClientError(s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		if err := q.WebhookLockByID(ctx, [][16]byte{w.ID}); err != nil {
 			return err
 		}
-		if err := replay(q); err != nil || w.Ordering != "subject" {
+		if err := replay(ctx, q); err != nil || w.Ordering != "subject" {
 			return err
 		}
 		return q.WebhookDeliveryQueueOrdered(ctx, w.ID)
@@ -81,7 +81,7 @@ func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Tim
 	p := dbsqlc.WebhookReplayAllParams{WebhookID: w.ID, Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows}
 	for {
 		var row dbsqlc.WebhookReplayAllRow
-		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) (err error) {
+		err := s.replayPage(ctx, w, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
 			row, err = q.WebhookReplayAll(ctx, p)
 			return err
 		})

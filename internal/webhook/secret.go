@@ -19,12 +19,12 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 	if overlap < 0 {
 		overlap = secretOverlap
 	}
-	return s.changeSecrets(ctx, id, s.lookForSecret, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
+	return s.changeSecrets(ctx, id, s.lookForSecret, func(ctx context.Context, q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
 }
 
 // DropPreviousSecret makes the previous secret invalid at once. It does nothing if there is none, so it can be repeated.
 func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
-	return s.changeSecrets(ctx, id, s.lookForNoPrevious, func(q *dbsqlc.Queries) error {
+	return s.changeSecrets(ctx, id, s.lookForNoPrevious, func(ctx context.Context, q *dbsqlc.Queries) error {
 		_, err := q.WebhookSecretDeletePrevious(ctx, id)
 		return err
 	})
@@ -32,13 +32,13 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 
 // changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three. The
 // answer is read in the transaction, with the secrets that it leaves.
-func (s *Store) changeSecrets(ctx context.Context, id [16]byte, found look, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
-	return s.inWebhookTx(ctx, found, func(q *dbsqlc.Queries) (*Webhook, error) {
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, found look, change func(ctx context.Context, q *dbsqlc.Queries) error) (*Webhook, error) {
+	return s.inWebhookTx(ctx, found, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
 		row, err := lockWebhook(ctx, q, id)
 		if err != nil {
 			return nil, err
 		}
-		if err := change(q); err != nil {
+		if err := change(ctx, q); err != nil {
 			return nil, err
 		}
 		return s.oneWebhook(ctx, q, []Record{row}, id)

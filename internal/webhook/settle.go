@@ -14,12 +14,12 @@ type look func(ctx context.Context, changed *Webhook) (pg.Found, error)
 
 // inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good. It is tried again after a
 // deadlock, too, and maps errors for clients. If the commit was not answered, found tells whether it is done.
-func (s *Store) inWebhookTx(ctx context.Context, found look, do func(q *dbsqlc.Queries) (*Webhook, error)) (changed *Webhook, err error) {
+func (s *Store) inWebhookTx(ctx context.Context, found look, do func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error)) (changed *Webhook, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err = pg.Retry(func() error {
 		return s.db.InTx(bounded, func(tx pgx.Tx) (err error) {
-			changed, err = do(dbsqlc.New(tx))
+			changed, err = do(bounded, dbsqlc.New(tx))
 			return err
 		})
 	})

@@ -50,11 +50,11 @@ const batchRows = 5000
 
 // inBatches repeats a statement, each time in a transaction of its own, until it changes less than a whole batch. Batches
 // that were committed stay after an error; change must be written so that it can be repeated.
-func (s *Store) inBatches(ctx context.Context, change func(q *dbsqlc.Queries) (int64, error)) error {
+func (s *Store) inBatches(ctx context.Context, change func(ctx context.Context, q *dbsqlc.Queries) (int64, error)) error {
 	for {
 		var n int64
-		err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
-			n, err = change(q)
+		err := s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
+			n, err = change(ctx, q)
 			return err
 		})
 		if err != nil || n < batchRows {
@@ -65,12 +65,12 @@ func (s *Store) inBatches(ctx context.Context, change func(q *dbsqlc.Queries) (i
 
 // inPlannedTx runs do in a transaction without sequential scans: the statistics of the delivery table are always out of
 // date. do may run again after a deadlock, so it must set its results anew.
-func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+func (s *Store) inPlannedTx(ctx context.Context, do func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	return pg.Retry(func() error { return s.planned(ctx, do) })
 }
 
 // The planner settings last for the transaction only, so the connection goes back to the pool as it was.
-func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+func (s *Store) planned(ctx context.Context, do func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return s.db.InTx(ctx, func(tx pgx.Tx) error {
@@ -78,7 +78,7 @@ func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) e
 		if err := q.WebhookDeliverySetPlanner(ctx); err != nil {
 			return err
 		}
-		return do(q)
+		return do(ctx, q)
 	})
 }
 

@@ -44,7 +44,7 @@ type Match struct {
 // made before, so a commit that was not answered can be looked up.
 func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webhook, error) {
 	id := job.NewID()
-	return s.inWebhookTx(ctx, s.lookForWebhook, func(q *dbsqlc.Queries) (*Webhook, error) { return s.create(ctx, q, id, in, match) })
+	return s.inWebhookTx(ctx, s.lookForWebhook, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) { return s.create(ctx, q, id, in, match) })
 }
 
 // The advisory lock serializes creations, or two could both find room for the last subscription.
@@ -186,7 +186,7 @@ var lastID = [16]byte{
 // of the change: the marks stay, and a Dispatcher of any node goes on (finishChanges) and logs what fails.
 func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Definition) (*Definition, Match, error)) (*Webhook, error) {
 	var before Record
-	changed, err := s.inWebhookTx(ctx, s.lookForChange(&before), func(q *dbsqlc.Queries) (w *Webhook, err error) {
+	changed, err := s.inWebhookTx(ctx, s.lookForChange(&before), func(ctx context.Context, q *dbsqlc.Queries) (w *Webhook, err error) {
 		if before, err = lockWebhook(ctx, q, id); err != nil {
 			return nil, err
 		}
@@ -232,7 +232,7 @@ func webhookOf(row *Record) Definition {
 // or claimed; the cancel in batches follows. If that fails, or the node stops in between, CancelOrphans of any node goes on. A
 // second call returns not found. A commit that was not answered is looked up.
 func (s *Store) Delete(ctx context.Context, id [16]byte) error {
-	_, err := s.inWebhookTx(ctx, s.lookForDeletion(id), func(q *dbsqlc.Queries) (*Webhook, error) {
+	_, err := s.inWebhookTx(ctx, s.lookForDeletion(id), func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
 		deleted, err := q.WebhookDelete(ctx, id)
 		if err == nil && len(deleted) == 0 {
 			err = ErrNoWebhook(ID(id))
