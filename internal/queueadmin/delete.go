@@ -121,6 +121,9 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 				if err := q.QueueInsert(ctx, []string{d.Target}); err != nil {
 					return err
 				}
+				if err := lockTarget(ctx, q, d); err != nil {
+					return err
+				}
 			}
 			// The status that Reject restores is read under the lock.
 			rows, err := q.QueueLock(ctx, d.Queue)
@@ -144,6 +147,19 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 			return q.QueueBeginDeletion(ctx, text, d.Queue)
 		})
 	})
+}
+
+// lockTarget refuses a target that is being deleted itself: two queues that move their jobs to each other would never be empty. Both rows
+// are locked at once, in the order of their names, so two such deletions cannot both begin.
+func lockTarget(ctx context.Context, q *dbsqlc.Queries, d Deletion) error {
+	if err := q.QueueLockBounded(ctx, []string{d.Queue, d.Target}); err != nil {
+		return err
+	}
+	rows, err := q.QueueLock(ctx, d.Target)
+	if err == nil && len(rows) > 0 && rows[0].Deletion != nil {
+		err = errBeingDeleted(d.Target)
+	}
+	return err
 }
 
 // finish discards or moves what waits in a queue that takes no new jobs, and deletes its row if it is empty then. It may

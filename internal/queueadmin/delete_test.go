@@ -245,6 +245,17 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, "active", b.status("q"))
 	})
 
+	// Two queues that move their jobs to each other would never be empty. Another node has begun the other deletion.
+	t.Run("MoveNeedsATargetThatIsNotDeleted", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("to"))
+		b.Exec(`UPDATE ojs.queues SET deletion = '{"strategy":"move","target_queue":"q"}' WHERE name = 'to'`)
+		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+		require.ErrorContains(t, err, "Queue to is being deleted")
+		require.Equal(t, "active", b.status("q"), "nothing was begun")
+	})
+
 	t.Run("MoveNeedsATargetThatTakesJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
