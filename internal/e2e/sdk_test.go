@@ -430,6 +430,8 @@ func TestSDKEvents(t *testing.T) {
 		c := sdk(t, node.url)
 		_, err := c.Enqueue(t.Context(), "old", nil)
 		require.NoError(t, err)
+		// In an empty log the subscription begins at a time in whole seconds.
+		eventually(t, func() bool { return node.get("/ojs/v1/events").at("events.0.type") != "" })
 		ctx, cancel := context.WithTimeout(t.Context(), waitFor)
 		defer cancel()
 		var jobs atomic.Int64
