@@ -598,7 +598,7 @@ DECLARE
     low bigint := GREATEST(pos, (SELECT f.floor_place FROM ojs.event_floor() f)) >> 16;
 BEGIN
     IF after IS NOT NULL AND pos < 0 THEN
-        RAISE EXCEPTION 'after must be an event id such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90' USING ERRCODE = '22023';
+        RAISE EXCEPTION '''after'' must be an event id such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90' USING ERRCODE = '22023';
     END IF;
     RETURN QUERY
         SELECT t.id, ojs.event_notice(t.full_text, t.seq, t.sub)

@@ -1,6 +1,8 @@
 package deadletter
 
 import (
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -27,12 +29,13 @@ func DecodePurge(raw []byte, maxIDs int) (Filter, *ojs.Error) {
 // Problems of the form come before a missing confirmation, so a client sees what is wrong with its filter first.
 func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 	f, r, err := decode(raw)
-	switch {
-	case err != nil:
+	if err != nil {
 		return f, err
-	case !r.confirmed:
-		return f, ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this "+does+" every dead letter that matches.")
-	case len(r.ids) > maxIDs:
+	}
+	if err := payload.CheckConfirmed(r.confirm, does+" every dead letter that matches"); err != nil {
+		return f, err
+	}
+	if len(r.ids) > maxIDs {
 		return f, ojs.ErrBatchSize(maxIDs, len(r.ids))
 	}
 	return f, nil
@@ -40,8 +43,8 @@ func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 
 // request is what the body of a bulk call says besides its filter.
 type request struct {
-	confirmed bool
-	ids       []string // as sent
+	confirm jsontext.Value // nil: not sent
+	ids     []string       // as sent
 }
 
 // decode reads the body of a bulk call: a filter with confirm beside it, or a flat body, which is the filter. An unknown
@@ -55,7 +58,8 @@ func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 	// confirm is read from the body itself, also if there is a filter beside it.
 	b := payload.Body{}
 	b.Fields, _ = payload.Read(v, selectNames)
-	req.confirmed = b.Boolean("confirm")
+	b.Boolean("confirm")
+	req.confirm = b.Get("confirm")
 	// In a flat body confirm stands among the conditions, hence its place in conditionNames.
 	prefix, filter := "filter.", b.Get("filter")
 	if filter == nil {

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,9 @@ func TestDecode(t *testing.T) {
 		t.Parallel()
 		_, err := DecodePurge([]byte(`{"ids":["a","b"],"confirm":false}`), 1)
 		require.Equal(t, "confirm", err.Details["field"])
+		require.Equal(t, json.RawMessage("false"), err.Details["received"])
+		_, err = DecodePurge([]byte(`{"ids":["a"]}`), 1)
+		require.NotContains(t, err.Details, "received", "nothing was sent")
 		require.Contains(t, err.Message, "deletes")
 		_, err = DecodeRetry([]byte(`{"ids":["a","b"],"confirm":true}`), 1)
 		require.Equal(t, "batch_size_exceeded", err.Code)

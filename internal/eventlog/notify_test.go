@@ -168,7 +168,7 @@ func TestNotify(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		_, err := b.pool.Exec(t.Context(), "SELECT * FROM ojs.events_after('job_1')")
-		require.ErrorContains(t, err, "after must be an event id")
+		require.ErrorContains(t, err, "'after' must be an event id")
 		var none *string
 		require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.event('job_1')::text").Scan(&none))
 		require.Nil(t, none)

@@ -132,7 +132,8 @@ func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
 	}
 	b := body{}
 	b.Fields, _ = payload.Read(v, confirmedNames)
-	confirmed, prefix, filter := b.Boolean("confirm"), "filter.", b.Get("filter")
+	b.Boolean("confirm")
+	prefix, filter := "filter.", b.Get("filter")
 	if filter == nil {
 		// The conditions stand beside confirm, which is no condition and must not count as an unknown one.
 		prefix, filter = "", v
@@ -141,10 +142,7 @@ func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
 	if err := b.Problems.Err(); err != nil {
 		return nil, err
 	}
-	if !confirmed {
-		return nil, ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this changes every job that matches.")
-	}
-	return f, nil
+	return f, payload.CheckConfirmed(b.Get("confirm"), "changes every job that matches")
 }
 
 // filterReader reads the conditions of a filter. It reports under the name that the member has in the body, which is one level

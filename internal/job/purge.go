@@ -49,12 +49,9 @@ func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 		}
 	}
 	r.By, _ = rawjson.Text(b.Get("cancelled_by"))
-	confirmed := b.Boolean("confirm")
+	b.Boolean("confirm")
 	if err := b.Problems.Err(); err != nil {
 		return PurgeRequest{}, err
 	}
-	if !confirmed {
-		return PurgeRequest{}, ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this removes every job that matches.")
-	}
-	return r, nil
+	return r, payload.CheckConfirmed(b.Get("confirm"), "removes every job that matches")
 }

@@ -192,6 +192,14 @@ func (b *Body) Boolean(field string) bool {
 	return value
 }
 
+// CheckConfirmed refuses a call that changes many jobs unless its member confirm is true. does says what the call does.
+func CheckConfirmed(confirm jsontext.Value, does string) *ojs.Error {
+	if confirmed, _ := rawjson.Bool(confirm); confirmed {
+		return nil
+	}
+	return ojs.ErrInvalidPayload("confirm", "true", rawjson.Show(confirm), "'confirm' must be true: this "+does+".")
+}
+
 // Attempt reads the optional number of an attempt.
 // The range is not limited: an attempt that no job has is a stale one, not a malformed body.
 func (b *Body) Attempt() (n int64, sent bool) {
