@@ -61,5 +61,7 @@ func (s *Store) CancelOrphans(ctx context.Context) error {
 
 // The subscription is gone, so there is no row to lock, and no claim can find the deliveries.
 func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
-	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, batchRows) })
+	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) {
+		return q.WebhookDeliveryCancel(ctx, webhook, batchRows)
+	})
 }

@@ -19,7 +19,9 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 	if overlap < 0 {
 		overlap = secretOverlap
 	}
-	return s.changeSecrets(ctx, id, s.lookForSecret, func(ctx context.Context, q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
+	return s.changeSecrets(ctx, id, s.lookForSecret, func(ctx context.Context, q *dbsqlc.Queries) error {
+		return s.rotate(ctx, q, rotation{id, secret, overlap})
+	})
 }
 
 // DropPreviousSecret makes the previous secret invalid at once. It does nothing if there is none, so it can be repeated.
