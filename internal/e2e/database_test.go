@@ -2,31 +2,58 @@ package e2e_test
 
 import (
 	"context"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
+// session is a connection to the node's database for the statements of its test, which opens it when it is first needed: a connection
+// costs PostgreSQL milliseconds, and tests look at the database hundreds of times. Parallel subtests share it.
+type session struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+// use calls do with the connection. It opens another one if the test, or the database, has ended it.
+func (s *session) use(a *node, do func(conn *pgx.Conn)) {
+	a.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil || s.conn.Ping(a.t.Context()) != nil {
+		s.conn = a.connectPatient()
+	}
+	do(s.conn)
+}
+
+func (s *session) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		_ = s.conn.Close(context.Background())
+	}
+}
+
 // exec runs SQL on the node's database.
 func (a *node) exec(sql string, args ...any) {
 	a.t.Helper()
-	conn := a.connectPatient()
-	defer func() { _ = conn.Close(context.Background()) }()
-	_, err := conn.Exec(a.t.Context(), sql, args...)
-	require.NoError(a.t, err)
+	a.session.use(a, func(conn *pgx.Conn) {
+		_, err := conn.Exec(a.t.Context(), sql, args...)
+		require.NoError(a.t, err)
+	})
 }
 
 // inReadCommitted is exec in a transaction of that isolation, whatever the default of the database is. It is one round trip, because the
 // database may end transactions that wait for their client.
 func (a *node) inReadCommitted(sql string, args ...any) {
 	a.t.Helper()
-	conn := a.connectPatient()
-	defer func() { _ = conn.Close(context.Background()) }()
-	var b pgx.Batch
-	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	b.Queue(sql, args...)
-	b.Queue("COMMIT")
-	require.NoError(a.t, conn.SendBatch(a.t.Context(), &b).Close())
+	a.session.use(a, func(conn *pgx.Conn) {
+		var b pgx.Batch
+		b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+		b.Queue(sql, args...)
+		b.Queue("COMMIT")
+		require.NoError(a.t, conn.SendBatch(a.t.Context(), &b).Close())
+	})
 }
 
 // connect opens a connection to the node's database.
@@ -55,14 +82,14 @@ func (a *node) one(sql string, args ...any) string {
 }
 
 // query is the only column of each row.
-func (a *node) query(sql string, args ...any) []string {
+func (a *node) query(sql string, args ...any) (values []string) {
 	a.t.Helper()
-	conn := a.connectPatient()
-	defer func() { _ = conn.Close(context.Background()) }()
-	rows, err := conn.Query(a.t.Context(), sql, args...)
-	require.NoError(a.t, err)
-	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(a.t, err)
+	a.session.use(a, func(conn *pgx.Conn) {
+		rows, err := conn.Query(a.t.Context(), sql, args...)
+		require.NoError(a.t, err)
+		values, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(a.t, err)
+	})
 	return values
 }
 

@@ -21,6 +21,7 @@ type node struct {
 	url    string
 
 	database string // its URL
+	session  *session
 }
 
 // settings are the defaults, with a database, free ports and without gRPC. Streams are neither kept alive nor closed for a client
@@ -45,12 +46,13 @@ func setup(t testing.TB, change ...func(*app.Config)) *node {
 	}
 	s, err := app.Start(t.Context(), config)
 	require.NoError(t, err)
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	transport, own := &http.Transport{MaxIdleConnsPerHost: 64}, &session{}
 	t.Cleanup(func() {
+		own.close()
 		transport.CloseIdleConnections()
 		require.NoError(t, s.Stop())
 	})
-	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.DatabaseURL}
+	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.DatabaseURL, own}
 }
 
 // in is the same node for a subtest.

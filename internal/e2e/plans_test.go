@@ -70,7 +70,8 @@ func TestPlans(t *testing.T) {
 // it analyzes a large table nobody can mark the index entries of deleted rows as dead, so that each statement reads all of them.
 func explain(t *testing.T, cluster *embedpg.Server) {
 	t.Helper()
-	admin := &node{t: t, database: cluster.URL(dbtest.ClusterDatabase)}
+	admin := &node{t: t, database: cluster.URL(dbtest.ClusterDatabase), session: &session{}}
+	defer admin.session.close()
 	for _, setting := range []string{
 		`session_preload_libraries = 'auto_explain'`, `auto_explain.log_min_duration = 0`, `auto_explain.log_analyze = on`,
 		`auto_explain.log_buffers = on`, `auto_explain.log_timing = off`, `auto_explain.log_format = json`,

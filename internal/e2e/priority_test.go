@@ -41,7 +41,11 @@ func TestPriority(t *testing.T) {
 		a := a.in(t)
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, queue())
 		a.patch("/ojs/v1/jobs/"+id, `{"priority":5}`).is(200)
-		history := a.get("/ojs/v1/jobs/" + id + "/history").is(200)
+		var history reply
+		eventually(t, func() bool { // a read waits only so long for events that are not published
+			history = a.get("/ojs/v1/jobs/" + id + "/history").is(200)
+			return history.at("total") != "0"
+		})
 		require.Equal(t, []string{"job.created"}, history.list("events", "event_type"))
 		require.Equal(t, "1", history.at("total"))
 	})

@@ -110,7 +110,8 @@ func (a *node) vanishes(url string, p *proxy, kind vanishing) {
 	t := a.t
 	t.Helper()
 	direct := *a
-	direct.database = url
+	direct.database, direct.session = url, &session{}
+	defer direct.session.close()
 	conn := direct.connect()
 	defer func() { _ = conn.Close(context.Background()) }()
 	// A session that has not prepared the statement yet waits outside of the transaction: then once more.
