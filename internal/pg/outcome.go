@@ -93,12 +93,12 @@ func IsOutcomeUnknown(err error) bool {
 }
 
 const (
-	// SettleTimeout bounds the wait for a database that is away, while the outcome of a write is unknown: clients give up soon after.
+	// settleTimeout bounds the wait for a database that is away, while the outcome of a write is unknown: clients give up soon after.
 	// It is shorter than the statement timeout (15 s), so an answer still comes before most clients and proxies have given up.
-	SettleTimeout = 8 * time.Second
+	settleTimeout = 8 * time.Second
 
-	// SettlePause is the time between two tries.
-	SettlePause = 100 * time.Millisecond
+	// settlePause is the time between two tries.
+	settlePause = 100 * time.Millisecond
 )
 
 // Found is what the database holds of a write whose outcome did not arrive.
@@ -123,20 +123,34 @@ func (d *DB) Settle(ctx context.Context, err error, look func(ctx context.Contex
 	if !ok {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(SettleTimeout, d.StatementTimeout))
+	var found Found
+	var final bool
+	failed := d.WhileAway(context.WithoutCancel(ctx), func(ctx context.Context) (err error) {
+		found, final, err = d.lookUp(ctx, u, look)
+		return err
+	})
+	switch {
+	case failed != nil:
+		return errors.Join(err, failed)
+	case found == Present:
+		return nil
+	case found == Absent && final:
+		return NotDone(err)
+	}
+	return err
+}
+
+// WhileAway calls try again and again while the database is away, within the time in which the outcome of a write has to be found.
+func (d *DB) WhileAway(ctx context.Context, try func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, min(settleTimeout, d.StatementTimeout))
 	defer cancel()
 	for {
-		found, final, failed := d.lookUp(ctx, u, look)
-		switch {
-		case failed != nil && (ctx.Err() != nil || !IsUnavailable(failed) && !IsTimeout(failed)):
-			return errors.Join(err, failed)
-		case failed != nil:
-			serviceutil.CancellableSleep(ctx, SettlePause)
-		case found == Present:
-			return nil
-		case found == Absent && final:
-			return NotDone(err)
-		default:
+		err := try(ctx)
+		if err == nil || ctx.Err() != nil || !IsUnavailable(err) && !IsTimeout(err) {
+			return err
+		}
+		serviceutil.CancellableSleep(ctx, settlePause)
+		if ctx.Err() != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -93,19 +92,12 @@ func (s *Store) settleOne(ctx context.Context, id [16]byte, err error, did func(
 //
 // It tries again while the database is away, because it is away in most cases: the connection has just broken. Callers that come
 // meanwhile form the next flush.
-func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(pg.SettleTimeout, s.db.StatementTimeout))
-	defer cancel()
-	for {
-		res, err := s.lookUp(ctx, reqs)
-		if err == nil || ctx.Err() != nil || !pg.IsUnavailable(err) && !pg.IsTimeout(err) {
-			return res, err
-		}
-		serviceutil.CancellableSleep(ctx, pg.SettlePause)
-		if ctx.Err() != nil {
-			return nil, err
-		}
-	}
+func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) (res []settled, err error) {
+	err = s.db.WhileAway(ctx, func(ctx context.Context) (err error) {
+		res, err = s.lookUp(ctx, reqs)
+		return err
+	})
+	return res, err
 }
 
 // lookUp ends the sessions of the writes before it reads what the node has written: an absent event proves something only if none can
