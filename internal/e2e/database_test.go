@@ -104,14 +104,15 @@ func (a *node) lockJobs() (release func()) {
 	return release
 }
 
-// waitForWriter returns when a statement that changes jobs waits for their table. Reads do not count, because the timer's
-// look for what is due may wait, too.
-func (a *node) waitForWriter() {
+// waitForEnqueue returns when the insert of an enqueue waits for the table of jobs. Other statements do not count, because those
+// of the node's timers wait, too, and may do so before the request has arrived.
+func (a *node) waitForEnqueue() {
 	a.t.Helper()
 	conn := a.connectPatient()
 	defer func() { _ = conn.Close(context.Background()) }()
 	eventually(a.t, func() (waits bool) {
-		require.NoError(a.t, conn.QueryRow(a.t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass AND mode = 'RowExclusiveLock')").Scan(&waits))
+		require.NoError(a.t, conn.QueryRow(a.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- name: JobInsert%')`).Scan(&waits))
 		return waits
 	})
 }

@@ -138,7 +138,7 @@ func (r *rpc) enqueueing(ctx context.Context) <-chan error {
 		_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
 		done <- err
 	}()
-	r.waitForWriter()
+	r.waitForEnqueue()
 	return done
 }
 

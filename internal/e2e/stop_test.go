@@ -54,7 +54,7 @@ func TestStop(t *testing.T) {
 		release := a.lockJobs()
 		pushed := make(chan reply, 1)
 		go func() { pushed <- a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`) }()
-		a.waitForWriter()
+		a.waitForEnqueue()
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.app.Stop() }()
 		eventually(t, func() bool {
@@ -78,7 +78,7 @@ func TestStop(t *testing.T) {
 		defer func() { require.NoError(t, conn.Close()) }()
 		_, err = fmt.Fprintf(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(minimalJob), minimalJob)
 		require.NoError(t, err)
-		a.waitForWriter()
+		a.waitForEnqueue()
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.app.Stop() }()
 		eventually(t, func() bool { return strings.Contains(log.String(), "requests did not end within OJS_SHUTDOWN_TIMEOUT") })
