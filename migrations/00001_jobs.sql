@@ -15,11 +15,11 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
 CREATE SEQUENCE ojs.ready_seq AS bigint;
 
 -- The value of column size of a job whose failures have changed, with room for one more. An array of json takes about the bytes
--- of its elements.
+-- of its elements. STABLE, as the cast of json to text is: a function that promises more than its body is not inlined, and takes 20 instead of 2 µs.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.stored_size(args json, meta json, extra json, errors json[], previous_errors json[], checkpoint json, more integer)
 RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT NULLIF(GREATEST(8191, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra::text), 0)
         + COALESCE(octet_length(errors::text), 0) + COALESCE(octet_length(previous_errors::text), 0)
         + COALESCE(octet_length(checkpoint::text), 0) + COALESCE(more, 0)), 8191)
