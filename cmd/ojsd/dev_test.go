@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/testdir"
 )
 
 // freeAddress returns a loopback address with a port that was free a moment ago.
@@ -54,7 +55,7 @@ func TestDev(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 
 	t.Run("RunsAndStopsItsOwnPostgres", func(t *testing.T) {
-		dir, err := os.MkdirTemp("", "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
+		dir, err := os.MkdirTemp(testdir.Clusters(), "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		require.NoError(t, os.Chmod(dir, 0o755))
