@@ -373,6 +373,7 @@ func TestUniqueReplaceNeverDeadlocks(t *testing.T) {
 func TestUniqueKeyThatIsLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	b.SetBusyFor(domaintest.WaitFor) // a busy machine must enqueue all others meanwhile
 	first := b.Enqueued(uniqueJob("locked", "reject"))[0]
 	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
