@@ -18,9 +18,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/ojsd/ojsd/internal/testdir"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/ojsd/ojsd/internal/testdir"
 )
 
 // helperDir makes the test binary run a server on that directory until it is killed.

@@ -256,6 +256,24 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, "active", b.status("q"), "nothing was begun")
 	})
 
+	// Jobs that come back later would make it anew.
+	t.Run("TargetCannotBeDeletedMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		active := b.Fetched(1, "q")[0]
+		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+		require.NoError(t, err)
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "to", Strategy: queueadmin.Discard})
+		requireKind(t, ojs.KindInvalidStateTransition, err)
+		require.ErrorContains(t, err, "gets the jobs of queue q")
+		_, err = b.Complete(t.Context(), job.Ack{JobID: active.ID, WorkerID: "w1", Attempt: 1})
+		require.NoError(t, err)
+		require.NoError(t, b.Queues.Finish(t.Context()))
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "to", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
+	})
+
 	t.Run("MoveNeedsATargetThatTakesJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
