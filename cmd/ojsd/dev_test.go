@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,15 +14,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/testdir"
 )
-
-// freeAddress returns a loopback address with a port that was free a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
 
 // runUntilReady runs a server subcommand and interrupts it as soon as it answers. It returns what it wrote to stderr.
 func runUntilReady(t *testing.T, args ...string) string {

@@ -105,6 +105,12 @@ func eventually(t testing.TB, condition func() bool) {
 	}
 }
 
+// ready waits until the node is ready: on a busy machine a look at the database may take longer than the second that it has.
+func (a *node) ready() {
+	a.t.Helper()
+	eventually(a.t, func() bool { return a.get("/readyz").status == http.StatusOK })
+}
+
 // deadAfter is the silence after which a worker is dead.
 func deadAfter(d time.Duration) func(*app.Config) {
 	return func(c *app.Config) { c.WorkerDeadAfter = d }

@@ -159,7 +159,7 @@ func TestDelete(t *testing.T) {
 	t.Run("OfAPausedQueueGivesNoJobAway", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Queues.SetSettled(200*time.Millisecond, 0)
+		b.Queues.SetSettled(3*time.Second, 0) // a busy machine must look at it meanwhile
 		b.Enqueued(domaintest.NewJob("q"))
 		_, err := b.Queues.Pause(t.Context(), "q", "a")
 		require.NoError(t, err)
