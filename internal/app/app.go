@@ -120,7 +120,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 		pool.Close()
 		return nil, err
 	}
-	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, statementTimeout), failed: make(chan error, 1)}
+	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, config.StatementTimeout), failed: make(chan error, 1)}
 	if err := n.build(ctx); err != nil {
 		probePool.Close()
 		pool.Close()

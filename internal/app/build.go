@@ -28,10 +28,6 @@ import (
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
-// statementTimeout bounds every statement, waiting for a connection included.
-// Clients know it as the time after which they get 504 (docs/reference/errors.md, Catalogue).
-const statementTimeout = 15 * time.Second
-
 func (n *Node) buildMetrics() (err error) {
 	c := n.config
 	n.metrics, err = metrics.New(metrics.Config{
@@ -43,7 +39,7 @@ func (n *Node) buildMetrics() (err error) {
 
 // The timer is made before the domains, which schedule on it, and serves them afterwards.
 func (n *Node) buildDomains() error {
-	c, db := n.config, pg.New(n.pool, statementTimeout)
+	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
 	n.timer = timer.New(n.archetype, db)
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	config := c.domains()

@@ -84,6 +84,9 @@ func on(url string) func(*app.Config) {
 // timer was set for it.
 func rarePolls(c *app.Config) { c.TimerPollInterval = time.Hour }
 
+// slowStatements gives statements on thousands of jobs the time that they may take on a busy machine.
+func slowStatements(c *app.Config) { c.StatementTimeout = waitFor }
+
 // patientStop has a stop wait for ten minutes, so that a test in which it waits for requests at all does not pass.
 func patientStop(c *app.Config) { c.ShutdownTimeout = 10 * time.Minute }
 
