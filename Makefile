@@ -55,6 +55,6 @@ bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
 mutants: postgres ## Put each slip of .ci/mutants into the code and run the test that must notice it. By hand; the tree must be clean.
 	@.ci/mutants/run
 
-# Installs PostgreSQL if it is needed and missing.
+# Installs PostgreSQL if it is needed and missing. `go run` would compile everything with other flags than build does.
 postgres:
-	@test -n "$(OJSD_TEST_DATABASE_URL)" || $(GO) run ./cmd/ojsd install-postgres
+	@test -n "$(OJSD_TEST_DATABASE_URL)" || { $(MAKE) --no-print-directory build && bin/ojsd install-postgres; }

@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // waitFor bounds waits for what another goroutine brings.
-const waitFor = 30 * time.Second
+const waitFor = 2 * time.Minute
 
 // silent drops what clients and workers log.
 var silent = slog.New(slog.DiscardHandler)

@@ -109,10 +109,16 @@ func TestRepeats(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		s.FailNext(100, http.MethodGet, "/jobs/x", 503, http.Header{"Retry-After": {"25"}})
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		_, err := c.Get(ctx, "x")
-		require.ErrorIs(t, err, ojs.KindUnavailable)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := c.Get(ctx, "x")
+			failed <- err
+		}()
+		eventually(t, func() bool { return len(s.Requests()) == 1 })
+		cancel()
+		require.ErrorIs(t, receive(t, failed), ojs.KindUnavailable)
 		require.Len(t, s.Requests(), 1)
 	})
 }

@@ -269,12 +269,12 @@ func TestWorkerHeartbeats(t *testing.T) {
 		s, c := setup(t)
 		b := newBlocked(c, ojs.WorkerConfig{HeartbeatInterval: time.Hour})
 		r := ojs.NewRequest("a", nil)
-		r.VisibilityTimeout = 300 * time.Millisecond
+		r.VisibilityTimeout = 2 * time.Second // a busy machine sends heartbeats late
 		job, err := c.EnqueueRequest(t.Context(), r)
 		require.NoError(t, err)
 		stop := start(t, b.Worker)
 		receive(t, b.began)
-		time.Sleep(time.Second) // more than three reservations
+		time.Sleep(4500 * time.Millisecond) // more than two reservations
 		close(b.release)
 		require.NoError(t, stop())
 		require.Equal(t, 1, s.RequireState(t, job.ID, ojs.StateCompleted).Attempt)

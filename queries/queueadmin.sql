@@ -90,6 +90,10 @@ FROM ojs.stats_minute s WHERE s.queue = @queue AND s.minute >= date_trunc('day',
 -- Refuses new jobs of a locked queue. A paused queue stays paused, so that no worker gets a job that is about to be discarded or moved.
 UPDATE ojs.queues SET status = CASE WHEN status = 'paused' THEN status ELSE 'draining' END, deletion = @deletion, updated_at = clock_timestamp() WHERE name = @name;
 
+-- name: QueueListMovingTo :many
+-- A queue whose deletion moves its jobs to this one, which must not be deleted meanwhile: the jobs would make it anew.
+SELECT q.name FROM ojs.queues q WHERE q.status <> 'active' AND q.deletion ->> 'target_queue' = @name::text ORDER BY q.name LIMIT 1;
+
 -- name: QueueDrainDeleted :exec
 -- Lets the active jobs of a queue that is being deleted end; nothing else is left in it.
 UPDATE ojs.queues SET status = 'draining', paused_at = NULL WHERE name = @name AND status <> 'draining';

@@ -135,13 +135,15 @@ func (c clockTest) deadWorker() {
 	beat := time.Now()
 	c.in.is(200, "POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"`+c.queue+`","active_jobs":["`+id+`"]}`)
 	r := c.out.is(200, "GET", "/ojs/v1/workers/"+c.queue, "")
-	require.Equal(c.t, "running", r.Get("state").String(), r.Raw)
+	if time.Since(beat) < 1200*time.Millisecond { // a busy machine may be later
+		require.Equal(c.t, "running", r.Get("state").String(), r.Raw)
+	}
 	c.fetched(beat.Add(1200*time.Millisecond), "")
 }
 
 func (c clockTest) cron() {
-	c.in.is(201, "POST", "/ojs/v1/cron", `{"name":"`+c.queue+`","expression":"@every 1s","type":"t","overlap_policy":"allow","options":{"queue":"`+c.queue+`"}}`)
 	before := time.Now()
+	c.in.is(201, "POST", "/ojs/v1/cron", `{"name":"`+c.queue+`","expression":"@every 1s","type":"t","overlap_policy":"allow","options":{"queue":"`+c.queue+`"}}`)
 	requireNow(c.t, c.fetched(time.Time{}, "").Get("created_at"))
 	more := c.out.is(200, "POST", "/ojs/v1/workers/fetch", `{"queues":["`+c.queue+`"],"count":100}`).Get("jobs").Array()
 	require.LessOrEqual(c.t, len(more), int(time.Since(before).Seconds())+1, "more ticks than seconds")
@@ -174,7 +176,7 @@ func (c clockTest) newestFirst() {
 	for _, node := range []*serverProcess{c.in, c.out, c.in, c.out} {
 		c.in = node
 		pushed = append([]string{c.push("").Get("job.id").String()}, pushed...)
-		time.Sleep(100 * time.Millisecond) // nodes know the clock of the database to half of a round trip
+		time.Sleep(time.Second) // nodes know the clock of the database to half of a round trip, which takes long on a busy machine
 	}
 	var listed []string
 	for _, id := range c.out.is(200, "GET", "/ojs/v1/jobs?queue="+c.queue, "").Get("jobs.#.id").Array() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"strconv"
 	"strings"
@@ -296,6 +297,7 @@ func TestSigterm(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, dbtest.URL(t))
 	done := make(chan int)
+	var accepted atomic.Int64
 	go func() {
 		stored := 0
 		for {
@@ -306,14 +308,22 @@ func TestSigterm(t *testing.T) {
 			}
 			if res.StatusCode == http.StatusCreated {
 				stored++
+				accepted.Add(1)
 			}
 			_, _ = io.Copy(io.Discard, res.Body)
 			_ = res.Body.Close()
 		}
 	}()
-	waiting := make(chan int, 1)
+	waiting, served := make(chan int, 1), make(chan struct{})
 	go func() {
-		res, err := http.Post(n.base+"/ojs/v1/workers/fetch", "application/json", bytes.NewReader([]byte(`{"queues":["other"],"wait_ms":20000}`)))
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(served) }})
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.base+"/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["other"],"wait_ms":20000}`))
+		if err != nil {
+			waiting <- 0
+			return
+		}
+		req.Header.Set("Expect", "100-continue") // the node says so when it reads the body
+		res, err := (&http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: patience}).RoundTrip(req)
 		if err != nil {
 			waiting <- 0
 			return
@@ -321,7 +331,8 @@ func TestSigterm(t *testing.T) {
 		_ = res.Body.Close()
 		waiting <- res.StatusCode
 	}()
-	sleepContext(t.Context(), 500*time.Millisecond)
+	<-served
+	n.until(func() bool { return accepted.Load() > 20 })
 	require.NoError(t, n.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, n.cmd.Wait(), n.log.String())
 	require.Equal(t, http.StatusOK, <-waiting, "a waiting fetch is answered")

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,16 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/testdir"
 )
-
-// freeAddress returns a loopback address with a port that was free a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
 
 // runUntilReady runs a server subcommand and interrupts it as soon as it answers. It returns what it wrote to stderr.
 func runUntilReady(t *testing.T, args ...string) string {
@@ -54,7 +45,7 @@ func TestDev(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 
 	t.Run("RunsAndStopsItsOwnPostgres", func(t *testing.T) {
-		dir, err := os.MkdirTemp("", "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
+		dir, err := os.MkdirTemp(testdir.Clusters(), "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		require.NoError(t, os.Chmod(dir, 0o755))

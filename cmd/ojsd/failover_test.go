@@ -62,7 +62,7 @@ func TestFailover(t *testing.T) {
 	both.answers("/readyz", http.StatusOK)
 	t.Logf("%d jobs acknowledged, %d of them before the failover", len(c.stored), before)
 	id := one.is(201, "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"queue":"last"}`).Get("job.id").String()
-	require.Equal(t, id, both.is(200, "POST", "/ojs/v1/workers/fetch", `{"queues":["last"],"wait_ms":5000}`).Get("jobs.0.id").String())
+	require.Equal(t, id, both.is(200, "POST", "/ojs/v1/workers/fetch", `{"queues":["last"],"wait_ms":20000}`).Get("jobs.0.id").String())
 	one.is(200, "POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`)
 	for _, node := range []*serverProcess{one, both} {
 		node.until(func() bool {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -15,13 +17,28 @@ import (
 )
 
 // patience bounds a wait of a test that costs it only if the test fails.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // init lets the test binary be the program, so that a test can kill it.
 func init() {
 	if os.Getenv("OJSD_TEST_AS_PROGRAM") == "1" {
 		main()
 	}
+}
+
+// freeAddress returns a loopback address with a port that was free a moment ago. It is below the ephemeral ranges: an outgoing connection
+// could take one of those while a server is down, and a client that tries again may connect to itself.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(17_000))
+		if ln, err := net.Listen("tcp", address); err == nil {
+			require.NoError(t, ln.Close())
+			return address
+		}
+	}
+	require.Fail(t, "no port is free")
+	return ""
 }
 
 // serverProcess is a server in a process of its own.
@@ -44,10 +61,7 @@ func startNode(t *testing.T, databaseURL string, env ...string) *serverProcess {
 
 func newNode(t *testing.T, databaseURL string, env ...string) *serverProcess {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := ln.Addr().String()
-	require.NoError(t, ln.Close())
+	address := freeAddress(t)
 	n := &serverProcess{t: t, base: "http://" + address, env: env, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--logging-level", "error"}}
 	t.Cleanup(n.kill)
 	return n

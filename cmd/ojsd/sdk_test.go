@@ -70,6 +70,7 @@ func (h hiding) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
 func runBooksWorker() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	fmt.Println("ready") // for stopWorker
 	transport, err := ojs.NewHTTPTransport(os.Getenv("OJS_URL"), "")
 	if err != nil {
 		return 4
@@ -170,6 +171,7 @@ type sdkBooks struct {
 	runs    string // file of the runs that have ended well
 	nodes   []*serverProcess
 	workers [4]*exec.Cmd
+	ready   [4]io.Reader // what workers write when they handle signals
 
 	stored           atomic.Int64
 	produced         atomic.Bool
@@ -259,12 +261,17 @@ func (b *sdkBooks) startWorker(i int) {
 		c.Env = append(c.Env, "OJSD_TEST_HIDE=1")
 	}
 	c.Stderr = os.Stderr
+	ready, err := c.StdoutPipe()
+	require.NoError(b.t, err)
 	require.NoError(b.t, c.Start())
-	b.workers[i] = c
+	b.workers[i], b.ready[i] = c, ready
 }
 
-// stopWorker ends a worker by SIGTERM: it reports what it has done, or hands it back.
+// stopWorker ends a worker by SIGTERM: it reports what it has done, or hands it back. A process that has just begun does not handle the
+// signal yet.
 func (b *sdkBooks) stopWorker(i int) {
+	_, err := b.ready[i].Read(make([]byte, 1))
+	require.NoError(b.t, err)
 	require.NoError(b.t, b.workers[i].Process.Signal(syscall.SIGTERM))
 	require.NoError(b.t, b.workers[i].Wait())
 }

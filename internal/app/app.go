@@ -21,6 +21,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
@@ -51,7 +52,7 @@ type Node struct {
 	// commits is the bus of this node's commits, listener the bus of all nodes'; subscribe.go connects both.
 	commits  *eventlog.Commits
 	timer    *timer.Timer
-	domains  Domains
+	domains  domains.Domains
 	relay    *eventlog.Relay
 	feed     *eventlog.Feed
 	listener *eventlog.Listener
@@ -119,7 +120,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 		pool.Close()
 		return nil, err
 	}
-	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, statementTimeout), failed: make(chan error, 1)}
+	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, config.StatementTimeout), failed: make(chan error, 1)}
 	if err := n.build(ctx); err != nil {
 		probePool.Close()
 		pool.Close()
@@ -240,7 +241,7 @@ func (n *Node) GRPCAddr() string {
 }
 
 // Domains are the node's domains, for tests of the whole program.
-func (n *Node) Domains() Domains { return n.domains }
+func (n *Node) Domains() domains.Domains { return n.domains }
 
 // API is the node's HTTP interface, for tests of the whole program.
 func (n *Node) API() *httpapi.API { return n.httpapi }

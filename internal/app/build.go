@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/maintenance"
@@ -38,13 +39,13 @@ func (n *Node) buildMetrics() (err error) {
 
 // The timer is made before the domains, which schedule on it, and serves them afterwards.
 func (n *Node) buildDomains() error {
-	c, db := n.config, pg.New(n.pool, statementTimeout)
+	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
 	n.timer = timer.New(n.archetype, db)
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
-	domains := c.Domains()
-	domains.Queue.OnFull, domains.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
-	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
-	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
+	config := c.domains()
+	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
+	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
+	n.domains = domains.New(domains.Deps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, config)
 	n.domains.ServeTimer(n.timer)
 	// What a queue gives to its jobs as retry policy is known only when its cache exists; the interfaces get the limits after
 	// this.

@@ -16,6 +16,8 @@ import (
 const (
 	maxBatchBytes = 32 << 20 // body of a batch call
 	maxBatchSize  = 10_000   // items of a batch call
+
+	statementTimeout = 15 * time.Second
 )
 
 // Config is the configuration of a node: the settings, which FromConfig copies, and values from the program. Values are not
@@ -109,6 +111,10 @@ type Config struct {
 
 	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
 	TracerProvider trace.TracerProvider
+
+	// StatementTimeout bounds every statement, waiting for a connection included. Clients know it as the time after which they get
+	// 504 (docs/reference/errors.md, Catalogue). No setting.
+	StatementTimeout time.Duration
 
 	// TimerPollInterval is how often this node looks for due times of other nodes while jobs move. 0: 5 s. No setting.
 	TimerPollInterval time.Duration

@@ -112,7 +112,7 @@ func TestBatcher(t *testing.T) {
 		t.Parallel()
 		d := &double{}
 		b := New(Config[int, int]{Flush: func(ctx context.Context, reqs []int) ([]int, error) {
-			time.Sleep(40 * time.Millisecond) // the wait is a fraction of it
+			time.Sleep(200 * time.Millisecond) // the wait is a fraction of it
 			return d.flush(ctx, reqs)
 		}})
 		var wg sync.WaitGroup

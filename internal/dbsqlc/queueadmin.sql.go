@@ -403,6 +403,31 @@ func (q *Queries) QueueJobListWaiting(ctx context.Context, arg QueueJobListWaiti
 	return items, nil
 }
 
+const queueListMovingTo = `-- name: QueueListMovingTo :many
+SELECT q.name FROM ojs.queues q WHERE q.status <> 'active' AND q.deletion ->> 'target_queue' = $1::text ORDER BY q.name LIMIT 1
+`
+
+// A queue whose deletion moves its jobs to this one, which must not be deleted meanwhile: the jobs would make it anew.
+func (q *Queries) QueueListMovingTo(ctx context.Context, name string) ([]string, error) {
+	rows, err := q.db.Query(ctx, queueListMovingTo, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queueListPage = `-- name: QueueListPage :many
 SELECT n.total::bigint AS total, COALESCE(p.name, '')::text AS name, COALESCE(p.status, '')::text AS status, p.created_at
 FROM (SELECT count(*) AS total FROM (SELECT FROM ojs.queues q WHERE q.name <> '_default' LIMIT $1) c) n

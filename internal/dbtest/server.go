@@ -11,12 +11,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/embedpg"
+	"github.com/ojsd/ojsd/internal/testdir"
 	"github.com/ojsd/ojsd/migrations"
 )
 
@@ -172,7 +172,7 @@ func startCluster(ctx context.Context) (*embedpg.Server, error) { return startIn
 // It first removes what killed processes have left.
 func startIn(ctx context.Context, start func(context.Context, embedpg.Config) (*embedpg.Server, error)) (*embedpg.Server, error) {
 	removeAbandoned()
-	dir, err := os.MkdirTemp(tempRoot(), dirPrefix)
+	dir, err := os.MkdirTemp(testdir.Clusters(), dirPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("dbtest: %w", err)
 	}
@@ -187,21 +187,10 @@ func startIn(ctx context.Context, start func(context.Context, embedpg.Config) (*
 	return s, nil
 }
 
-// tempRoot is the parent directory of clusters: a large tmpfs if the machine has one and TMPDIR is not set. Cloning the
-// template took 14 ms there, and 30 to 300 ms on the virtual disk of a build machine, fsync off in both cases.
-func tempRoot() string {
-	const memory, enough = "/dev/shm", 4 << 30
-	var fs syscall.Statfs_t
-	if os.Getenv("TMPDIR") == "" && syscall.Statfs(memory, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= enough {
-		return memory
-	}
-	return os.TempDir()
-}
-
 // removeAbandoned deletes the directories of killed test processes. It skips young ones: their owner may have created its lock
 // file but not locked it yet.
 func removeAbandoned() {
-	dirs, _ := filepath.Glob(filepath.Join(tempRoot(), dirPrefix+"*")) // a fixed, well-formed pattern
+	dirs, _ := filepath.Glob(filepath.Join(testdir.Clusters(), dirPrefix+"*")) // a fixed, well-formed pattern
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
 		if err == nil && time.Since(info.ModTime()) > time.Minute && embedpg.Abandoned(dir) {

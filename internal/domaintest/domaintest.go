@@ -17,21 +17,26 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Config is the configuration of the domains of a test.
 type Config struct {
-	app.DomainConfig
+	domains.Config
 	StatementTimeout  time.Duration
 	EnqueuedOnRequeue bool
 	Logger            *slog.Logger
@@ -46,14 +51,13 @@ const WaitFor = time.Minute
 // Bundle is the domains of one node.
 type Bundle struct {
 	*queue.Store
-	app.Domains
+	domains.Domains
 
 	T         testing.TB
 	Pool      *pgxpool.Pool
 	DB        *pg.DB
 	Commits   *eventlog.Commits
 	Timer     *timer.Timer
-	Gauges    *metrics.Database
 	Archetype *baseservice.Archetype
 
 	mu      sync.Mutex
@@ -66,11 +70,32 @@ func New(t testing.TB, change ...func(*Config)) *Bundle {
 	return On(t, dbtest.New(t), change...)
 }
 
+// defaults is the configuration of a server whose settings are not changed.
+func defaults() domains.Config {
+	c := config.Default()
+	limits := job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)}
+	return domains.Config{
+		Queue: queue.Config{DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, FullRetryAfter: c.Queues.FullRetryAfter},
+		Queues: queueadmin.Config{
+			ExtensionEvents: c.Events.ExtensionTypes,
+			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
+		},
+		Progress: progress.Config{DefaultTimeout: c.Jobs.Timeout},
+		Worker: worker.Config{
+			DeadAfter: c.Workers.DeadAfter, DefaultTimeout: c.Jobs.Timeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
+			JobHeartbeatInterval: c.Events.JobHeartbeatMinInterval,
+		},
+		Cron:     cron.Config{Limits: limits},
+		Workflow: workflow.Config{Limits: limits, MaxDepth: c.Workflows.MaxDepth},
+		Webhook:  webhook.StoreConfig{MaxWebhooks: int32(c.Webhooks.MaxSubscriptions)},
+	}
+}
+
 // On returns the domains of a node on a database that other nodes may use too.
 func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	t.Helper()
 	c := Config{
-		DomainConfig: app.FromConfig(config.Default(), nil, "test").Domains(), StatementTimeout: 15 * time.Second,
+		Config: defaults(), StatementTimeout: 15 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
@@ -83,9 +108,8 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	b.Commits.OnChanges(b.record)
 	b.Archetype = baseservice.NewArchetype(c.Logger)
 	b.Timer = timer.New(b.Archetype, b.DB)
-	b.Domains = app.NewDomains(app.DomainDeps{DB: b.DB, Commits: b.Commits, Timer: b.Timer, Logger: c.Logger}, c.DomainConfig)
+	b.Domains = domains.New(domains.Deps{DB: b.DB, Commits: b.Commits, Timer: b.Timer, Logger: c.Logger}, c.Config)
 	b.Store = b.Domains.Jobs
-	b.Gauges = metrics.NewDatabase(b.DB)
 	if !c.Unchecked {
 		t.Cleanup(b.RequireEmitted)
 	}

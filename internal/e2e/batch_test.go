@@ -12,7 +12,7 @@ import (
 // TestBatch covers docs/reference/http.md, Batch.
 func TestBatch(t *testing.T) {
 	t.Parallel()
-	a := setup(t)
+	a := setup(t, slowStatements)
 	job := func(queue, more string) string { return `{"type":"t","args":[],"queue":"` + queue + `"` + more + `}` }
 	send := func(a *node, jobs ...string) reply {
 		return a.post("/ojs/v1/jobs/batch", `{"jobs":[`+strings.Join(jobs, ",")+`]}`)

@@ -13,7 +13,7 @@ import (
 // TestBulkChanges covers docs/reference/http.md, Bulk change.
 func TestBulkChanges(t *testing.T) {
 	t.Parallel()
-	a := setup(t)
+	a := setup(t, slowStatements)
 	words := map[string]string{"cancel": "cancelled", "retry": "retried", "delete": "deleted"}
 	eligible := map[string][]string{
 		"cancel": {"scheduled", "pending", "available", "retryable"},

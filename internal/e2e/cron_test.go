@@ -198,6 +198,7 @@ func TestCronFires(t *testing.T) {
 		h := a.get("/ojs/v1/cron/tick/history").is(200)
 		require.Equal(t, "fired", h.at("executions.0.outcome"))
 		require.Greater(t, h.at("executions.0.scheduled_at"), h.at("executions.1.scheduled_at"), "newest first")
+		a.publishedAll()
 		e := a.get("/ojs/v1/events?types=cron.triggered").is(200)
 		require.Equal(t, []string{"ojs://ojs/cron", "tick", "tick", "@every 1s", "a.b", "cq"},
 			[]string{e.at("events.0.source"), e.at("events.0.subject"), e.at("events.0.data.cron_name"), e.at("events.0.data.cron_expr"), e.at("events.0.data.job_type"), e.at("events.0.data.queue")})

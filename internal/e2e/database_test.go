@@ -108,13 +108,13 @@ func (a *node) lockJobs() (release func()) {
 // of the node's timers wait, too, and may do so before the request has arrived.
 func (a *node) waitForEnqueue() {
 	a.t.Helper()
-	conn := a.connectPatient()
-	defer func() { _ = conn.Close(context.Background()) }()
-	eventually(a.t, func() (waits bool) {
-		require.NoError(a.t, conn.QueryRow(a.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- name: JobInsert%')`).Scan(&waits))
-		return waits
-	})
+	eventually(a.t, a.enqueueWaits)
+}
+
+func (a *node) enqueueWaits() bool {
+	a.t.Helper()
+	return a.one(`SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- name: JobInsert%')::text`) == "true"
 }
 
 // leaseEnds lets the lease of an active job end now.

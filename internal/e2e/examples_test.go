@@ -85,7 +85,7 @@ func (r exampleRun) command(t *testing.T, words ...string) *exec.Cmd {
 	t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, words[0], words[1:]...)
 	c.Env = append(os.Environ(), "OJS_URL="+r.url, "OJS_QUEUE="+r.queue, "HEARTBEAT_SECONDS=0.5")
-	c.WaitDelay = time.Second // programs that a killed worker leaves behind may keep its output open
+	c.WaitDelay = time.Minute // programs that a killed worker leaves behind may keep its output open
 	return c
 }
 

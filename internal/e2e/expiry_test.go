@@ -38,9 +38,10 @@ func TestExpiryIsPrompt(t *testing.T) {
 	t.Run("AfterARelease", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, rarePolls)
-		id := a.push(`"type":"t","args":[],"queue":"q","expires_at":"+PT2S"`)
-		over := a.push(`"type":"t","args":[],"queue":"q","expires_at":"+PT1S"`)
+		id := a.push(`"type":"t","args":[],"queue":"q","expires_at":"+PT1H"`)
+		over := a.push(`"type":"t","args":[],"queue":"q","expires_at":"+PT1H"`)
 		require.Len(t, a.fetch("q", `"count":2`).list("jobs", "id"), 2)
+		a.exec(`UPDATE ojs.jobs SET expires_at = now() + CASE id WHEN $1 THEN interval '1 s' ELSE interval '0' END`, id)
 		a.nack(id, `"requeue":true`).is(200)
 		discarded(a, id)
 		a.nack(over, `"requeue":true`).is(200)

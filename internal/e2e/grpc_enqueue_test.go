@@ -128,7 +128,7 @@ func TestGRPCEnqueue(t *testing.T) {
 
 func TestGRPCBatch(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t)
+	r := setupGRPC(t, slowStatements)
 
 	t.Run("DefaultsFillFieldByField", func(t *testing.T) {
 		res, err := r.EnqueueBatch(r.ctx(), &ojsv1.EnqueueBatchRequest{

@@ -82,7 +82,7 @@ func TestHeartbeat(t *testing.T) {
 		kept := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		lost := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.fetch(q, `"count":2`, `"worker_id":"w1"`, `"visibility_timeout_ms":600000`)
-		a.exec(`UPDATE ojs.jobs SET lease_until = now() + interval '2 s', due_at = now() + interval '2 s' WHERE id = $1`, kept)
+		a.exec(`UPDATE ojs.jobs SET lease_until = now() + interval '20 s', due_at = now() + interval '20 s' WHERE id = $1`, kept)
 		beat(a, `{"worker_id":"w1","job_id":"%s","visibility_timeout_ms":60000}`, kept).is(200)
 		require.Equal(t, "60", a.leaseSeconds(kept))
 		a.leaseEnds(lost)
@@ -112,8 +112,8 @@ func TestHeartbeat(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
-		a.fetch(q, `"worker_id":"w1"`, `"visibility_timeout_ms":1000`)
-		beat(a, `{"worker_id":"w1","job_id":"%s","visibility_timeout_ms":20000}`, id).is(200)
+		a.fetch(q, `"worker_id":"w1"`, `"visibility_timeout_ms":20000`)
+		beat(a, `{"worker_id":"w1","job_id":"%s","visibility_timeout_ms":60000}`, id).is(200)
 		const ends = `SELECT lease_until::text || ' ' || due_at::text FROM ojs.jobs WHERE id = $1`
 		before := a.one(ends, id)
 		for name, renew := range map[string]func() reply{

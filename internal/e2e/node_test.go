@@ -84,6 +84,9 @@ func on(url string) func(*app.Config) {
 // timer was set for it.
 func rarePolls(c *app.Config) { c.TimerPollInterval = time.Hour }
 
+// slowStatements gives statements on thousands of jobs the time that they may take on a busy machine.
+func slowStatements(c *app.Config) { c.StatementTimeout = waitFor }
+
 // patientStop has a stop wait for ten minutes, so that a test in which it waits for requests at all does not pass.
 func patientStop(c *app.Config) { c.ShutdownTimeout = 10 * time.Minute }
 
@@ -103,6 +106,12 @@ func eventually(t testing.TB, condition func() bool) {
 	for start := time.Now(); !condition(); time.Sleep(5 * time.Millisecond) {
 		require.Less(t, time.Since(start), waitFor, "it did not happen")
 	}
+}
+
+// ready waits until the node is ready: on a busy machine a look at the database may take longer than the second that it has.
+func (a *node) ready() {
+	a.t.Helper()
+	eventually(a.t, func() bool { return a.get("/readyz").status == http.StatusOK })
 }
 
 // deadAfter is the silence after which a worker is dead.

@@ -19,7 +19,7 @@ func TestDatabaseOutage(t *testing.T) {
 	})
 	waiting, reserved := a.jobIn("available"), a.jobIn("active")
 	q := a.job(waiting).at("job.queue")
-	a.get("/readyz").is(200)
+	a.ready()
 	a.settled(waiting)
 	stream, socket := a.open("/ojs/v1/queues/"+q+"/events"), a.socket()
 	socket.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)

@@ -171,7 +171,7 @@ func TestProgress(t *testing.T) {
 		a.report(slow, `"progress":0.333`).is(200)
 		eventually(t, func() bool { // many reports, an event again after a second
 			a.report(slow, `"data":{}`).is(200)
-			return a.events(slow, "job.progress").count("events") == 2
+			return a.events(slow, "job.progress").count("events") >= 2
 		})
 		r = a.events(slow, "job.progress")
 		require.Equal(t, "33.3", r.at("events.1.data.progress_percent"))
@@ -214,7 +214,7 @@ func TestProgress(t *testing.T) {
 		require.Contains(t, a.job(id).body, `"progress_data":`+odd)
 		require.Len(t, a.report(id, `"progress":0.5,"message":"%s"`, repeated('x', 40_000)).is(200).at("message"), 16_384)
 		a.report(id, `"progress":1,"message":"%s"`, strings.Repeat(`\u0001`, 10_000)).is(200)
-		eventually(t, func() bool { return a.events(id, "job.progress").count("events") == 2 })
+		eventually(t, func() bool { return a.events(id, "job.progress").count("events") >= 2 }) // one more for each second that the reports took
 	})
 
 	t.Run("NeverBringsAFinishedJobBack", func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 func TestReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	a.get("/readyz").is(200)
+	a.ready()
 	a.setReadOnly("on")
 	eventually(t, func() bool { return a.get("/readyz").status == 503 })
 	require.Equal(t, "read_only", a.get("/readyz").is(503).at("checks.database"))

@@ -46,7 +46,7 @@ func TestResult(t *testing.T) {
 	t.Run("IsDeletedAfterItsTime", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		id := a.finished(`1`, `,"result_ttl":1`)
+		id := a.finished(`1`, `,"result_ttl":3`)
 		require.Equal(t, "1", a.job(id).at("job.result"))
 		eventually(t, func() bool { return !a.job(id).has("job.result") })
 		require.False(t, a.job(id).has("job.result_expires_at"))

@@ -136,10 +136,10 @@ func (a *node) serves() {
 	a.push(`"type":"t","args":[],"id":"%s"`, own)
 	a.del("/ojs/v1/jobs/" + own).is(200)
 	a.together(8, 40)
-	conn := a.connect()
-	defer func() { _ = conn.Close(context.Background()) }()
 	var made string
-	eventually(t, func() bool { // a serializable transaction may have to be tried again
+	eventually(t, func() bool { // a serializable transaction may have to be tried again, on a connection that was idle for too long
+		conn := a.connect()
+		defer func() { _ = conn.Close(context.Background()) }()
 		return conn.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '["ü"]', 'sql', '{"scheduled_at":"2030-03-04T05:06:07.089Z"}')::text`).Scan(&made) == nil
 	})
 	require.Equal(t, "2030-03-04T05:06:07.089Z", a.job(made).at("job.scheduled_at"))

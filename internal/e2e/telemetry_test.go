@@ -110,6 +110,11 @@ func (s scrape) values(name string) map[string]float64 {
 	return values
 }
 
+// has reports whether there are series of all these names. A scrape leaves out the gauges that a busy machine does not read in three seconds.
+func (s scrape) has(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return len(s[name].GetMetric()) == 0 })
+}
+
 // sums are those of a histogram by labels.
 func (s scrape) sums(name string) map[string]float64 {
 	values := map[string]float64{}

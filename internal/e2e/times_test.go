@@ -88,7 +88,7 @@ func TestTimes(t *testing.T) {
 		t.Parallel()
 		a := setup(t, rarePolls)
 		q := queue()
-		id := a.push(`"type":"t","args":[],"queue":"%s","scheduled_at":"PT2S"`, q)
+		id := a.push(`"type":"t","args":[],"queue":"%s","scheduled_at":"PT4S"`, q) // a busy machine must look before it is due
 		require.Equal(t, `[]`, a.fetch(q).at("jobs"))
 		require.Equal(t, "scheduled", a.job(id).at("job.state"))
 		require.Equal(t, id, a.fetch(q, `"wait_ms":20000`).at("jobs.0.id"))

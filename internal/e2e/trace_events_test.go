@@ -18,7 +18,7 @@ import (
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
-	a := setup(t, deadAfter(500*time.Millisecond), func(c *app.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, 0 })
+	a := setup(t, deadAfter(2*time.Second), func(c *app.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, 0 })
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
@@ -49,9 +49,10 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 	id, _ = push("")
 	a.post("/ojs/v1/jobs/bulk/cancel", `{"job_ids":["`+id+`"]}`).is(200)
 	a.post("/ojs/v1/jobs/bulk/delete", `{"job_ids":["`+id+`"]}`).is(200)
-	id = reserved("")
+	id, q := push("")
+	require.Equal(t, id, a.fetch(q, `"worker_id":"w0"`).at("jobs.0.id")) // w1 sends no heartbeat, so it does not die
 	a.report(id, `"progress":0.5`).is(200)
-	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+id+`"]}`).is(200)
+	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w0","active_jobs":["`+id+`"]}`).is(200)
 	a.ack(id, `"result":{"a":1}`).is(200)
 	id = reserved(`,"retry":{"initial_interval":"PT0.05S","jitter":false}`)
 	a.nack(id).is(200)
@@ -62,7 +63,7 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 	a.nack(reserved(""), `"requeue":true`).is(200)
 	state(reserved(`,"visibility_timeout_ms":50`), "available")
 	state(reserved(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`), "retryable")
-	state(reserved(`,"total_timeout":1`), "discarded")
+	state(reserved(`,"total_timeout":3`), "discarded")
 	id, _ = push(`,"total_timeout":1`)
 	state(id, "discarded")
 	id, _ = push(`,"expires_at":"PT0.05S"`)
@@ -71,9 +72,9 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 	a.post("/ojs/v1/dead-letter/"+discarded()+"/retry", `{"override":{"queue":"`+queue()+`"}}`).is(200)
 	a.del("/ojs/v1/dead-letter/" + discarded()).is(200)
 
-	_, q := push("")
-	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"mortal","queues":["`+q+`"]}`).is(200)
+	_, q = push("")
 	id = a.fetch(q, `"worker_id":"mortal"`).at("jobs.0.id")
+	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"mortal","queues":["`+q+`"]}`).is(200)
 	state(id, "available")
 
 	var sqlID string
@@ -111,6 +112,7 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 	require.Empty(t, without)
 
 	// And shown, whatever the payload.
+	a.publishedAll()
 	seen := map[string]bool{}
 	for cursor, more := "", true; more; {
 		r := a.get("/ojs/v1/events?limit=1000" + cursor).is(200)

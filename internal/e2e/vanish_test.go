@@ -61,7 +61,8 @@ func TestNodeVanishes(t *testing.T) {
 		"CronFires": {
 			lock: "LOCK TABLE ojs.cron_runs IN SHARE MODE", within: "CronRecordTick",
 			begin: func(a *node) {
-				a.post("/ojs/v1/cron", `{"name":"c","expression":"@every 1s","type":"tick","options":{"queue":"cron"}}`).is(201)
+				r := a.post("/ojs/v1/cron", `{"name":"c","expression":"@every 1s","type":"tick","options":{"queue":"cron"}}`)
+				require.Contains(t, []int{http.StatusCreated, http.StatusOK}, r.status, r.body) // it may be begun twice
 			},
 			works: func(b *node) bool { return b.fetch("cron", `"wait_ms":1000`).at("jobs.0.id") != "" },
 		},

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,10 +33,10 @@ func TestWorkflowEvents(t *testing.T) {
 	want := []string{"workflow.started", "workflow.step_completed", "workflow.failed"}
 
 	var page reply
-	require.Eventually(t, func() bool { // a poll waits for the relay, but not for long
+	eventually(t, func() bool { // a poll waits for the relay, but not for long
 		page = a.get("/ojs/v1/events?types=workflow.*&workflow_id=" + id).is(200)
 		return page.count("events") >= len(want)
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 	require.Equal(t, want, page.list("events", "type"))
 	for i := range want {
 		require.Equal(t, id, page.at(fmt.Sprintf("events.%d.subject", i)))
@@ -80,5 +79,5 @@ func TestWorkflowFollowsSQL(t *testing.T) {
 	a, q := setup(t), queue()
 	w := a.workflow(fmt.Sprintf(`{"type":"chain","options":{"queue":"%s"},"steps":[{"type":"one","args":[]},{"type":"two","args":[]}]}`, q))
 	a.exec(`SELECT ojs.cancel('` + w.at("steps.0.job_id") + `')`)
-	require.Eventually(t, func() bool { return a.get("/ojs/v1/workflows/"+w.at("id")).at("state") == "failed" }, 5*time.Second, 5*time.Millisecond)
+	eventually(t, func() bool { return a.get("/ojs/v1/workflows/"+w.at("id")).at("state") == "failed" })
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/ojsd/ojsd/internal/testdir"
 )
 
 // helperDir makes the test binary run a server on that directory until it is killed.
@@ -45,7 +47,7 @@ func runHelper(dir string) {
 // newDir returns a directory that the server's user can reach, unlike t.TempDir when we are root.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "embedpg-")
+	dir, err := os.MkdirTemp(testdir.Clusters(), "embedpg-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
 )
@@ -51,7 +50,7 @@ func TestFeedProperty(t *testing.T) {
 	}
 	w.writeAll(t)
 	for _, s := range streams {
-		require.Eventually(t, func() bool { return s.count() >= w.committed.Load() }, domaintest.WaitFor, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return s.count() >= w.committed.Load() }, waitFor, 10*time.Millisecond,
 			"%s: %d of %d", s.name, s.count(), w.committed.Load())
 	}
 	stopReading()

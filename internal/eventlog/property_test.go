@@ -21,10 +21,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/webhook"
 )
+
+// waitFor is how long tests wait for what must happen. It costs time only when a test fails.
+const waitFor = time.Minute
 
 // TestProperty drives many writers, two relays and three kinds of readers and checks the promises of the log: every
 // committed event is read exactly once by each reader, in the order of its subject, and the counts are exact at every
@@ -110,19 +113,19 @@ func (w *world) run(t *testing.T) {
 	disturbing.Wait()
 
 	for _, r := range readers {
-		require.Eventually(t, func() bool { return r.count() >= w.committed.Load() }, domaintest.WaitFor, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return r.count() >= w.committed.Load() }, waitFor, 10*time.Millisecond,
 			"%s: %d of %d", r.name, r.count(), w.committed.Load())
 	}
 	require.Eventually(t, func() bool {
 		var gaps int
 		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.event_gaps").Scan(&gaps))
 		return gaps == 0
-	}, domaintest.WaitFor, 10*time.Millisecond)
+	}, waitFor, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		var made int64
 		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.webhook_deliveries").Scan(&made))
 		return made >= w.committed.Load()
-	}, domaintest.WaitFor, 10*time.Millisecond)
+	}, waitFor, 10*time.Millisecond)
 	stopReading()
 	w.wg.Wait()
 	for _, r := range append(readers, w.delivered(t)) {
@@ -204,7 +207,7 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 // deliver has two nodes make the deliveries of a subscription.
 func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 	for range 2 {
-		s := domaintest.On(t, connect(t, url, 1), func(c *domaintest.Config) { c.Unchecked = true }).Webhooks
+		s := webhook.NewStore(pg.New(connect(t, url, 1), time.Minute), webhook.StoreConfig{})
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.CreateDeliveries(t.Context()); err != nil && !w.shoot {

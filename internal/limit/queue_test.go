@@ -17,17 +17,17 @@ import (
 func TestQueueRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const rate = `{"limit":2,"period":"PT0.7S"}`
+	const rate = `{"limit":2,"period":"PT3S"}` // a busy machine must look at the third job meanwhile
 	first, second, third := b.added(limited(t, rate)), b.added(limited(t, rate)), b.added(limited(t, rate))
 	plain := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("other"))
-	require.JSONEq(t, `{"rate_limit":{"rate":{"limit":2,"period":"PT0.7S"}}}`, b.One(`SELECT config::text FROM ojs.queues WHERE name = 'q'`))
+	require.JSONEq(t, `{"rate_limit":{"rate":{"limit":2,"period":"PT3S"}}}`, b.One(`SELECT config::text FROM ojs.queues WHERE name = 'q'`))
 	require.Equal(t, [][16]byte{first, second, plain[1].ID}, b.fetched("q", "other"), "other queues of the list are not limited")
 	require.Empty(t, b.fetched())
 	require.Empty(t, b.node().fetched(), "all nodes share the starts")
 	got, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", Wait: 20 * time.Second})
 	require.NoError(t, err)
 	require.Equal(t, third, got[0].ID, "a parked fetch is woken when there is room")
-	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started' AND queue = 'q'`), 700)
+	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started' AND queue = 'q'`), 3000)
 	b.Exec(`UPDATE ojs.queues SET config = NULL WHERE name = 'q'`)
 	require.NoError(t, b.Configured.Refresh(t.Context()))
 	require.Equal(t, [][16]byte{plain[0].ID}, b.fetched())

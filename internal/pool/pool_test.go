@@ -299,7 +299,7 @@ func TestPools(t *testing.T) {
 			answer <- jobs
 		}()
 		require.Eventually(t, func() bool {
-			return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
+			return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 		}, domaintest.WaitFor, time.Millisecond)
 		require.NoError(t, tx.Commit(t.Context()))
 		require.Empty(t, domaintest.Await(t, answer))

@@ -52,7 +52,7 @@ func TestReportProgress(t *testing.T) {
 		require.NoError(t, err)
 		id := jobs[0].ID
 		shorten := func() {
-			b.Exec(`UPDATE ojs.jobs SET lease_until = now() + interval '1 second', due_at = now() + interval '1 second' WHERE id = $1`, id)
+			b.Exec(`UPDATE ojs.jobs SET lease_until = now() + interval '20 seconds', due_at = now() + interval '20 seconds' WHERE id = $1`, id)
 		}
 		extended := func() (ok bool) {
 			require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT lease_until > now() + interval '50 seconds' AND due_at = lease_until FROM ojs.jobs WHERE id = $1`, id).Scan(&ok))

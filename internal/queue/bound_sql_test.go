@@ -87,7 +87,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- second.Commit(context.Background()) }()
 		require.Eventually(t, func() bool {
-			return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
+			return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 		}, domaintest.WaitFor, time.Millisecond)
 		require.NoError(t, first.Commit(t.Context()))
 		sqlFull(t, domaintest.Await(t, done), "Queue q reached its bound of 1 jobs.")

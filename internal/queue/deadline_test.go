@@ -54,8 +54,9 @@ func TestDeadlines(t *testing.T) {
 	t.Run("TotalTimeoutOfARunningJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 100 }))[0].ID
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 60_000 }))[0].ID
 		require.Len(t, b.Fetched(1, "q"), 1)
+		b.Exec(`UPDATE ojs.jobs SET total_due_at = now(), due_at = now() WHERE id = $1`, id)
 		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.True(t, j.Failed)
@@ -77,11 +78,11 @@ func TestDeadlines(t *testing.T) {
 	t.Run("TotalTimeoutDuringBackoff", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 2500, 1 }))[0].ID
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 1 }))[0].ID
 		b.Fetched(1, "q")
 		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State, "%s", j.Error)
-		b.Exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', due_at = total_due_at WHERE id = $1`, id)
+		b.Exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', total_due_at = now(), due_at = now() WHERE id = $1`, id)
 		j = b.ApplyDueUntilLeft(id, ojs.StateRetryable)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.Equal(t, "total_timeout", domaintest.ErrorOf(t, j).Code)

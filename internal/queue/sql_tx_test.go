@@ -129,7 +129,7 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 			t.Parallel()
 			b := setup(t, unchecked)
 			tx, other := b.begin(level), b.begin(pgx.ReadCommitted)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), domaintest.WaitFor)
 			defer cancel()
 			for _, db := range []pgx.Tx{tx, tx, tx, other} {
 				_, err := push{typ: "a", args: "[]", queue: "new"}.sql(ctx, db)
@@ -245,7 +245,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 			}()
 			require.Eventually(t, func() bool {
 				return b.Number("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
-			}, 10*time.Second, 5*time.Millisecond)
+			}, domaintest.WaitFor, 5*time.Millisecond)
 			require.NoError(t, mover.Commit(t.Context()))
 			require.Equal(t, "23505", sqlState(<-refused))
 		})

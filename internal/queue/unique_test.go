@@ -373,6 +373,7 @@ func TestUniqueReplaceNeverDeadlocks(t *testing.T) {
 func TestUniqueKeyThatIsLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	b.SetBusyFor(domaintest.WaitFor) // a busy machine must enqueue all others meanwhile
 	first := b.Enqueued(uniqueJob("locked", "reject"))[0]
 	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -398,7 +399,7 @@ func TestUniqueKeyThatIsLocked(t *testing.T) {
 func TestUniqueJobThatIsLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.SetBusyFor(300 * time.Millisecond)
+	b.SetBusyFor(time.Second)
 	held := b.Enqueued(uniqueJob("locked", "reject"), uniqueJob("free", "reject"))
 	tx := b.Lock(held[0].ID)
 	var wg sync.WaitGroup
@@ -417,7 +418,7 @@ func TestUniqueJobThatIsLocked(t *testing.T) {
 		require.Len(t, stored, 2)
 	}
 	wg.Wait()
-	require.Less(t, time.Since(started), 5*time.Second, "not one after the other")
+	require.Less(t, time.Since(started), 15*time.Second, "not one after the other")
 	stored, errs := b.EnqueueEach(t.Context(), []*job.Job{uniqueJob("locked", "replace"), uniqueJob("free", "ignore")})
 	domaintest.RequireCode(t, errs[0], ojs.KindTimeout)
 	require.NotNil(t, stored[1])

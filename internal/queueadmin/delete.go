@@ -136,6 +136,15 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 			case rows[0].Deletion != nil:
 				return errBeingDeleted(d.Queue)
 			}
+			// A deletion that moves jobs here locks this row, too, so none can begin between this look and the end.
+			moving, err := q.QueueListMovingTo(ctx, d.Queue)
+			if err != nil {
+				return err
+			}
+			if len(moving) > 0 {
+				return ojs.ErrQueueState(d.Queue, "Queue "+d.Queue+" gets the jobs of queue "+moving[0]+", which is being deleted; delete it when that has ended.",
+					map[string]any{"moving_from": moving[0]})
+			}
 			now, err := q.SystemPing(ctx)
 			if err != nil {
 				return err

@@ -159,7 +159,7 @@ func TestDelete(t *testing.T) {
 	t.Run("OfAPausedQueueGivesNoJobAway", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Queues.SetSettled(200*time.Millisecond, 0)
+		b.Queues.SetSettled(3*time.Second, 0) // a busy machine must look at it meanwhile
 		b.Enqueued(domaintest.NewJob("q"))
 		_, err := b.Queues.Pause(t.Context(), "q", "a")
 		require.NoError(t, err)
@@ -254,6 +254,24 @@ func TestDelete(t *testing.T) {
 		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
 		require.ErrorContains(t, err, "Queue to is being deleted")
 		require.Equal(t, "active", b.status("q"), "nothing was begun")
+	})
+
+	// Jobs that come back later would make it anew.
+	t.Run("TargetCannotBeDeletedMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		active := b.Fetched(1, "q")[0]
+		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+		require.NoError(t, err)
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "to", Strategy: queueadmin.Discard})
+		requireKind(t, ojs.KindInvalidStateTransition, err)
+		require.ErrorContains(t, err, "gets the jobs of queue q")
+		_, err = b.Complete(t.Context(), job.Ack{JobID: active.ID, WorkerID: "w1", Attempt: 1})
+		require.NoError(t, err)
+		require.NoError(t, b.Queues.Finish(t.Context()))
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "to", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
 	})
 
 	t.Run("MoveNeedsATargetThatTakesJobs", func(t *testing.T) {

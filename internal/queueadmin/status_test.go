@@ -161,7 +161,7 @@ func TestDrain(t *testing.T) {
 		b := setup(t)
 		other := b.Node()
 		other.Queues.SetSettled(0, 0)
-		b.Queues.SetSettled(1250*time.Millisecond, 0)
+		b.Queues.SetSettled(4*time.Second, 0) // 3 s more than the other node may take to learn of it, for calls that are slow
 		stop := make(chan struct{})
 		var producers sync.WaitGroup
 		var refused atomic.Int64

@@ -78,7 +78,7 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, err := b.cache.Get(t.Context(), "a")
 		return err == nil && found["a"] != nil
-	}, follow.Settled+time.Second, 10*time.Millisecond)
+	}, follow.Settled+10*time.Second, 10*time.Millisecond)
 }
 
 // Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.
@@ -115,7 +115,7 @@ func TestFollowerReadsAfterNotification(t *testing.T) {
 	t.Cleanup(follower.Stop)
 	b.exec(t, `INSERT INTO ojs.queues (name, status) VALUES ('a', 'draining')`)
 	b.cache.Changed()
-	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 30*time.Second, time.Millisecond)
 }
 
 // A node without notifications learns of changes although nobody asks: jobs are decoded with what is known.
@@ -134,7 +134,7 @@ func TestFollowerReadsWithoutNotification(t *testing.T) {
 			return q != nil && q.PausedAt.UTC().Format(time.DateOnly) == at
 		}
 	}
-	require.Eventually(t, known("2026-01-01"), 10*time.Second, time.Millisecond)
+	require.Eventually(t, known("2026-01-01"), 30*time.Second, time.Millisecond)
 	b.exec(t, `UPDATE ojs.queues SET paused_at = '2026-01-02Z'`) // resumed and paused again between two looks
 	require.NoError(t, b.cache.Refresh(t.Context()))
 	require.True(t, known("2026-01-02")())

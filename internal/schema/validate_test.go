@@ -100,7 +100,7 @@ func TestCompileIsBounded(t *testing.T) {
 		began := time.Now()
 		c, err := compile(Info{URI: "urn:a"}, []byte(document))
 		t.Logf("%s: %v %.100v", name, time.Since(began), err)
-		require.Less(t, time.Since(began), 30*time.Second, name) // without the budget: minutes to years
+		require.Less(t, time.Since(began), 2*time.Minute, name) // without the budget: minutes to years
 		if err == nil {
 			t.Log(c.check([]byte(`[1e400,{"type":1}]`)))
 		}
@@ -138,7 +138,7 @@ func TestCheckIsBounded(t *testing.T) {
 		err := compiled.check([]byte(c.args))
 		took := time.Since(began)
 		t.Logf("%s: compile %v, check %v, left %d, %.80v", name, compileTook, took, compiled.meter.left, err)
-		require.Less(t, took, 30*time.Second, name) // without the budget: minutes to years
+		require.Less(t, took, 2*time.Minute, name) // without the budget: minutes to years
 		if name != "patterns" {
 			require.ErrorContains(t, err, "too long", name)
 		}

@@ -26,7 +26,7 @@ func TestUnfinishedChange(t *testing.T) {
 	order := func(w *webhook.Definition) { w.Ordering = "subject" }
 	cutOff := func(t *testing.T, at string, inactive bool, change func(*webhook.Definition)) (*lossyBundle, *webhook.Webhook) {
 		t.Helper()
-		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = time.Second })
+		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
 		w := b.sane.subscribed(func(w *webhook.Definition) { w.Active = !inactive })
 		for seq := range 3 {
 			b.sane.delivery(w, seq+1, "s")
@@ -94,7 +94,7 @@ func TestUnfinishedChange(t *testing.T) {
 
 	t.Run("ADeletionIsFinished", func(t *testing.T) {
 		t.Parallel()
-		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = time.Second })
+		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
 		w := b.sane.subscribed()
 		b.sane.delivery(w, 1, "s")
 		b.network.BreakForGood(domaintest.LoseRequest, "name: WebhookDeliveryCancel ")

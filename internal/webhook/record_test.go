@@ -50,12 +50,12 @@ func TestOutcomeIsRecordedAfterAnError(t *testing.T) {
 	b.Exec(`ALTER TABLE ojs.webhook_attempts RENAME TO elsewhere`) // only the statement that records an outcome names it
 	require.NoError(t, d.Start(t.Context()))
 	defer d.Stop()
-	require.Eventually(t, func() bool { return requests.Load() == 1 }, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return failed.Load() > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return requests.Load() == 1 }, domaintest.WaitFor, time.Millisecond)
+	require.Eventually(t, func() bool { return failed.Load() > 0 }, domaintest.WaitFor, time.Millisecond)
 	b.Exec(`ALTER TABLE ojs.elsewhere RENAME TO webhook_attempts`)
 	require.Eventually(t, func() bool {
 		status, attempts := b.deliveryStatus(id)
 		return status == "delivered" && attempts == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	}, domaintest.WaitFor, 10*time.Millisecond)
 	require.EqualValues(t, 1, requests.Load())
 }

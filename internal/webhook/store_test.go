@@ -557,8 +557,8 @@ func TestDeliveryLogLooksAtSome(t *testing.T) {
 	const of = 50
 	for i, w := range []*webhook.Webhook{one, other} {
 		b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, completed_at, created_at)
-			SELECT ojs.new_id(now() + i * interval '1 second'), $1, i, 0, now(), CASE WHEN i = 1 THEN 'job.failed' ELSE 'job.enqueued' END, i::text, '{}',
-				CASE WHEN i = 2 THEN 'dead' ELSE 'delivered' END, now(), now() + i * interval '1 second' FROM generate_series(1, $2::integer) i`, w.ID, of)
+			SELECT ojs.new_id(now() + i * interval '1 minute'), $1, i, 0, now(), CASE WHEN i = 1 THEN 'job.failed' ELSE 'job.enqueued' END, i::text, '{}',
+				CASE WHEN i = 2 THEN 'dead' ELSE 'delivered' END, now(), now() + i * interval '1 minute' FROM generate_series(1, $2::integer) i`, w.ID, of)
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead' WHERE event_seq = 3 AND webhook_id = $1 AND $2`, w.ID, i == 1)
 	}
 	b.Webhooks.LookAt(20)
@@ -568,7 +568,7 @@ func TestDeliveryLogLooksAtSome(t *testing.T) {
 	}{
 		"Type":            {webhook.DeliveryList{Type: "job.failed"}, 2, 6},
 		"TypeOfWebhook":   {webhook.DeliveryList{Webhook: &one.ID, Type: "job.failed"}, 1, 3},
-		"Time":            {webhook.DeliveryList{Until: time.Now().Add(1500 * time.Millisecond)}, 2, 6},
+		"Time":            {webhook.DeliveryList{Until: time.Now().Add(90 * time.Second)}, 2, 6},
 		"Status":          {webhook.DeliveryList{Status: "dead"}, 3, 1},
 		"StatusOfWebhook": {webhook.DeliveryList{Webhook: &one.ID, Status: "dead"}, 1, 1},
 		"Delivered":       {webhook.DeliveryList{Webhook: &one.ID, Status: "delivered"}, of - 1, 8},

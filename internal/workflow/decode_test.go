@@ -354,7 +354,7 @@ func TestDecodeHostileBodies(t *testing.T) {
 		shown, _ := json.Marshal(err)
 		require.Less(t, len(shown), 50_000, name)
 	}
-	require.Less(t, time.Since(started), 20*time.Second) // a quarter of a second without the race detector
+	require.Less(t, time.Since(started), time.Minute) // a quarter of a second without the race detector
 }
 
 func TestDefineIsDecode(t *testing.T) {

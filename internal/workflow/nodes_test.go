@@ -144,7 +144,7 @@ func TestFollower(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(domaintest.WaitFor):
 				t.Error("a fetch waits for the workflow")
 			}
 		})
@@ -184,7 +184,7 @@ func TestFollower(t *testing.T) {
 		require.Eventually(t, func() bool { return len(b.read(w).Steps) > 1 && b.read(w).Steps[1].JobID != nil }, domaintest.WaitFor, 5*time.Millisecond)
 		dead.done("b")
 		follower.Notify() // the relay has published the event of the ack
-		require.Eventually(t, func() bool { return b.read(w).Steps[2].JobID != nil }, 5*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return b.read(w).Steps[2].JobID != nil }, 30*time.Second, 5*time.Millisecond)
 		b.done("c")
 		require.Equal(t, "completed", b.read(w).State)
 		require.Equal(t, 3, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'workflow.step_completed'`))

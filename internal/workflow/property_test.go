@@ -221,7 +221,7 @@ func (r *randomRun) run() (problem string) {
 	if err := r.create(def); err != nil {
 		return "create: " + err.Error()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*domaintest.WaitFor)
 	defer cancel()
 	var workers sync.WaitGroup
 	done, stopWorkers := context.WithCancel(ctx)
@@ -432,7 +432,7 @@ func (r *randomRun) cancelled(after time.Duration, force bool) (cancelled bool, 
 	if err != nil {
 		return false, err.Error()
 	}
-	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 2*domaintest.WaitFor)
 	defer stop()
 	var workers sync.WaitGroup
 	for i := range 2 {

@@ -18,7 +18,7 @@ import (
 
 func (b *bundle) gauges(maxQueues int) metrics.Gauges {
 	b.T.Helper()
-	g, err := b.Gauges.Gauges(b.T.Context(), maxQueues)
+	g, err := b.database.Gauges(b.T.Context(), maxQueues)
 	require.NoError(b.T, err)
 	return g
 }
@@ -96,13 +96,13 @@ func TestGauges(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE`)
 		require.NoError(t, err)
-		_, err = b.Gauges.TableStats(t.Context())
+		_, err = b.database.TableStats(t.Context())
 		require.ErrorContains(t, err, "lock timeout")
-		_, err = b.Gauges.ReadyHeads(t.Context(), []string{"q"})
+		_, err = b.database.ReadyHeads(t.Context(), []string{"q"})
 		require.ErrorContains(t, err, "lock timeout")
 		b.gauges(10) // does not look at jobs
 		require.NoError(t, tx.Rollback(t.Context()))
-		tables, err := b.Gauges.TableStats(t.Context())
+		tables, err := b.database.TableStats(t.Context())
 		require.NoError(t, err)
 		require.NotEmpty(t, tables)
 	})
@@ -116,7 +116,7 @@ func TestReadyHeads(t *testing.T) {
 	jobs := b.Enqueued(low, high, domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("empty"))
 	b.Fetched(1, "empty")
 	b.Exec(`UPDATE ojs.jobs SET enqueued_at = enqueued_at - interval '1 hour' WHERE id = $1`, jobs[0].ID)
-	heads, err := b.Gauges.ReadyHeads(t.Context(), []string{"q", "empty", "unknown"})
+	heads, err := b.database.ReadyHeads(t.Context(), []string{"q", "empty", "unknown"})
 	require.NoError(t, err)
 	require.Len(t, heads, 3)
 	oldest := time.Duration(0)
@@ -128,7 +128,7 @@ func TestReadyHeads(t *testing.T) {
 	require.InDelta(t, time.Hour, oldest, float64(time.Minute))
 
 	require.Len(t, b.Fetched(2, "q"), 2) // the first of two priorities
-	moved, err := b.Gauges.ReadyHeadsFrom(t.Context(), heads)
+	moved, err := b.database.ReadyHeadsFrom(t.Context(), heads)
 	require.NoError(t, err)
 	require.Len(t, moved, 2)
 	require.Equal(t, heads[1].Seq+1, moved[0].Seq)
@@ -144,12 +144,12 @@ func TestReadyHeadsOfLanes(t *testing.T) {
 		FROM generate_series(1, 6000) i`)
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args) SELECT ojs.new_id(now()), 't', 'plain', 'available', 0, now(), now() - interval '1 minute', '[]'`)
 	for range 2 { // planned when empty, and with statistics
-		heads, err := b.Gauges.ReadyHeads(t.Context(), []string{"q", "plain"})
+		heads, err := b.database.ReadyHeads(t.Context(), []string{"q", "plain"})
 		require.NoError(t, err)
 		require.Len(t, heads, 3001)
 		require.InDelta(t, time.Hour, oldestOf(heads, "q"), float64(time.Minute))
 		require.InDelta(t, time.Minute, oldestOf(heads, "plain"), float64(time.Minute/2))
-		heads, err = b.Gauges.ReadyHeadsFrom(t.Context(), heads)
+		heads, err = b.database.ReadyHeadsFrom(t.Context(), heads)
 		require.NoError(t, err)
 		require.Len(t, heads, 3001)
 		require.InDelta(t, time.Hour, oldestOf(heads, "q"), float64(time.Minute))
@@ -173,7 +173,7 @@ func TestDeadLetterCounts(t *testing.T) {
 		b.DeadLetter()
 	}
 	b.DeadLetter(func(j *job.Job) { j.Queue = "other" })
-	counts, err := b.Gauges.DeadLetterCounts(t.Context())
+	counts, err := b.database.DeadLetterCounts(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string]int64{"q": 3, "other": 1}, counts)
 	b.Exec(`VACUUM ojs.jobs`)
@@ -214,7 +214,7 @@ func TestOldestXminHolder(t *testing.T) {
 			for range 20 {
 				b.Exec(`SELECT pg_current_xact_id()`)
 			}
-			h, err := b.Gauges.OldestXminHolder(t.Context())
+			h, err := b.database.OldestXminHolder(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, "session", h.Kind)
 			require.Equal(t, "report of the month", h.Name)
@@ -222,7 +222,7 @@ func TestOldestXminHolder(t *testing.T) {
 			require.Positive(t, h.Seconds)
 			require.GreaterOrEqual(t, h.Transactions, int64(20))
 			require.NoError(t, tx.Rollback(t.Context()))
-			h, err = b.Gauges.OldestXminHolder(t.Context())
+			h, err = b.database.OldestXminHolder(t.Context())
 			require.NoError(t, err)
 			require.True(t, h == nil || h.Name != "report of the month", "%v", h)
 		})

@@ -26,7 +26,7 @@ func TestReadySurvey(t *testing.T) {
 	var s metrics.ReadySurvey
 	requireAge := func(queue string, want time.Duration) {
 		t.Helper()
-		ages, err := s.Ages(t.Context(), b.Gauges, []string{"a", "b"})
+		ages, err := s.Ages(t.Context(), b.database, []string{"a", "b"})
 		require.NoError(t, err)
 		require.InDelta(t, want.Seconds(), ages[queue].Seconds(), 60)
 	}
@@ -56,7 +56,7 @@ func TestReadySurvey(t *testing.T) {
 	t.Run("SaysNothingRatherThanWalkAgain", func(t *testing.T) {
 		var s metrics.ReadySurvey
 		s.SetLast(time.Now(), time.Hour)
-		_, err := s.Ages(t.Context(), b.Gauges, []string{"a"})
+		_, err := s.Ages(t.Context(), b.database, []string{"a"})
 		require.ErrorIs(t, err, metrics.ErrTooCostly)
 	})
 }

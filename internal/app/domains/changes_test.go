@@ -1,4 +1,4 @@
-package eventlog_test
+package domains_test
 
 import (
 	"context"

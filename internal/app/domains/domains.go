@@ -1,8 +1,9 @@
-package app
+// Package domains connects the domains of a node: it builds each of them once, in the order in which they need each other. It
+// knows neither loops nor interfaces, so that tests of a domain get the domains of a server without the rest of it.
+package domains
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
@@ -28,9 +29,8 @@ import (
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
-// DomainDeps are the parts that the domains of a node share.
-// Tests build domains with it, too (package domaintest), without loops and interfaces.
-type DomainDeps struct {
+// Deps are the parts that the domains of a node share.
+type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
@@ -38,8 +38,8 @@ type DomainDeps struct {
 	Tracer  *tracing.Tracer // nil: nothing is traced
 }
 
-// DomainConfig is the configuration of each domain.
-type DomainConfig struct {
+// Config is the configuration of each domain.
+type Config struct {
 	Queue    queue.Config
 	Queues   queueadmin.Config
 	Progress progress.Config
@@ -49,29 +49,7 @@ type DomainConfig struct {
 	Webhook  webhook.StoreConfig
 }
 
-// Domains is the configuration of each domain.
-// Crons and workflows decode stored definitions again, hence the limits among their settings.
-func (c Config) Domains() DomainConfig {
-	limits := c.Tenancy.Limits(c.Limits, "")
-	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
-	return DomainConfig{
-		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
-		Queues: queueadmin.Config{
-			ExtensionEvents: c.Events.ExtensionTypes,
-			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
-		},
-		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
-		Worker: worker.Config{
-			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
-			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
-		},
-		Cron:     cron.Config{Limits: limits},
-		Workflow: workflow.Config{Limits: limits, MaxDepth: c.MaxWorkflowDepth},
-		Webhook:  webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
-	}
-}
-
-// Domains are the domains of a node, without its loops and interfaces.
+// Domains are the domains of a node.
 // Cache is what the node knows of workers, Configured what it knows of the configuration of queues; both are read again on
 // demand.
 type Domains struct {
@@ -80,10 +58,10 @@ type Domains struct {
 	Configured *queueconfig.Cache
 }
 
-// NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
+// New builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 // It sends no statement. Package queue is made first, because the others call it; a domain that needs to be called back by it
 // registers itself in its constructor.
-func NewDomains(d DomainDeps, c DomainConfig) Domains {
+func New(d Deps, c Config) Domains {
 	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
 		limits.QueueRetry = configured.Retry
@@ -145,7 +123,3 @@ func (d Domains) Forget() {
 	d.Configured.Forget()
 	d.Pools.Forget()
 }
-
-// statementTimeout bounds every statement, waiting for a connection included.
-// Clients know it as the time after which they get 504 (docs/reference/errors.md, Catalogue).
-const statementTimeout = 15 * time.Second
