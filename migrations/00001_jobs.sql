@@ -15,11 +15,11 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
 CREATE SEQUENCE ojs.ready_seq AS bigint;
 
 -- The value of column size of a job whose failures have changed, with room for one more. An array of json takes about the bytes
--- of its elements.
+-- of its elements. STABLE, as the cast of json to text is: a function that promises more than its body is not inlined, and takes 20 instead of 2 µs.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.stored_size(args json, meta json, extra json, errors json[], previous_errors json[], checkpoint json, more integer)
 RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT NULLIF(GREATEST(8191, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra::text), 0)
         + COALESCE(octet_length(errors::text), 0) + COALESCE(octet_length(previous_errors::text), 0)
         + COALESCE(octet_length(checkpoint::text), 0) + COALESCE(more, 0)), 8191)
@@ -317,17 +317,25 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.size
 FROM ojs.jobs_done d;
 
+-- A text with every byte but the unreserved characters of URLs percent-encoded.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.percent_encoded(t text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT string_agg(CASE WHEN c ~ '^[A-Za-z0-9._~-]$' THEN c
+        ELSE regexp_replace(upper(encode(convert_to(c, 'UTF8'), 'hex')), '(..)', '%\1', 'g') END, '' ORDER BY n)
+    FROM regexp_split_to_table(t, '') WITH ORDINALITY AS r (c, n)
+$$;
+-- +goose StatementEnd
+
 -- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which
--- are nearly all ids, skip the encoding.
+-- are nearly all ids, skip the encoding. It has no subquery, so that the planner inlines it: a call of a function in SQL took 45 000 of the 157 000
+-- instructions of an ack without worker_id.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.worker_source(worker_id text) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN worker_id IS NULL OR worker_id = '' THEN 'workers/anonymous'
         WHEN worker_id ~ '^[A-Za-z0-9._~-]+$' THEN 'workers/' || worker_id
-        ELSE 'workers/' || (
-            SELECT string_agg(CASE WHEN c ~ '^[A-Za-z0-9._~-]$' THEN c
-                ELSE regexp_replace(upper(encode(convert_to(c, 'UTF8'), 'hex')), '(..)', '%\1', 'g') END, '' ORDER BY n)
-            FROM regexp_split_to_table(worker_id, '') WITH ORDINALITY AS r (c, n)) END
+        ELSE 'workers/' || ojs.percent_encoded(worker_id) END
 $$;
 -- +goose StatementEnd
 
@@ -484,6 +492,7 @@ DROP FUNCTION ojs.unique_key_data(text);
 DROP FUNCTION ojs.progress_data(double precision, text);
 DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.worker_source(text);
+DROP FUNCTION ojs.percent_encoded(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
 DROP FUNCTION ojs.makes_dead_letters(json, text);

@@ -159,7 +159,7 @@ FROM (
     SELECT * FROM ojs.cron_runs l WHERE l.cron_id = @cron_id
     ORDER BY l.scheduled_at DESC, l.kind OFFSET @skip_rows::bigint LIMIT @max_rows::bigint
 ) r
-    LEFT JOIN LATERAL (SELECT * FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT * FROM ojs.jobs x WHERE x.id = ANY(ARRAY[r.job_id])) j ON true
     LEFT JOIN LATERAL (SELECT * FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
 ORDER BY r.scheduled_at DESC, r.kind;
 
@@ -192,7 +192,7 @@ SET cron = i.cron, cron_serial = i.serial,
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS cron, unnest(@serial::boolean[]) AS serial, unnest(@queued::boolean[]) AS queued
 ) i
-WHERE j.id = i.id
+WHERE j.id = ANY(ARRAY[i.id])
 RETURNING j.id, j.ready_seq, j.due_at;
 
 -- name: CronListQueued :many
@@ -232,7 +232,7 @@ WITH waiting AS MATERIALIZED (
         limit_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
-    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    FROM ranked p WHERE j.id = ANY(ARRAY[p.id]) AND (p.nth = 1 OR NOT p.blocked)
     RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq, j.limit_key,
         CASE WHEN j.limit_seq IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 )

@@ -6,7 +6,7 @@ WITH locked AS MATERIALIZED (
     SELECT j.id, j.priority AS previous FROM ojs.jobs j
     WHERE j.id = @id::uuid AND j.state IN ('available', 'scheduled') FOR UPDATE SKIP LOCKED
 ), changed AS (
-    UPDATE ojs.jobs j SET priority = @priority::smallint FROM locked l WHERE j.id = l.id
+    UPDATE ojs.jobs j SET priority = @priority::smallint FROM locked l WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now,
         j.limit_key, CASE WHEN j.limit_key IS NOT NULL AND l.previous <> j.priority THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (

@@ -140,10 +140,10 @@ UPDATE ojs.webhooks SET resume_pending = false WHERE id = @id;
 -- name: WebhookDeliveryResume :execrows
 -- Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT h.id FROM ojs.webhook_deliveries h
     WHERE h.webhook_id = @webhook_id AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
-    ORDER BY h.next_attempt_at LIMIT @max_rows::integer);
+    ORDER BY h.next_attempt_at LIMIT @max_rows::integer));
 
 -- name: WebhookDeliveryReorder :execrows
 -- After a change of ordering: a delivery behind another unfinished one of its subject waits for it, or no delivery
@@ -154,9 +154,9 @@ SET ordered = @ordered::boolean, next_attempt_at = CASE WHEN NOT @ordered::boole
         SELECT FROM ojs.webhook_deliveries p
         WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
     THEN d.next_attempt_at END
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT o.id FROM ojs.webhook_deliveries o
-    WHERE o.webhook_id = @webhook_id::uuid AND o.completed_at IS NULL AND o.ordered <> @ordered::boolean LIMIT @max_rows::integer);
+    WHERE o.webhook_id = @webhook_id::uuid AND o.completed_at IS NULL AND o.ordered <> @ordered::boolean LIMIT @max_rows::integer));
 
 -- name: WebhookDelete :many
 -- Deletes a subscription and its secrets. WebhookDeliveryCancel ends its deliveries.
@@ -170,8 +170,8 @@ SELECT id FROM deleted;
 -- name: WebhookDeliveryCancel :execrows
 -- Cancels deliveries of a deleted subscription. The result of a running request is then not recorded.
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-WHERE d.completed_at IS NULL AND d.id IN (
-    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer);
+WHERE d.completed_at IS NULL AND d.id = ANY(ARRAY(
+    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer));
 
 -- name: WebhookSecretInsert :one
 -- Stores the current secret of a subscription.
@@ -260,7 +260,7 @@ WITH clock AS MATERIALIZED (
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
         next_attempt_at = clock.now + (k.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
     FROM picked k CROSS JOIN clock
-    WHERE d.id = k.id
+    WHERE d.id = ANY(ARRAY[k.id])
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
         d.attempt_count, d.round_start, k.turn, k.url, k.timeout_ms, k.standard_webhooks, k.proven_secret
 )
@@ -418,7 +418,7 @@ WITH picked AS MATERIALIZED (
 ), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
-    FROM picked p WHERE d.id = p.id RETURNING 1
+    FROM picked p WHERE d.id = ANY(ARRAY[p.id]) RETURNING 1
 )
 SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM restarted;
 
@@ -472,9 +472,9 @@ WITH finished AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
     WHERE d.completed_at < now() - CAST(@keep_s AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT @max_rows::integer
 ), attempts AS (
-    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = o.id
+    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = ANY(ARRAY[o.id])
 )
-DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id;
+DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = ANY(ARRAY[o.id]);
 
 -- name: WebhookListOrdered :many
 -- The active ordered subscriptions.
@@ -484,12 +484,12 @@ SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject';
 -- A safety net: makes the first unfinished delivery of a subject due if it is not. The caller has locked the
 -- subscription.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT h.id FROM ojs.webhook_deliveries h
     WHERE h.webhook_id = @webhook_id AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
         SELECT FROM ojs.webhook_deliveries p
         WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
-    LIMIT 1000);
+    LIMIT 1000));
 
 -- name: WebhookDeliveryListOrphans :many
 -- Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped before it cancelled all. The

@@ -50,7 +50,7 @@ WITH request AS (
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
         last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL, tenant = COALESCE(NULLIF(n.tenant, ''), w.tenant)
     FROM planned n CROSS JOIN clock
-    WHERE w.id = n.id AND n.known AND NOT n.taken
+    WHERE w.id = ANY(ARRAY[n.id]) AND n.known AND NOT n.taken
     RETURNING w.*
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
@@ -106,7 +106,7 @@ FROM (
     WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
     ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
 ) a
-WHERE w.id = a.id;
+WHERE w.id = ANY(ARRAY[a.id]);
 
 -- name: WorkerListQuiet :many
 -- The quiet workers.
@@ -127,7 +127,7 @@ WITH silent AS MATERIALIZED (
     UPDATE ojs.workers w
     SET state = 'stale', directive = NULL, stale_at = clock.now, dead_at = clock.now, reap_at = clock.now + interval '5 seconds'
     FROM silent d CROSS JOIN clock
-    WHERE w.id = d.id
+    WHERE w.id = ANY(ARRAY[d.id])
     RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, w.tenant, d.was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)

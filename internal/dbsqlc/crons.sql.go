@@ -655,7 +655,7 @@ WITH waiting AS MATERIALIZED (
         limit_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
-    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    FROM ranked p WHERE j.id = ANY(ARRAY[p.id]) AND (p.nth = 1 OR NOT p.blocked)
     RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq, j.limit_key,
         CASE WHEN j.limit_seq IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 )
@@ -776,7 +776,7 @@ FROM (
     SELECT cron_id, scheduled_at, kind, outcome, reason, job_id FROM ojs.cron_runs l WHERE l.cron_id = $1
     ORDER BY l.scheduled_at DESC, l.kind OFFSET $2::bigint LIMIT $3::bigint
 ) r
-    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs x WHERE x.id = ANY(ARRAY[r.job_id])) j ON true
     LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
 ORDER BY r.scheduled_at DESC, r.kind
 `
@@ -1003,7 +1003,7 @@ SET cron = i.cron, cron_serial = i.serial,
 FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS queued
 ) i
-WHERE j.id = i.id
+WHERE j.id = ANY(ARRAY[i.id])
 RETURNING j.id, j.ready_seq, j.due_at
 `
 

@@ -98,7 +98,7 @@ WITH picked AS MATERIALIZED (
     LIMIT $13::bigint
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
-    DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
+    DELETE FROM ojs.jobs j USING picked p WHERE j.id = ANY(ARRAY[p.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
@@ -712,7 +712,7 @@ WITH picked AS MATERIALIZED (
     LIMIT $5::bigint
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
-    DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
+    DELETE FROM ojs.jobs j USING picked p WHERE j.id = ANY(ARRAY[p.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)

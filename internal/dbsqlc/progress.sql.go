@@ -40,7 +40,7 @@ WITH request AS (
                 clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
                 j.started_at + (COALESCE(j.timeout_ms, $6::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
     FROM locked l CROSS JOIN clock
-    WHERE j.id = l.id
+    WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, clock.now
 )
 SELECT id, state, worker_id, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved
@@ -110,7 +110,7 @@ WITH locked AS MATERIALIZED (
 ), cleared AS (
     UPDATE ojs.jobs j SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
     FROM locked l
-    WHERE j.id = l.id AND j.checkpoint_seq IS NOT NULL
+    WHERE j.id = ANY(ARRAY[l.id]) AND j.checkpoint_seq IS NOT NULL
 ), cleared_done AS (
     UPDATE ojs.jobs_done d SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
     WHERE d.id = ANY($1::uuid[]) AND d.checkpoint_seq IS NOT NULL
@@ -183,7 +183,7 @@ WITH request AS (
             l.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, $11::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM decided l
-    WHERE j.id = l.id
+    WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS reported_by, l.event_data, l.source
 ), event AS (

@@ -141,8 +141,8 @@ func (q *Queries) WebhookDelete(ctx context.Context, id [16]byte) ([][16]byte, e
 
 const webhookDeliveryCancel = `-- name: WebhookDeliveryCancel :execrows
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-WHERE d.completed_at IS NULL AND d.id IN (
-    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = $1 AND c.completed_at IS NULL LIMIT $2::integer)
+WHERE d.completed_at IS NULL AND d.id = ANY(ARRAY(
+    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = $1 AND c.completed_at IS NULL LIMIT $2::integer))
 `
 
 // Cancels deliveries of a deleted subscription. The result of a running request is then not recorded.
@@ -182,7 +182,7 @@ WITH clock AS MATERIALIZED (
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
         next_attempt_at = clock.now + (k.timeout_ms + $3::integer) * interval '1 millisecond'
     FROM picked k CROSS JOIN clock
-    WHERE d.id = k.id
+    WHERE d.id = ANY(ARRAY[k.id])
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
         d.attempt_count, d.round_start, k.turn, k.url, k.timeout_ms, k.standard_webhooks, k.proven_secret
 )
@@ -597,12 +597,12 @@ func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 
 const webhookDeliveryMakeDue = `-- name: WebhookDeliveryMakeDue :execrows
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT h.id FROM ojs.webhook_deliveries h
     WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
         SELECT FROM ojs.webhook_deliveries p
         WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
-    LIMIT 1000)
+    LIMIT 1000))
 `
 
 // A safety net: makes the first unfinished delivery of a subject due if it is not. The caller has locked the
@@ -620,9 +620,9 @@ WITH finished AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
     WHERE d.completed_at < now() - CAST($1 AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT $2::integer
 ), attempts AS (
-    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = o.id
+    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = ANY(ARRAY[o.id])
 )
-DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id
+DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = ANY(ARRAY[o.id])
 `
 
 // Deletes the oldest finished deliveries with their attempts.
@@ -784,9 +784,9 @@ SET ordered = $1::boolean, next_attempt_at = CASE WHEN NOT $1::boolean THEN COAL
         SELECT FROM ojs.webhook_deliveries p
         WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
     THEN d.next_attempt_at END
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT o.id FROM ojs.webhook_deliveries o
-    WHERE o.webhook_id = $2::uuid AND o.completed_at IS NULL AND o.ordered <> $1::boolean LIMIT $3::integer)
+    WHERE o.webhook_id = $2::uuid AND o.completed_at IS NULL AND o.ordered <> $1::boolean LIMIT $3::integer))
 `
 
 type WebhookDeliveryReorderParams struct {
@@ -807,10 +807,10 @@ func (q *Queries) WebhookDeliveryReorder(ctx context.Context, arg WebhookDeliver
 
 const webhookDeliveryResume = `-- name: WebhookDeliveryResume :execrows
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
+WHERE d.id = ANY(ARRAY(
     SELECT h.id FROM ojs.webhook_deliveries h
     WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
-    ORDER BY h.next_attempt_at LIMIT $2::integer)
+    ORDER BY h.next_attempt_at LIMIT $2::integer))
 `
 
 // Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
@@ -1445,7 +1445,7 @@ WITH picked AS MATERIALIZED (
 ), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
-    FROM picked p WHERE d.id = p.id RETURNING 1
+    FROM picked p WHERE d.id = ANY(ARRAY[p.id]) RETURNING 1
 )
 SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM restarted
 `
