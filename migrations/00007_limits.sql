@@ -242,7 +242,7 @@ BEGIN
     PERFORM FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key FOR UPDATE;
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n < cardinality(keys) THEN -- jobs must not wait for a partition that is missing
-        INSERT INTO ojs.limits (key, policy) SELECT DISTINCT p.key, '{}'::json FROM ojs.limit_pending p WHERE p.key = ANY(keys) ON CONFLICT (key) DO NOTHING;
+        INSERT INTO ojs.limits (key, policy) SELECT p.key, '{}' FROM ojs.limit_pending p WHERE p.key = ANY(keys) GROUP BY p.key ON CONFLICT (key) DO NOTHING;
     END IF;
     FOR l IN SELECT o.* FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key LOOP
         now := clock_timestamp();

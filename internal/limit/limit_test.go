@@ -167,6 +167,18 @@ func (b *bundle) untilFetched(id [16]byte) {
 	}, domaintest.WaitFor, 5*time.Millisecond)
 }
 
+// TestMissingPartition: a job does not wait for ever for a partition that somebody has deleted by hand.
+func TestMissingPartition(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const one = `{"key":"k","concurrency":1}`
+	first, second := b.added(limited(t, one)), b.added(limited(t, one))
+	require.Equal(t, [][16]byte{first}, b.fetched())
+	b.Exec(`DELETE FROM ojs.limits WHERE key = 'k'`)
+	b.ack(first)
+	b.untilFetched(second)
+}
+
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
