@@ -423,8 +423,8 @@ BEGIN
             ORDER BY p.priority DESC, p.limit_seq LIMIT 20)) w;
     PERFORM FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key FOR UPDATE;
     FOR i IN 1..COALESCE(cardinality(ids), 0) LOOP
-        SELECT p.* INTO j FROM ojs.jobs p WHERE p.id = ids[i] AND p.limit_seq IS NOT NULL FOR UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+        SELECT p.* INTO j FROM ojs.jobs p WHERE p.id = ids[i] FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND OR j.limit_seq IS NULL; -- as a condition of the look-up, it would allow a walk through jobs_waiting
         SELECT o.* INTO l FROM ojs.limits o WHERE o.key = j.limit_key;
         CONTINUE WHEN NOT FOUND;
         now := clock_timestamp();
@@ -524,7 +524,7 @@ BEGIN
             IF (l.override IS NULL OR l.override_until <= now) AND (l.blocked_until IS NULL OR l.blocked_until <= now)
                 AND NOT EXISTS (SELECT FROM ojs.limit_starts s WHERE s.key = l.key) AND NOT EXISTS (SELECT FROM ojs.limit_pending p WHERE p.key = l.key)
                 AND NOT EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL)
-                AND NOT EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NOT NULL) THEN
+                AND (SELECT true FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NOT NULL ORDER BY j.priority DESC, j.limit_seq LIMIT 1) IS NULL THEN -- see limit_view
                 DELETE FROM ojs.limits o WHERE o.key = l.key;
                 deleted := deleted + 1;
             ELSE
@@ -558,7 +558,9 @@ BEGIN
     END IF;
     SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT 10000) n;
     SELECT count(*) INTO waiting FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT 10000) n;
-    SELECT LEAST(10000, waiting + count(*)) INTO waiting FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NOT NULL LIMIT 10000) n;
+    -- Without the order, which jobs_waiting alone has, the planner may read all of jobs_waiting_queue.
+    SELECT LEAST(10000, waiting + count(*)) INTO waiting
+    FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NOT NULL ORDER BY j.priority DESC, j.limit_seq LIMIT 10000) n;
 END
 $$;
 -- +goose StatementEnd

@@ -16,9 +16,9 @@ SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestam
     EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting;
 
 -- name: LimitListParked :many
--- Those of the queues in which jobs wait for a limit.
+-- Those of the queues in which jobs wait for a limit. EXISTS could become a join, which reads the waiting jobs of all queues.
 SELECT q.name::text AS name FROM (SELECT unnest(@queues::text[]) AS name) q
-WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0);
+WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1);
 
 -- name: LimitMeet :many
 -- What a fetch does about jobs of its queues, and of its tenant unless that is '', that wait for a limit.

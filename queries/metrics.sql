@@ -117,5 +117,5 @@ WITH RECURSIVE found AS (
 SELECT k.key::text AS key,
     (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT (SELECT s.n FROM share s)) n)::bigint AS active,
     ((SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT (SELECT s.n FROM share s)) n)
-        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
+        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL ORDER BY j.priority DESC, j.limit_seq LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
 FROM keys k;

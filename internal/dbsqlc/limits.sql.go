@@ -233,10 +233,10 @@ func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([
 
 const limitListParked = `-- name: LimitListParked :many
 SELECT q.name::text AS name FROM (SELECT unnest($1::text[]) AS name) q
-WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0)
+WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1)
 `
 
-// Those of the queues in which jobs wait for a limit.
+// Those of the queues in which jobs wait for a limit. EXISTS could become a join, which reads the waiting jobs of all queues.
 func (q *Queries) LimitListParked(ctx context.Context, queues []string) ([]string, error) {
 	rows, err := q.db.Query(ctx, limitListParked, queues)
 	if err != nil {
