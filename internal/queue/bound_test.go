@@ -365,7 +365,7 @@ func TestDropOldest(t *testing.T) {
 		b.add("q", 0, "1", "2")
 		require.Equal(t, ojs.StateDiscarded, b.State(lane.ID))
 		require.Equal(t, ojs.StateDiscarded, b.State(held.ID))
-		require.Equal(t, "k", b.One(`SELECT key FROM ojs.limit_pending`), "what its limit has to look at")
+		require.Equal(t, "k", b.One(`SELECT key FROM ojs.limits`), "its limit has looked whether others may start, and so has made its partition")
 		require.Equal(t, ojs.StateAvailable, b.State(last.ID))
 	})
 }
