@@ -56,5 +56,5 @@ mutants: postgres ## Put each slip of .ci/mutants into the code and run the test
 	@.ci/mutants/run
 
 # Installs PostgreSQL if it is needed and missing. `go run` would compile everything with other flags than build does.
-postgres:
-	@test -n "$(OJSD_TEST_DATABASE_URL)" || { $(MAKE) --no-print-directory build && bin/ojsd install-postgres; }
+postgres: $(if $(OJSD_TEST_DATABASE_URL),,build)
+	@test -n "$(OJSD_TEST_DATABASE_URL)" || bin/ojsd install-postgres

@@ -23,16 +23,24 @@ func (a *API) queueActor(c echo.Context, body []byte, member string) (string, er
 	if err != nil {
 		return "", err
 	}
-	claimed := ""
-	if object != nil {
-		v := fields.Present(fields.Find(object, member))
-		text, isText := rawjson.Text(v)
-		if v != nil && !isText {
-			return "", ojs.ErrInvalidPayload(member, "a string", rawjson.Show(v), "'"+member+"' must be a string, got "+rawjson.Describe(v)+".")
-		}
-		claimed = text
+	claimed, err := textMember(object, member)
+	if err != nil {
+		return "", err
 	}
 	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
+}
+
+// textMember reads a text that an object may have; "": it has none, or there is no object.
+func textMember(object jsontext.Value, name string) (string, error) {
+	if object == nil {
+		return "", nil
+	}
+	v := fields.Present(fields.Find(object, name))
+	text, isText := rawjson.Text(v)
+	if v != nil && !isText {
+		return "", ojs.ErrInvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
+	}
+	return text, nil
 }
 
 // pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
@@ -148,12 +156,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 		if object == nil {
 			return c.QueryParam(name), nil
 		}
-		v := fields.Present(fields.Find(object, name))
-		text, isText := rawjson.Text(v)
-		if v != nil && !isText {
-			return "", ojs.ErrInvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
-		}
-		return text, nil
+		return textMember(object, name)
 	}
 	if d.Strategy, err = read("strategy"); err != nil {
 		return d, err
