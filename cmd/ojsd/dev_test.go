@@ -45,10 +45,9 @@ func TestDev(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 
 	t.Run("RunsAndStopsItsOwnPostgres", func(t *testing.T) {
-		dir, err := os.MkdirTemp(testdir.Clusters(), "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
+		dir, err := testdir.Make("ojsd-dev-")
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-		require.NoError(t, os.Chmod(dir, 0o755))
 		for range 2 { // the second start finds the data of the first
 			stderr := runUntilReady(t, "dev", "--data-dir="+dir)
 			require.Contains(t, stderr, "psql 'postgres://postgres@127.0.0.1:")

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
+
+	"github.com/ojsd/ojsd/internal/embedpg"
 )
 
 // patience bounds a wait of a test that costs it only if the test fails.
@@ -26,19 +26,12 @@ func init() {
 	}
 }
 
-// freeAddress returns a loopback address with a port that was free a moment ago. It is below the ephemeral ranges: an outgoing connection
-// could take one of those while a server is down, and a client that tries again may connect to itself.
+// freeAddress returns a loopback address with a port that was free a moment ago.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(17_000))
-		if ln, err := net.Listen("tcp", address); err == nil {
-			require.NoError(t, ln.Close())
-			return address
-		}
-	}
-	require.Fail(t, "no port is free")
-	return ""
+	port, err := embedpg.FreePort() // not an ephemeral one, which an outgoing connection could take while a server is down
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 // serverProcess is a server in a process of its own.

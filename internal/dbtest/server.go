@@ -172,12 +172,8 @@ func startCluster(ctx context.Context) (*embedpg.Server, error) { return startIn
 // It first removes what killed processes have left.
 func startIn(ctx context.Context, start func(context.Context, embedpg.Config) (*embedpg.Server, error)) (*embedpg.Server, error) {
 	removeAbandoned()
-	dir, err := os.MkdirTemp(testdir.Clusters(), dirPrefix)
+	dir, err := testdir.Make(dirPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("dbtest: %w", err)
-	}
-	// As root, PostgreSQL runs as another user, for whom MkdirTemp's mode 0700 is too strict.
-	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("dbtest: %w", err)
 	}
 	s, err := start(ctx, embedpg.Config{DataDir: dir, Settings: settings})

@@ -47,10 +47,9 @@ func runHelper(dir string) {
 // newDir returns a directory that the server's user can reach, unlike t.TempDir when we are root.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(testdir.Clusters(), "embedpg-")
+	dir, err := testdir.Make("embedpg-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 

@@ -29,6 +29,11 @@ func (p *place) freePort() (int, error) {
 			return port, nil
 		}
 	}
+	return FreePort()
+}
+
+// FreePort returns a loopback port that was free a moment ago.
+func FreePort() (int, error) {
 	for range 100 {
 		if port := firstPort + rand.IntN(lastPort-firstPort+1); isFree(port) {
 			return port, nil

@@ -16,3 +16,12 @@ func Clusters() string {
 	}
 	return os.TempDir()
 }
+
+// Make creates a directory for a cluster. The user of PostgreSQL can reach it even if we are root, unlike t.TempDir.
+func Make(prefix string) (string, error) {
+	dir, err := os.MkdirTemp(Clusters(), prefix)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
+}
