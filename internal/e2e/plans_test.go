@@ -104,8 +104,7 @@ func (a *node) statementsEnd() {
 	})
 }
 
-// explain has auto_explain log every statement of new sessions on the database. Autovacuum is off: it would make new plans, and while
-// it analyzes a large table nobody can mark the index entries of deleted rows as dead, so that each statement reads all of them.
+// explain has auto_explain log every statement of new sessions on the database.
 func explain(t *testing.T, cluster *embedpg.Server) {
 	t.Helper()
 	admin := &node{t: t, database: cluster.URL(dbtest.ClusterDatabase), session: &session{}}
@@ -116,8 +115,6 @@ func explain(t *testing.T, cluster *embedpg.Server) {
 	} {
 		admin.exec(`ALTER DATABASE ` + dbtest.ClusterDatabase + ` SET ` + setting)
 	}
-	admin.exec(`ALTER SYSTEM SET autovacuum = off`)
-	admin.exec(`SELECT pg_reload_conf()`)
 }
 
 // publishedAll waits until the relay has published all events.
