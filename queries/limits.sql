@@ -36,7 +36,7 @@ SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.w
 -- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
 INSERT INTO ojs.limit_starts (key, at)
 SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
-    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
+    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = ANY(ARRAY['queue:' || r.queue]) AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
 
 -- name: LimitQueueMeet :many
 -- What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.

@@ -41,7 +41,7 @@ FROM ojs.event_relay r;
 -- Workers that reported active jobs with their last heartbeat, counted in every queue they serve.
 SELECT q.name::text AS queue, count(DISTINCT w.id) AS workers
 FROM ojs.workers w CROSS JOIN LATERAL json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name)
-WHERE w.state <> 'stale' AND w.active_jobs > 0
+WHERE w.stale_at IS NULL AND w.active_jobs > 0
 GROUP BY q.name;
 
 -- name: MetricsDeadLetters :many

@@ -168,9 +168,10 @@ WITH deleted AS (
 SELECT id FROM deleted;
 
 -- name: WebhookDeliveryCancel :execrows
--- Cancels deliveries of a deleted subscription. The result of a running request is then not recorded.
+-- Cancels deliveries of a deleted subscription. The result of a running request is then not recorded. status stands in for
+-- completed_at IS NULL, which is the predicate of an index that a plan made while the table was empty read whole.
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-WHERE d.completed_at IS NULL AND d.id = ANY(ARRAY(
+WHERE d.status IN ('pending', 'delivering', 'failed') AND d.id = ANY(ARRAY(
     SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer));
 
 -- name: WebhookSecretInsert :one
@@ -223,7 +224,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 -- index condition.
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now())
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = ANY(ARRAY[w.id]) AND d.completed_at IS NULL AND d.next_attempt_at <= now())
 ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 

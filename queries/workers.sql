@@ -102,7 +102,7 @@ SELECT n.id::text, '', '', clock.now, '{}', '', true FROM planned n CROSS JOIN c
 UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
-    JOIN ojs.workers k ON k.id = i.id
+    JOIN ojs.workers k ON k.id = ANY(ARRAY[i.id])
     WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
     ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
 ) a
@@ -142,8 +142,8 @@ SELECT e.id, e.dead_at, e.last_seen_at, e.stopped, (CASE WHEN e.was_quiet THEN p
 -- Dead workers whose jobs have not all been failed, because the node that declared them dead has stopped or a job was
 -- locked. The next try is five seconds later.
 UPDATE ojs.workers w SET reap_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id IN (
-    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT @max_rows FOR UPDATE SKIP LOCKED)
+WHERE w.id = ANY(ARRAY(
+    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT @max_rows FOR UPDATE SKIP LOCKED))
 RETURNING w.id, w.dead_at, w.last_seen_at;
 
 -- name: WorkerReapDone :exec
@@ -151,14 +151,14 @@ RETURNING w.id, w.dead_at, w.last_seen_at;
 -- does not change.
 UPDATE ojs.workers w SET reap_at = NULL
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@dead_at::timestamptz[]) AS dead_at) b
-WHERE w.id = b.id AND w.dead_at = b.dead_at;
+WHERE w.id = ANY(ARRAY[b.id]) AND w.dead_at = b.dead_at;
 
 -- name: WorkerPrune :execrows
 -- Deletes workers that were declared dead an hour ago.
-DELETE FROM ojs.workers w WHERE w.id IN (
+DELETE FROM ojs.workers w WHERE w.id = ANY(ARRAY(
     SELECT p.id FROM ojs.workers p
     WHERE p.stale_at <= now() - interval '1 hour' AND p.reap_at IS NULL
-    ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED);
+    ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED));
 
 -- name: WorkerReapAgain :one
 -- Prepares the deletion of a dead worker: a later dead_at covers all jobs that are reserved for it now.
@@ -195,7 +195,7 @@ RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified;
 WITH live AS MATERIALIZED (
     SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
 ), directed AS (
-    UPDATE ojs.workers w SET directive = @directive::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
+    UPDATE ojs.workers w SET directive = @directive::text FROM live l WHERE w.id = ANY(ARRAY[l.id]) RETURNING w.id, w.state
 )
 SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM directed d;
 

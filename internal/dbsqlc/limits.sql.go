@@ -508,7 +508,7 @@ func (q *Queries) LimitQueueRooms(ctx context.Context, queues []string, policies
 const limitQueueStarted = `-- name: LimitQueueStarted :exec
 INSERT INTO ojs.limit_starts (key, at)
 SELECT l.key, r.at FROM (SELECT unnest($1::text[]) AS queue, unnest($2::timestamptz[]) AS at) r
-    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l
+    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = ANY(ARRAY['queue:' || r.queue]) AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l
 `
 
 // Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.

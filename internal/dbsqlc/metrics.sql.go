@@ -30,7 +30,7 @@ func (q *Queries) MetricsBegin(ctx context.Context, statement string, lock strin
 const metricsBusyWorkers = `-- name: MetricsBusyWorkers :many
 SELECT q.name::text AS queue, count(DISTINCT w.id) AS workers
 FROM ojs.workers w CROSS JOIN LATERAL json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name)
-WHERE w.state <> 'stale' AND w.active_jobs > 0
+WHERE w.stale_at IS NULL AND w.active_jobs > 0
 GROUP BY q.name
 `
 

@@ -572,10 +572,10 @@ func (q *Queries) WorkerListQuiet(ctx context.Context) ([]string, error) {
 }
 
 const workerPrune = `-- name: WorkerPrune :execrows
-DELETE FROM ojs.workers w WHERE w.id IN (
+DELETE FROM ojs.workers w WHERE w.id = ANY(ARRAY(
     SELECT p.id FROM ojs.workers p
     WHERE p.stale_at <= now() - interval '1 hour' AND p.reap_at IS NULL
-    ORDER BY p.stale_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    ORDER BY p.stale_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 `
 
 // Deletes workers that were declared dead an hour ago.
@@ -609,8 +609,8 @@ func (q *Queries) WorkerReapAgain(ctx context.Context, iD string, tenant string)
 
 const workerReapClaim = `-- name: WorkerReapClaim :many
 UPDATE ojs.workers w SET reap_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id IN (
-    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+WHERE w.id = ANY(ARRAY(
+    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING w.id, w.dead_at, w.last_seen_at
 `
 
@@ -645,7 +645,7 @@ func (q *Queries) WorkerReapClaim(ctx context.Context, maxRows int32) ([]WorkerR
 const workerReapDone = `-- name: WorkerReapDone :exec
 UPDATE ojs.workers w SET reap_at = NULL
 FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS dead_at) b
-WHERE w.id = b.id AND w.dead_at = b.dead_at
+WHERE w.id = ANY(ARRAY[b.id]) AND w.dead_at = b.dead_at
 `
 
 // Records that no jobs of dead workers are left. A worker that was declared dead again meanwhile has a later dead_at and
@@ -697,7 +697,7 @@ const workerUpdateDirectiveAll = `-- name: WorkerUpdateDirectiveAll :many
 WITH live AS MATERIALIZED (
     SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
 ), directed AS (
-    UPDATE ojs.workers w SET directive = $1::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
+    UPDATE ojs.workers w SET directive = $1::text FROM live l WHERE w.id = ANY(ARRAY[l.id]) RETURNING w.id, w.state
 )
 SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM directed d
 `
@@ -733,7 +733,7 @@ const workerUpdateSeen = `-- name: WorkerUpdateSeen :exec
 UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS age_ms) i
-    JOIN ojs.workers k ON k.id = i.id
+    JOIN ojs.workers k ON k.id = ANY(ARRAY[i.id])
     WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
     ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
 ) a

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,14 +28,14 @@ import (
 // auto_explain writes the plan of every execution to the log of a PostgreSQL of this test's own.
 func TestPlans(t *testing.T) {
 	t.Parallel()
-	a, log := explained(t)
+	a, log, e := explained(t)
 
 	for _, state := range []struct {
 		name   string
 		change func()
 	}{
 		{"New", func() {}},
-		{"GrownSinceThePlansWereMade", func() { a.crowd() }},
+		{"GrownSinceThePlansWereMade", func() { a.crowd(1_000_000) }},
 		{"Analyzed", func() { a.exec(`ANALYZE`) }},
 		{"ThousandsOfQueues", func() {
 			a.exec(`INSERT INTO ojs.queues (name) SELECT 'crowd-' || i FROM generate_series(1, 5000) i`)
@@ -46,7 +46,7 @@ func TestPlans(t *testing.T) {
 			a.exec(`DELETE FROM ojs.jobs`)
 			a.exec(`DELETE FROM ojs.webhook_deliveries WHERE webhook_id IS NOT NULL`)
 			a.exec(`ANALYZE`)
-			a.exercise(t) // whoever reads dead index entries first marks them, and reads many
+			a.exercise(t, e) // whoever reads dead index entries first marks them, and reads many
 		}},
 	} {
 		state.change()
@@ -54,34 +54,42 @@ func TestPlans(t *testing.T) {
 		a.publishedAll()  // a pass that began before the change may have read what is not committed yet
 		a.statementsEnd() // those that still read what is marked by now are logged when they end
 		log.skip()
-		a.exercise(t)
+		a.exercise(t, e)
 		log.check(state.name)
 	}
 	log.requireStatements()
 }
 
-// TestPlansMadeWhileEmpty checks the plans that a server makes after vacuum has found ojs.jobs empty. The planner takes the table for one
-// row then, and each index of it for one page, and the server keeps the plan while the table grows: until the next vacuum or analyze.
+// TestPlansMadeWhileEmpty checks the plans that a server makes after vacuum has found the tables empty. The planner takes each for one
+// row then, and each index for one page, and the server keeps the plan while the table grows: until the next vacuum or analyze.
 func TestPlansMadeWhileEmpty(t *testing.T) {
 	t.Parallel()
-	a, log := explained(t)
-	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args)
-		SELECT gen_random_uuid(), 't', 'crowd', 'pending', now(), '[]' FROM generate_series(1, 100)`)
-	a.exec(`DELETE FROM ojs.jobs`)
-	a.exec(`VACUUM (ANALYZE, TRUNCATE false) ojs.jobs`)
-	a.exercise(t)
-	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, args)
-		SELECT gen_random_uuid(), 't', 'crowd', 'available', nextval('ojs.ready_seq'), now(), '[]' FROM generate_series(1, 20000)`)
+	a, log, e := explained(t)
+	a.pushMany(t, queue(), 1)
+	a.crowd(100)
+	for _, table := range []string{"jobs", "jobs_done", "webhook_deliveries", "limits", "limit_starts", "limit_pending", "workers"} {
+		a.exec(`DELETE FROM ojs.` + table + map[bool]string{true: ` WHERE event_sub = 9`}[table == "webhook_deliveries"])
+		a.exec(`VACUUM (ANALYZE, TRUNCATE false) ojs.` + table)
+	}
+	a.exercise(t, e)
+	a.crowd(50_000)
 	a.publishedAll()
 	a.statementsEnd()
 	log.skip()
-	a.exercise(t)
+	a.exercise(t, e)
+	a.exec(`INSERT INTO ojs.workers (id, state, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at) VALUES
+		('silent', 'running', now(), now(), now() - interval '1 hour', NULL, NULL, NULL),
+		('reaped', 'stale', now(), now(), now(), now(), now(), now()),
+		('pruned', 'stale', now(), now(), now(), now() - interval '2 hours', now(), NULL)`)
+	eventually(t, func() bool {
+		return a.one(`SELECT count(*)::text FROM ojs.workers WHERE reap_at IS NOT NULL OR id = 'silent' AND stale_at IS NULL OR id = 'pruned'`) == "0"
+	})
 	log.check("GrownSince")
-	require.Subset(t, slices.Collect(maps.Keys(log.seen)), []string{"JobFetch", "JobComplete", "JobFail", "JobPromoteDue", "JobHeartbeat", "JobProgress", "JobRetry", "JobSetPriority"})
+	log.requireStatements("WorkerExpire", "WorkerReapClaim", "WorkerReapDone", "WorkerPrune")
 }
 
 // explained starts a server on a PostgreSQL that logs the plans of its statements.
-func explained(t *testing.T) (*node, *planLog) {
+func explained(t *testing.T) (*node, *planLog, *endpoint) {
 	t.Helper()
 	cluster := dbtest.Cluster(t)
 	e := newEndpoint(t)
@@ -91,7 +99,7 @@ func explained(t *testing.T) (*node, *planLog) {
 		c.Metrics.GaugeInterval = time.Millisecond
 	})
 	a.subscribe(e, "/all", `"*"`)
-	return a, &planLog{t: t, path: cluster.LogFile(), seen: map[string]bool{}}
+	return a, &planLog{t: t, path: cluster.LogFile(), seen: map[string]bool{}}, e
 }
 
 // statementsEnd waits for the end of all statements of the node that run now.
@@ -125,42 +133,45 @@ func (a *node) publishedAll() {
 	})
 }
 
-// crowd fills the tables that grow: 1 000 000 jobs of another queue, a tenth of them scheduled, as many finished jobs and
-// events, and deliveries. All of it counts as published.
-func (a *node) crowd() {
+// crowd fills the tables that grow: n jobs of another queue, a tenth of them scheduled, as many finished jobs and events, and
+// deliveries. All of it counts as published.
+func (a *node) crowd(n int) {
 	a.t.Helper()
 	a.publishedAll()
 	const id = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid`
-	a.exec(`BEGIN;
+	a.exec(strings.ReplaceAll(`BEGIN;
 		SELECT FROM ojs.event_relay FOR UPDATE;
 		SELECT FROM ojs.webhook_cursor FOR UPDATE;
-		INSERT INTO ojs.queues (name) VALUES ('crowd');
+		INSERT INTO ojs.queues (name) VALUES ('crowd') ON CONFLICT DO NOTHING;
 		INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, due_at, created_at, args, unique_key)
-			SELECT ` + id + `, 't', 'crowd', CASE WHEN i % 10 = 0 THEN 'scheduled' ELSE 'available' END,
+			SELECT `+id+`, 't', 'crowd', CASE WHEN i % 10 = 0 THEN 'scheduled' ELSE 'available' END,
 				CASE WHEN i % 10 > 0 THEN nextval('ojs.ready_seq') END, CASE WHEN i % 10 = 0 THEN now() + i * interval '3 s' + interval '1 h' END, now(), '[]',
 				CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END
-			FROM generate_series(1, 1000000) i;
+			FROM generate_series(1, :n) i;
 		UPDATE ojs.jobs SET limit_key = CASE WHEN ready_seq % 200 = 3 THEN 'crowd' ELSE 'crowd-' || ready_seq END,
 				limit_seq = CASE WHEN ready_seq % 200 = 3 THEN ready_seq END, ready_seq = CASE WHEN ready_seq % 200 <> 3 THEN ready_seq END
 			WHERE queue = 'crowd' AND ready_seq % 100 = 3;
-		INSERT INTO ojs.limits (key, policy) SELECT 'crowd-' || i, '{}' FROM generate_series(1, 50000) i;
-		INSERT INTO ojs.limit_starts (key, at) SELECT 'crowd-' || i % 100, now() FROM generate_series(1, 50000) i;
-		INSERT INTO ojs.limit_pending (key, due_at, timer) SELECT 'crowd-' || i, now() + interval '1 hour', true FROM generate_series(1, 50000) i;
+		INSERT INTO ojs.limits (key, policy) SELECT 'crowd-' || i, '{}' FROM generate_series(1, :n / 20) i;
+		INSERT INTO ojs.limit_starts (key, at) SELECT 'crowd-' || i % 100, now() FROM generate_series(1, :n / 20) i;
+		INSERT INTO ojs.limit_pending (key, due_at, timer) SELECT 'crowd-' || i, now() + interval '1 hour', true FROM generate_series(1, :n / 20) i;
 		INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args, unique_key)
-			SELECT ` + id + `, 't', 'crowd', 'completed', now(), now(), '[]', CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END FROM generate_series(1000001, 2000000) i;
+			SELECT `+id+`, 't', 'crowd', 'completed', now(), now(), '[]', CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END FROM generate_series(1000001, 1000000 + :n) i;
 		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state)
-			SELECT 'job.enqueued', 'api', now(), ` + id + `, 't', 'crowd', 'available' FROM generate_series(1, 1000000) i;
+			SELECT 'job.enqueued', 'api', now(), `+id+`, 't', 'crowd', 'available' FROM generate_series(1, :n) i;
 		INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, created_at, completed_at)
-			SELECT ` + id + `, w.id, i, 9, now(), 'job.enqueued', 's', '{}', 'delivered', now(), now()
-			FROM generate_series(1, 200000) i, ojs.webhooks w;
+			SELECT `+id+`, w.id, i, 9, now(), 'job.enqueued', 's', '{}', 'delivered', now(), now()
+			FROM generate_series(1, :n / 5) i, ojs.webhooks w;
+		INSERT INTO ojs.workers (id, state, started_at, last_beat_at, last_seen_at, stale_at, dead_at)
+			SELECT 'crowd-' || i, 'stale', now(), now(), now(), now(), now() FROM generate_series(1, :n / 20) i;
 		UPDATE ojs.event_relay SET watermark = (SELECT last_value FROM ojs.event_seq);
 		UPDATE ojs.webhook_cursor SET place = (SELECT last_value FROM ojs.event_seq) << 16;
-		INSERT INTO ojs.queue_counts VALUES ('crowd', 'available', 900000), ('crowd', 'scheduled', 100000), ('crowd', 'completed', 1000000);
-		COMMIT`)
+		INSERT INTO ojs.queue_counts VALUES ('crowd', 'available', :n * 9 / 10), ('crowd', 'scheduled', :n / 10), ('crowd', 'completed', :n)
+			ON CONFLICT (queue, state) DO UPDATE SET count = EXCLUDED.count;
+		COMMIT`, ":n", strconv.Itoa(n)))
 }
 
 // exercise has the server run the statements of requests, passes and timers, on queues of their own.
-func (a *node) exercise(t *testing.T) {
+func (a *node) exercise(t *testing.T, e *endpoint) {
 	t.Helper()
 	q := queue()
 	defer a.open(allEvents).cancel()
@@ -283,10 +294,11 @@ func (a *node) exercise(t *testing.T) {
 	a.get("/metrics").is(200)
 	a.publishedAll()
 	eventually(t, func() bool {
-		return a.one(`SELECT (NOT EXISTS (SELECT FROM ojs.webhook_deliveries WHERE completed_at IS NULL)
+		return a.one(`SELECT (NOT EXISTS (SELECT FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at < now() + interval '30 minutes')
 			AND (SELECT place >> 16 = (SELECT watermark FROM ojs.event_relay) FROM ojs.webhook_cursor))::text`) == "true"
 	})
 	a.get("/ojs/v1/webhooks/deliveries?limit=10").is(200)
+	a.del("/ojs/v1/webhooks/" + a.subscribe(e, "/deleted", `"job.enqueued"`)).is(204)
 }
 
 // planLog reads the plans that PostgreSQL logs.
@@ -378,16 +390,22 @@ var rare = map[string]bool{
 
 // wholeTables are the small tables that a statement sums up, one row or a few per queue.
 var wholeTables = map[string][]string{
-	"MetricsQueueCounts": {"queue_counts"},
-	"QueueGetTotals":     {"queues", "queue_counts"},
-	"StatsCountByState":  {"queue_counts"},
-	"StatsQueueListPage": {"queues"}, // counts up to 10 000
-	"JobSearchNewest":    {},         // sorts up to 10 000 narrow rows
-	"JobSearchOldest":    {},
+	"MetricsQueueCounts":     {"queue_counts"},
+	"QueueGetTotals":         {"queues", "queue_counts"},
+	"StatsCountByState":      {"queue_counts"},
+	"StatsQueueListPage":     {"queues"}, // counts up to 10 000
+	"JobCountPage":           {},         // counts up to 10 000, like the next two
+	"UniqueCount":            {},
+	"LimitCount":             {},
+	"WorkerCount":            {"workers"},
+	"WorkerGetTotals":        {"workers"},
+	"JobPriorityListWaiting": {}, // of a dashboard
+	"JobSearchNewest":        {}, // sorts up to 10 000 narrow rows
+	"JobSearchOldest":        {},
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|tenant_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|tenant_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues|workers)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list
@@ -403,6 +421,8 @@ func (n planNode) problems(whole []string) (problems []string) {
 		case slices.Contains(whole, node.Relation):
 		case slices.Contains([]string{"Seq Scan", "Bitmap Heap Scan"}, node.Type) && growing.MatchString(node.Relation):
 			problems = append(problems, fmt.Sprintf("%s of %s", node.Type, node.Relation))
+		case whole == nil && growing.MatchString(node.Relation) && node.Rows*node.Loops > maxSorted:
+			problems = append(problems, fmt.Sprintf("%s reads %.0f rows of %s", node.Type, node.Rows*node.Loops, node.Relation))
 		case whole == nil && strings.HasSuffix(node.Type, "Sort") && node.Rows*node.Loops > maxSorted:
 			problems = append(problems, fmt.Sprintf("sorts %.0f rows", node.Rows*node.Loops))
 		}
@@ -416,10 +436,10 @@ func (n planNode) problems(whole []string) (problems []string) {
 	return problems
 }
 
-// requireStatements makes sure that the log was read at all, and that the statements of every subsystem were in it.
-func (l *planLog) requireStatements() {
+// requireStatements makes sure that the log was read at all, and that the statements of every subsystem, and these, were in it.
+func (l *planLog) requireStatements(more ...string) {
 	l.t.Helper()
-	for _, name := range []string{
+	for _, name := range append(more,
 		"JobInsert", "JobInsertPlain", "JobInsertAlike", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityListWaiting",
 		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
@@ -427,13 +447,14 @@ func (l *planLog) requireStatements() {
 		"JobSearchNewest", "JobSearchOldest", "StatsCountByState", "StatsQueueListPage", "StatsQueueCountList", "StatsQueueRateList",
 		"StatsMinuteList", "StatsHourList", "StatsMinuteGetLatest", "MaintenanceGet",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
-		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
+		"WebhookDeliveryCreate", "WebhookDeliveryLock", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "WebhookDeliveryCancel", "MetricsQueueCounts",
+		"WorkerUpdateSeen",
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
 		"SchemaChangeVersion", "SchemaListAll", "SchemaGet", "JobExplain",
 		"LimitAdmit", "LimitListDue", "LimitNextDue", "LimitListParked", "LimitMeet", "LimitQueueRooms", "LimitQueueStarted", "LimitGet", "LimitListPage", "LimitCount",
 		"LimitOverride", "MetricsLimits",
-	} {
+	) {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)
 		}

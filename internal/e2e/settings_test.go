@@ -72,7 +72,7 @@ func TestSettingsOfTheDatabase(t *testing.T) {
 			e := newEndpoint(t)
 			a := setup(t, e.quick, on(withSettings(t, isolation, oddSettings)), func(c *app.Config) { c.Migrate = true })
 			a.subscribe(e, "/all", `"*"`)
-			a.exercise(t)
+			a.exercise(t, e)
 			a.serves()
 			require.Empty(t, a.findings())
 		})
