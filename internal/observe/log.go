@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -26,6 +27,7 @@ func NewLog(logger *slog.Logger) *Log { return &Log{logger} }
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	ctx := context.Background()
 	defer logging.Hold(s.logger)()
+	now := time.Now()
 	for i := range changes {
 		c := &changes[i]
 		// The level is asked before anything is put together.
@@ -44,7 +46,9 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 		if more := attributes(c); len(more) > 0 {
 			attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(more...)})
 		}
-		s.logger.LogAttrs(ctx, line.level, line.message, attrs...)
+		record := slog.NewRecord(now, line.level, line.message, 0) // LogAttrs would look for the caller, which no line shows
+		record.AddAttrs(attrs...)
+		_ = s.logger.Handler().Handle(ctx, record) // LogAttrs drops the error, too
 	}
 }
 

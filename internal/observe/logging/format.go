@@ -3,8 +3,10 @@
 package logging
 
 import (
+	"context"
 	"io"
 	"log/slog"
+	"slices"
 )
 
 // LevelFatal is for a server that cannot start; LevelTrace is below debug.
@@ -17,12 +19,25 @@ const (
 // The level may be changed while the logger is used, if it is a *slog.LevelVar. One output serves all loggers that are derived
 // from this one.
 func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields}
-	out := &output{w: w}
+	h := &handler{out: &output{w: w}, level: level}
 	if format == "text" {
-		return slog.New(&handler{out: out, next: slog.NewTextHandler(out, options)})
+		h.text = slog.NewTextHandler(h.out, &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields})
 	}
-	return slog.New(&handler{out: out, next: slog.NewJSONHandler(out, options)})
+	return slog.New(h)
+}
+
+const (
+	timeLayout = "2006-01-02T15:04:05.000Z"
+	component  = "server"
+)
+
+// writeText gives text the line as a record. The members are copied, so that those of lines in JSON stay on the stack.
+func writeText(ctx context.Context, text *slog.TextHandler, r *slog.Record, l *line) error {
+	arranged := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	arranged.AddAttrs(slog.String("component", component), l.category)
+	arranged.AddAttrs(slices.Clone(l.top)...)
+	arranged.AddAttrs(slog.Attr{Key: "attributes", Value: slog.GroupValue(slices.Clone(l.rest)...)})
+	return text.Handle(ctx, arranged)
 }
 
 // Only the top level is renamed: a client of the log may find a member time or level in a group.
@@ -32,7 +47,7 @@ func renameFields(groups []string, a slog.Attr) slog.Attr {
 	}
 	switch a.Key {
 	case slog.TimeKey:
-		return slog.String("timestamp", a.Value.Time().UTC().Format("2006-01-02T15:04:05.000Z"))
+		return slog.String("timestamp", a.Value.Time().UTC().Format(timeLayout))
 	case slog.MessageKey:
 		a.Key = "message"
 	case slog.LevelKey:

@@ -10,17 +10,15 @@ import (
 
 // handler arranges attributes (docs/reference/observability.md, Logs): the groups of that page stay at the top, an error
 // becomes the group error, everything else moves into attributes. Lines of libraries get the same shape.
-// next gets records without groups and attributes of the logger: this handler has applied both.
 type handler struct {
-	out    *output // where next writes
-	next   slog.Handler
-	attrs  []slog.Attr // of the logger, groups applied
-	groups []string    // opened on the logger, outermost first
+	out    *output
+	level  slog.Leveler
+	text   *slog.TextHandler // writes to out; nil: lines are written in JSON
+	attrs  []slog.Attr       // of the logger, groups applied
+	groups []string          // opened on the logger, outermost first
 }
 
-func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.next.Enabled(ctx, level)
-}
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
 
 // The list is clipped before the append, because two loggers may be derived from one at the same time.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
@@ -47,7 +45,7 @@ func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
 	return attrs
 }
 
-// A record is rewritten and not changed, because slog shares it with other handlers.
+// The record is not changed, because slog shares it with other handlers.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	var top, rest [4]slog.Attr
 	l := line{top: top[:0], rest: rest[:0]}
@@ -69,13 +67,14 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 			l.add(a)
 		}
 	}
-	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
-	out.AddAttrs(slog.String("component", "server"))
-	l.finish(ctx, &out)
-	return h.next.Handle(ctx, out)
+	l.finish(ctx, r.Level)
+	if h.text != nil {
+		return writeText(ctx, h.text, &r, &l)
+	}
+	return h.out.writeJSON(&r, &l)
 }
 
-// line is the arranged attributes of a record.
+// line is the arranged attributes of a record, in the order in which they are written.
 type line struct {
 	category slog.Attr
 	top      []slog.Attr // the groups ojs, error, request and trace
@@ -137,23 +136,18 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	return append(list, a)
 }
 
-// finish writes the line into a record. A line without a trace gets that of its context. Without a category, as from libraries,
-// a line is of the system, or an error by its level.
-func (l *line) finish(ctx context.Context, r *slog.Record) {
+// finish completes the line. A line without a trace gets that of its context. Without a category, as from libraries, a line is of
+// the system, or an error by its level.
+func (l *line) finish(ctx context.Context, level slog.Level) {
 	if l.category.Key == "" {
 		l.category = slog.String("category", "system")
-		if r.Level >= slog.LevelError {
+		if level >= slog.LevelError {
 			l.category = slog.String("category", "error")
 		}
 	}
-	r.AddAttrs(l.category)
-	r.AddAttrs(l.top...)
 	if !l.traced {
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
-			r.AddAttrs(slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
+			l.top = append(l.top, slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
 		}
-	}
-	if len(l.rest) > 0 {
-		r.AddAttrs(slog.Attr{Key: "attributes", Value: slog.GroupValue(l.rest...)})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -98,11 +100,16 @@ func TestPlaces(t *testing.T) {
 	t.Run("NothingIsLost", func(t *testing.T) {
 		t.Parallel()
 		var b bytes.Buffer
-		require.NoError(t, slogtest.TestHandler(&handler{next: slog.NewJSONHandler(&b, nil)}, func() []map[string]any {
+		require.NoError(t, slogtest.TestHandler(New(&b, "json", slog.LevelInfo).Handler(), func() []map[string]any {
 			var lines []map[string]any
 			for text := range bytes.SplitSeq(bytes.TrimSpace(b.Bytes()), []byte{'\n'}) {
 				var line map[string]any
 				require.NoError(t, json.Unmarshal(text, &line))
+				for name, other := range map[string]string{slog.TimeKey: "timestamp", slog.LevelKey: "severity", slog.MessageKey: "message"} {
+					if value, ok := line[other]; ok {
+						line[name] = value
+					}
+				}
 				if rest, ok := line["attributes"].(map[string]any); ok { // where it expects them to be
 					maps.Copy(line, rest)
 				}
@@ -112,6 +119,34 @@ func TestPlaces(t *testing.T) {
 		}))
 	})
 }
+
+// TestValues compares values with those of slog's handler for JSON.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	decoded := func(text []byte) any {
+		var line map[string]any
+		require.NoError(t, json.Unmarshal(text, &line), string(text))
+		if attributes, ok := line["attributes"].(map[string]any); ok {
+			return attributes["v"]
+		}
+		return line["v"]
+	}
+	for _, v := range []any{
+		"", "\x00\"\\\n\u2028<>&ü\U0001f600", strings.Repeat("x", 2*maxKept), "invalid \xff UTF-8", 0, int64(math.MinInt64), uint64(math.MaxUint64), 1.5, 1e300, math.NaN(), math.Inf(1), true, nil,
+		[]string{"a", "<b>"}, map[string]int{"n": 1}, []byte("bytes"), struct{ A, b int }{1, 2}, make(chan int), errors.New("an \"error\""), &json.SyntaxError{Offset: 3},
+		json.RawMessage(`{"raw":[1]}`), json.RawMessage(`{"broken`), time.Date(2026, 11, 23, 1, 2, 3, 4, time.UTC), netip.MustParseAddr("::1"), slog.StringValue("a value"), valuer{},
+		slog.GroupValue(slog.Group("empty"), slog.Group("g", slog.Int("n", 1), slog.Duration("d", time.Second)), slog.Attr{}, slog.Group("", slog.Bool("inline", true)), slog.String("", "no name")),
+	} {
+		var ours, theirs bytes.Buffer
+		New(&ours, "json", slog.LevelInfo).Info("x", "v", v)
+		slog.New(slog.NewJSONHandler(&theirs, nil)).Info("x", "v", v)
+		require.Equal(t, decoded(theirs.Bytes()), decoded(ours.Bytes()), "%T", v)
+	}
+}
+
+type valuer struct{}
+
+func (valuer) LogValue() slog.Value { return slog.GroupValue(slog.String("resolved", "yes")) }
 
 func TestErrors(t *testing.T) {
 	t.Parallel()
