@@ -627,7 +627,7 @@ func (q *Queries) RelayIsDirty(ctx context.Context) (RelayIsDirtyRow, error) {
 const relayLock = `-- name: RelayLock :one
 SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::boolean AS locked,
     (set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true)
-        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true)
+        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true) || set_config('work_mem', '16MB', true)
         || set_config('idle_in_transaction_session_timeout', '5s', true) || set_config('statement_timeout', '10s', true))::text AS settings
 `
 
@@ -639,7 +639,8 @@ type RelayLockRow struct {
 // Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
 // the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan reads everything
 // that the previous holder wrote. The settings last for this transaction: planning anew costs more than a pass, and a
-// plan made while a partition was empty must not scan it when it has 500 000 rows. The timeouts end the transaction of a node
+// plan made while a partition was empty must not scan it when it has 500 000 rows. 5 000 events with their texts take some 5 MB, which
+// the default of 4 MB writes to a temporary file. The timeouts end the transaction of a node
 // that has vanished or stands still, so that another one takes over.
 func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 	row := q.db.QueryRow(ctx, relayLock)

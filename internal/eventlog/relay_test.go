@@ -23,6 +23,23 @@ func TestRelayPass(t *testing.T) {
 		require.Equal(t, []string{"a", "b", "c"}, queues(b.readAll(t)))
 	})
 
+	t.Run("WritesNoTemporaryFile", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state, data)
+			SELECT 'job.enqueued', 'api', now(), gen_random_uuid(), 't', 'q', 'available', to_json(repeat('x', 1000)) FROM generate_series(1, 5000)`)
+		require.Equal(t, 5000, b.pass(t).published)
+		b.pool.Reset() // sessions that end report what they did
+		var files int
+		require.Eventually(t, func() bool {
+			var updated int
+			err := b.pool.QueryRow(t.Context(), `SELECT pg_stat_get_db_tuples_updated(oid), pg_stat_get_db_temp_files(oid)
+				FROM pg_database WHERE datname = current_database()`).Scan(&updated, &files)
+			return err == nil && updated > 0
+		}, time.Minute, 10*time.Millisecond)
+		require.Zero(t, files)
+	})
+
 	t.Run("WaitsForOpenTransaction", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: time.Hour})
