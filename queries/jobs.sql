@@ -616,7 +616,7 @@ WITH request AS (
     FROM request r CROSS JOIN LATERAL (
         SELECT j.id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
-            AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
+            AND NOT COALESCE((SELECT w.reap_at IS NOT NULL AND j.started_at <= w.dead_at FROM ojs.workers w WHERE w.id = j.worker_id), false)
         FOR UPDATE SKIP LOCKED
     ) j
 ), clock AS MATERIALIZED (

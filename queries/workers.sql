@@ -98,13 +98,16 @@ UNION ALL
 SELECT n.id::text, '', '', clock.now, '{}', '', true FROM planned n CROSS JOIN clock WHERE n.taken;
 
 -- name: WorkerUpdateSeen :exec
--- Stores calls other than heartbeats, of workers that are known and not dead. @ages_ms is how long ago they were.
+-- Stores calls other than heartbeats, of workers that are known and not dead. @ages_ms is how long ago they were. COALESCE hides
+-- stale_at IS NULL from the planner, which a plan made while the table was empty took as the predicate of workers_seen, and read it whole.
 UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
-    JOIN ojs.workers k ON k.id = ANY(ARRAY[i.id])
-    WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
-    ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT l.id FROM ojs.workers l
+        WHERE l.id = i.id AND COALESCE(l.stale_at, 'infinity') = 'infinity' AND l.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
+        FOR UPDATE SKIP LOCKED
+    ) k
 ) a
 WHERE w.id = ANY(ARRAY[a.id]);
 
