@@ -8,11 +8,13 @@ FROM ojs.limit_admit(@keys::text[], @node::integer) a;
 
 -- name: LimitListDue :many
 -- The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
-SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT @max_rows;
+-- tableoid as in LimitNextDue.
+SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() AND p.tableoid <> 0 ORDER BY p.due_at LIMIT @max_rows;
 
 -- name: LimitNextDue :one
--- How long until a partition is due, in microseconds, below 0 if none is; and whether any job waits for a limit.
-SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
+-- How long until a partition is due, in microseconds, below 0 if none is; and whether any job waits for a limit. tableoid keeps the planner from
+-- reading the whole primary key, which has all that is read, and sorting: it did so where the table was empty and limit_pending_due had more pages.
+SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p WHERE p.tableoid <> 0 ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
     EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting;
 
 -- name: LimitListParked :many

@@ -137,10 +137,11 @@ func (q *Queries) LimitGet(ctx context.Context, key string) ([]LimitGetRow, erro
 }
 
 const limitListDue = `-- name: LimitListDue :many
-SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT $1
+SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() AND p.tableoid <> 0 ORDER BY p.due_at LIMIT $1
 `
 
 // The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
+// tableoid as in LimitNextDue.
 func (q *Queries) LimitListDue(ctx context.Context, maxRows int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, limitListDue, maxRows)
 	if err != nil {
@@ -323,7 +324,7 @@ func (q *Queries) LimitMeet(ctx context.Context, arg LimitMeetParams) ([]LimitMe
 }
 
 const limitNextDue = `-- name: LimitNextDue :one
-SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
+SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p WHERE p.tableoid <> 0 ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
     EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting
 `
 
@@ -332,7 +333,8 @@ type LimitNextDueRow struct {
 	Waiting bool
 }
 
-// How long until a partition is due, in microseconds, below 0 if none is; and whether any job waits for a limit.
+// How long until a partition is due, in microseconds, below 0 if none is; and whether any job waits for a limit. tableoid keeps the planner from
+// reading the whole primary key, which has all that is read, and sorting: it did so where the table was empty and limit_pending_due had more pages.
 func (q *Queries) LimitNextDue(ctx context.Context) (LimitNextDueRow, error) {
 	row := q.db.QueryRow(ctx, limitNextDue)
 	var i LimitNextDueRow
