@@ -295,13 +295,9 @@ func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	object, wire := rawjson.Check(body)
-	if wire != nil {
-		return wire
-	}
-	change, wire := queueconfig.ParseChange(object, "$")
-	if wire != nil {
-		return wire
+	change, err := configChange(body)
+	if err != nil {
+		return err
 	}
 	// A change that sets nothing new writes no event.
 	if _, err := a.Queues.Configure(c.Request().Context(), name, change); err != nil {

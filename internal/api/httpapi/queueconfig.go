@@ -36,19 +36,28 @@ func (a *API) putQueueConfig(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	object, wire := rawjson.Check(body)
-	if wire != nil {
-		return wire
-	}
-	change, wire := queueconfig.ParseChange(object, "$")
-	if wire != nil {
-		return wire
+	change, err := configChange(body)
+	if err != nil {
+		return err
 	}
 	q, err := a.Queues.Configure(c.Request().Context(), name, change)
 	if err != nil {
 		return err
 	}
 	return a.respondConfig(c, q)
+}
+
+// configChange reads the body of a call that changes a configuration.
+func configChange(body []byte) (queueconfig.Change, error) {
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return queueconfig.Change{}, wire
+	}
+	change, wire := queueconfig.ParseChange(object, "$")
+	if wire != nil {
+		return queueconfig.Change{}, wire
+	}
+	return change, nil
 }
 
 // config and configuration are equal; clients read different names. The retention that is shown is the one that holds.
