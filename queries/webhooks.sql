@@ -221,10 +221,10 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 -- Locks the active subscriptions with a due delivery. Under these locks only this claim changes how many of their
 -- deliveries are running, which the next statement counts. It waits for locks of other transactions, which are short: a
 -- skipped subscription would wait until another delivery is due. now() is used, because clock_timestamp() cannot be an
--- index condition.
+-- index condition. ORDER BY leaves webhook_deliveries_due: a plan made while the table was empty read all that waits for a retry.
 SELECT w.id FROM ojs.webhooks w
-WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = ANY(ARRAY[w.id]) AND d.completed_at IS NULL AND d.next_attempt_at <= now())
+WHERE w.active AND (
+    SELECT true FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now() ORDER BY d.next_attempt_at LIMIT 1)
 ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 

@@ -158,8 +158,9 @@ func (a *node) crowd(n int) {
 			SELECT `+id+`, 't', 'crowd', 'completed', now(), now(), '[]', CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END FROM generate_series(1000001, 1000000 + :n) i;
 		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state)
 			SELECT 'job.enqueued', 'api', now(), `+id+`, 't', 'crowd', 'available' FROM generate_series(1, :n) i;
-		INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, created_at, completed_at)
-			SELECT `+id+`, w.id, i, 9, now(), 'job.enqueued', 's', '{}', 'delivered', now(), now()
+		INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, created_at, status, completed_at, next_attempt_at)
+			SELECT `+id+`, w.id, i, 9, now(), 'job.enqueued', 'crowd-' || i, '{}', now(), CASE WHEN i % 4 > 0 THEN 'delivered' ELSE 'failed' END,
+				CASE WHEN i % 4 > 0 THEN now() END, CASE WHEN i % 4 = 0 THEN now() + interval '1 hour' END
 			FROM generate_series(1, :n / 5) i, ojs.webhooks w;
 		INSERT INTO ojs.workers (id, state, started_at, last_beat_at, last_seen_at, stale_at, dead_at)
 			SELECT 'crowd-' || i, 'stale', now(), now(), now(), now(), now() FROM generate_series(1, :n / 20) i;
@@ -294,7 +295,7 @@ func (a *node) exercise(t *testing.T, e *endpoint) {
 	a.get("/metrics").is(200)
 	a.publishedAll()
 	eventually(t, func() bool {
-		return a.one(`SELECT (NOT EXISTS (SELECT FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at < now() + interval '30 minutes')
+		return a.one(`SELECT (NOT EXISTS (SELECT FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND event_sub <> 9)
 			AND (SELECT place >> 16 = (SELECT watermark FROM ojs.event_relay) FROM ojs.webhook_cursor))::text`) == "true"
 	})
 	a.get("/ojs/v1/webhooks/deliveries?limit=10").is(200)
@@ -394,7 +395,8 @@ var wholeTables = map[string][]string{
 	"QueueGetTotals":         {"queues", "queue_counts"},
 	"StatsCountByState":      {"queue_counts"},
 	"StatsQueueListPage":     {"queues"}, // counts up to 10 000
-	"JobCountPage":           {},         // counts up to 10 000, like the next two
+	"JobCountPage":           {},         // counts up to 10 000, like UniqueCount and LimitCount
+	"WebhookGetBacklog":      {},         // counts up to a bound
 	"UniqueCount":            {},
 	"LimitCount":             {},
 	"WorkerCount":            {"workers"},
