@@ -39,6 +39,8 @@ type route struct {
 	frames int
 	// numbers writes all numbers of the answers as <number>, for figures.
 	numbers bool
+	// unsteady are cases whose answer differs from run to run: a defect of the server. It is not written.
+	unsteady []string
 	// aliases are routes with another method, template and path that get the same cases; what they answer differently is written.
 	aliases []route
 }

@@ -16,6 +16,8 @@ var (
 	aTime     = regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})`)
 	aHost     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	aSecret   = regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`)
+	aHintOf   = regexp.MustCompile(`"…[A-Za-z0-9+/]{3}="`)
+	aDate     = regexp.MustCompile(`[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT`)
 	aTrace    = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 	aName     = regexp.MustCompile(`\b(active|key|limit|cron|worker|owner|queue|idle|pool|schema|uri|typed|new)-[0-9]+\b`)
 	aLongRun  = regexp.MustCompile(`(a{200,}|b{200,}| {200,}|\[{200,}|\]{200,})`)
@@ -81,6 +83,8 @@ func (n *normalizer) text(s string) string {
 		return "<time>"
 	})
 	s = aMeasure.ReplaceAllString(s, `"$1":<number>`)
+	s = aHintOf.ReplaceAllString(s, `"…<secret>"`)
+	s = aDate.ReplaceAllString(s, "<time>")
 	s = aName.ReplaceAllString(s, "<$1-name>")
 	s = aTrace.ReplaceAllString(s, "<trace>")
 	return shorten(s)
