@@ -215,11 +215,15 @@ func (m *maker) event(job string) string {
 	}
 }
 
-// settle waits until all that was written is published: lists and counts of events are then complete.
+// settle waits until the node listens for notifications, which health shows, and until all that was written is published: lists and
+// counts of events are then complete.
 func (s *server) settle() {
 	s.t.Helper()
 	if s.db == nil {
 		s.db = connect(s.t, s.database)
+		for start := time.Now(); !strings.Contains(s.do("GET", "/readyz", "", 0).body, `"listener":"ok"`); time.Sleep(20 * time.Millisecond) {
+			require.Less(s.t, time.Since(start), waitFor)
+		}
 	}
 	for start := time.Now(); ; time.Sleep(2 * time.Millisecond) {
 		var published bool

@@ -15,7 +15,7 @@ func (r rpc) settled() rpc                   { r.settle = true; return r }
 func (r rpc) extraGood(bodies ...string) rpc { r.extra = bodies; return r }
 
 var rpcs = []rpc{
-	ojs("Manifest", `{}`), ojs("Health", `{}`),
+	ojs("Manifest", `{}`), ojs("Health", `{}`).settled(),
 	ojs("Enqueue", `{"type":"golden","args":[{"n":1}],"options":{"queue":"golden"}}`),
 	{method: "ojs.v1.OJSService/EnqueueBatch", good: `{"jobs":[{"type":"golden","args":[1]}]}`, maxMessage: 32 << 20, extra: []string{`{"jobs":[{"type":"golden"},{"type":"Golden 2"},{"type":"golden","options":{"priority":1000}}]}`}},
 	ojs("GetJob", `{"job_id":"$completed"}`, "job_id"), ojs("CancelJob", `{"job_id":"$job"}`, "job_id"), ojs("ActivateJob", `{"job_id":"$pending"}`, "job_id"),
@@ -28,5 +28,5 @@ var rpcs = []rpc{
 	ojs("CreateWorkflow", `{"name":"golden","steps":[{"id":"a","type":"golden"},{"id":"b","type":"golden","depends_on":["a"]}]}`).extraGood(`{"steps":[{"id":"a","type":"golden","depends_on":["a"]}]}`, `{"steps":[{"id":"a","type":"golden"},{"id":"a","type":"golden"}]}`),
 	ojs("GetWorkflow", `{"workflow_id":"$workflow"}`, "workflow_id"), ojs("CancelWorkflow", `{"workflow_id":"$workflow"}`, "workflow_id"),
 	{method: "ojs.events.v1.OJSEvents/StreamEvents", good: `{"after":"` + oldEvent + `","event_types":["job.completed"]}`, messages: 1, seed: []string{"$completed"}, settle: true, ids: []string{"after"}},
-	{method: "grpc.health.v1.Health/Check", good: `{"service":"ojs.v1.OJSService"}`}, {method: "grpc.health.v1.Health/List", good: `{}`}, {method: "grpc.health.v1.Health/Watch", good: `{"service":"ojs.v1.OJSService"}`},
+	{method: "grpc.health.v1.Health/Check", good: `{"service":"ojs.v1.OJSService"}`, settle: true}, {method: "grpc.health.v1.Health/List", good: `{}`, settle: true}, {method: "grpc.health.v1.Health/Watch", good: `{"service":"ojs.v1.OJSService"}`, settle: true},
 }

@@ -143,7 +143,7 @@ var routes = slices.Concat(
 	[]route{
 		root("GET", "/ojs/manifest"),
 		root("GET", "/ojs/v1/health").settled().also("GET", "/health", "/health"),
-		root("GET", "/readyz").also("GET", "/ready", "/ready"), root("GET", "/healthz").also("GET", "/livez", "/livez"),
+		root("GET", "/readyz").settled().also("GET", "/ready", "/ready"), root("GET", "/healthz").also("GET", "/livez", "/livez"),
 		root("GET", "/metrics").settled(),
 		get("/metrics", "/metrics", ask("format=prometheus")).figures(),
 	},
