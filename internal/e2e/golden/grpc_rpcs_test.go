@@ -22,7 +22,7 @@ var rpcs = []rpc{
 	ojs("Fetch", `{"queues":["$queue"],"worker_id":"golden"}`), ojs("Ack", `{"job_id":"$active"}`, "job_id"), ojs("Nack", `{"job_id":"$active","error":{"code":"boom","message":"it broke","retryable":true}}`, "job_id"),
 	ojs("Heartbeat", `{"id":"$active","worker_id":"$owner"}`, "id"),
 	ojs("StreamJobs", `{"queues":["$queue"],"worker_id":"golden","max_concurrent":1}`), ojs("StreamEvents", `{"after":"`+oldEvent+`","job_id":"$completed"}`, "job_id", "workflow_id", "after").reading(3).settled(),
-	ojs("ListQueues", `{"limit":2}`).seeded("$queue", "$idle"), ojs("QueueStats", `{"queue":"$queue"}`), ojs("PauseQueue", `{"queue":"$queue"}`), ojs("ResumeQueue", `{"queue":"$queue"}`),
+	ojs("ListQueues", `{"limit":2}`).seeded("$queue", "$idle"), ojs("QueueStats", `{"queue":"$queue"}`).settled(), ojs("PauseQueue", `{"queue":"$queue"}`), ojs("ResumeQueue", `{"queue":"$queue"}`),
 	ojs("ListDeadLetter", `{"limit":2}`).seeded("$discarded", "$discarded2"), ojs("RetryDeadLetter", `{"job_id":"$discarded"}`, "job_id"), ojs("DeleteDeadLetter", `{"job_id":"$discarded"}`, "job_id"),
 	ojs("RegisterCron", `{"name":"$new","cron":"0 0 1 1 *","type":"golden","args":[1]}`), ojs("UnregisterCron", `{"name":"$cron"}`), ojs("ListCron", `{}`).seeded("$cron"),
 	ojs("CreateWorkflow", `{"name":"golden","steps":[{"id":"a","type":"golden"},{"id":"b","type":"golden","depends_on":["a"]}]}`).extraGood(`{"steps":[{"id":"a","type":"golden","depends_on":["a"]}]}`, `{"steps":[{"id":"a","type":"golden"},{"id":"a","type":"golden"}]}`),

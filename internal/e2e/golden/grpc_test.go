@@ -94,6 +94,9 @@ func (r *rpc) run(t *testing.T) {
 			m.fill(name)
 		}
 	}
+	if len(r.seed) > 0 {
+		s.settle()
+	}
 	d := r.descriptor()
 	g := newGolden(r.method)
 	for _, c := range r.cases(d.Input()) {

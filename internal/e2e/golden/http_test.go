@@ -95,6 +95,9 @@ func (r *route) each(t *testing.T, do func(c request, sent, got string)) {
 			m.fill(name)
 		}
 	}
+	if len(r.seed) > 0 {
+		s.settle()
+	}
 	for _, c := range r.cases() {
 		sent, got := r.exchange(s, c)
 		if slices.Contains(r.unsteady, c.name) {
