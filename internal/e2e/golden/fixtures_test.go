@@ -46,6 +46,15 @@ var fixtures = map[string]func(m *maker) string{
 		m.push(`"queue":"golden","rate_limit":{"key":"` + key + `","concurrency":1,"rate":{"limit":5,"period":"PT1H"}}`)
 		return key
 	},
+	// Those of the filters of bulk calls are in queues of their own.
+	"dead": func(m *maker) string {
+		return m.nack(m.take("golden-dead", `,"retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}`))
+	},
+	"finished": func(m *maker) string {
+		id := m.take("golden-batch", "")
+		m.call("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`)
+		return id
+	},
 	"batch": func(m *maker) string { return m.push(`"queue":"golden-batch"`) },
 	"cron": func(m *maker) string {
 		name := m.name("cron")
@@ -187,10 +196,22 @@ func (m *maker) active(more string) string {
 	if more != "" {
 		more = "," + more
 	}
+	return m.take(queue, more)
+}
+
+// take pushes a job and fetches it. Whatever else waits in the queue is acknowledged.
+func (m *maker) take(queue, more string) string {
+	m.s.t.Helper()
 	id := m.push(`"queue":"` + queue + `"` + more)
-	got := m.call("POST", "/ojs/v1/workers/fetch", `{"queues":["`+queue+`"],"worker_id":"`+m.fill("$owner")+`","visibility_timeout_ms":3600000}`)
-	require.Equal(m.s.t, id, gjson.Get(got, "jobs.0.id").Str, got)
-	return id
+	for {
+		got := m.call("POST", "/ojs/v1/workers/fetch", `{"queues":["`+queue+`"],"worker_id":"`+m.fill("$owner")+`","visibility_timeout_ms":3600000}`)
+		taken := gjson.Get(got, "jobs.0.id").Str
+		require.NotEmpty(m.s.t, taken, got)
+		if taken == id {
+			return id
+		}
+		m.call("POST", "/ojs/v1/workers/ack", `{"job_id":"`+taken+`"}`)
+	}
 }
 
 func (m *maker) nack(id string) string {

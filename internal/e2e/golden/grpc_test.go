@@ -145,9 +145,7 @@ func (s *server) call(r *rpc, d protoreflect.MethodDescriptor, sent []byte, pair
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitFor)
 	defer cancel()
-	for i := 0; i < len(pairs); i += 2 {
-		ctx = metadata.AppendToOutgoingContext(ctx, pairs[i], pairs[i+1])
-	}
+	ctx = metadata.AppendToOutgoingContext(ctx, pairs...)
 	stream, err := s.rpc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/"+r.method, grpc.ForceCodec(rawCodec{}))
 	require.NoError(s.t, err)
 	if err := stream.SendMsg(&sent); err != nil && !errors.Is(err, io.EOF) {

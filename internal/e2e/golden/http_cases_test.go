@@ -31,6 +31,8 @@ type route struct {
 	// params are the parameters of the query.
 	params []member
 
+	// before is made before each case, for calls that change what a filter chooses.
+	before string
 	// seed is made before the first case, for lists, once for an operator and once for the tenant.
 	seed []string
 	// settle waits before each request until all is published.
@@ -83,8 +85,8 @@ type member struct {
 func str(path, good string, most int) member {
 	return member{path: path, kind: text, good: strconv.Quote(good), max: most}
 }
-func num(path string, good, min, max int) member {
-	return member{path: path, kind: number, good: strconv.Itoa(good), min: min, max: max}
+func num(path string, good, least, most int) member {
+	return member{path: path, kind: number, good: strconv.Itoa(good), min: least, max: most}
 }
 func boolean(path string) member         { return member{path: path, kind: truth, good: "true"} }
 func obj(path, good string) member       { return member{path: path, kind: object, good: good} }
@@ -139,6 +141,7 @@ type request struct {
 	path    string // with the query
 	body    string
 	headers []string
+	zip     bool   // the body is compressed
 	tenant  string // of the fixtures
 	caller  string // the tenant that calls
 }
@@ -264,7 +267,7 @@ func (r *route) bodies() (cases []request) {
 	add("body: Content-Type text/plain", good, "Content-Type: text/plain")
 	add("body: Content-Type with charset", good, "Content-Type: Application/JSON; charset=latin1")
 	add("body: Content-Encoding br", good, "Content-Encoding: br")
-	add("body: gzip", zipped(good), "Content-Encoding: gzip")
+	cases = append(cases, request{name: "body: gzip", body: good, headers: []string{"Content-Encoding: gzip"}, zip: true})
 	add("body: broken gzip", good, "Content-Encoding: gzip")
 	add("order: Content-Type, Content-Encoding, JSON", "nonsense", "Content-Type: text/plain", "Content-Encoding: br")
 	add("order: Content-Encoding, JSON", "nonsense", "Content-Encoding: br")
@@ -421,6 +424,15 @@ func (r *route) cases() []request {
 	if r.query != "" {
 		cases = append(cases, request{name: "without parameters", path: r.path + "?"})
 		separator = "?" + r.query + "&"
+	}
+	if len(r.params) > 0 && r.query != "" {
+		// What a client gets that has misspelt the only filter, or has sent one without a value.
+		cases = append(cases, request{name: "misspelt name", path: r.path + "?" + strings.Replace(r.query, "queue=", "queu=", 1)})
+		for _, p := range r.params {
+			if p.path != "confirm" {
+				cases = append(cases, request{name: "only an empty " + p.path, path: r.path + "?confirm=true&" + p.path + "=,,"})
+			}
+		}
 	}
 	cases = append(cases, request{name: "unknown parameter", path: r.path + separator + "unknown_parameter=1"},
 		request{name: "malformed escape in the query", path: r.path + separator + "unknown_parameter=%zz"})

@@ -60,8 +60,8 @@ var (
 	bulkMembers     = slices.Concat([]member{instead("job_ids", obj("filter", `{"queue":"golden-batch"}`)), str("atomicity", "atomic", 0), str("idempotency_key", "$new", 256)})
 	overrideMembers = []member{obj("override", `{"queue":"golden"}`), str("override.queue", "golden", 128), arr("override.args", `[1]`), num("override.priority", 1, -100, 100), obj("override.meta", `{"k":1}`), obj("override.retry", `{"max_attempts":5}`)}
 	deadFilter      = []member{
-		need(boolean("confirm")), need(str("filter.queue", "golden", 128)), obj("filter", `{"queue":"golden"}`), str("filter.type", "golden", 255), str("filter.error_type", "boom", 0), str("filter.error_code", "boom", 0), str("filter.since", "2001-01-01T00:00:00Z", 0), str("filter.until", "2099-01-01T00:00:00Z", 0), str("filter.older_than", "7d", 0),
-		arr("filter.ids", `["$discarded"]`), str("filter.state", "discarded", 0),
+		need(boolean("confirm")), need(str("filter.queue", "golden-dead", 128)), obj("filter", `{"queue":"golden-dead"}`), str("filter.type", "golden", 255), str("filter.error_type", "boom", 0), str("filter.error_code", "boom", 0), str("filter.since", "2001-01-01T00:00:00Z", 0), str("filter.until", "2099-01-01T00:00:00Z", 0), str("filter.older_than", "7d", 0),
+		arr("filter.ids", `["$dead"]`), str("filter.state", "discarded", 0),
 	}
 	cronMembers = []member{
 		need(str("name", "$new", 255)), need(str("expression", "0 0 1 1 *", 1024)), need(str("type", "golden", 255)), instead("expression", str("cron", "0 0 1 1 *", 1024)), instead("expression", str("schedule", "0 0 1 1 *", 1024)), str("timezone", "Europe/Zurich", 0), arr("args", `[1]`), obj("meta", `{"k":1}`), obj("options", `{"priority":1}`),
@@ -72,7 +72,7 @@ var (
 		num("timeout_ms", 1000, 1000, 60000), num("max_in_flight", 2, 1, 100), str("ordering", "subject", 0), str("payload_format", "cloudevents", 0), boolean("standard_webhooks"),
 	}
 	configMembers = []member{
-		num("concurrency", 2, 0, 1_000_000_000), obj("rate_limit", `{"limit":5,"period":"PT1H"}`), obj("backpressure", `{"max_depth":100}`), num("backpressure.max_depth", 100, 0, 1_000_000_000), num("backpressure.max_size_bytes", 100000, 0, 1<<50), num("backpressure.max_depth_per_tenant", 100, 0, 1_000_000_000), str("backpressure.strategy", "block", 0), num("backpressure.warning_threshold", 1, 0, 1),
+		need(num("concurrency", 2, 0, 1_000_000_000)), obj("rate_limit", `{"limit":5,"period":"PT1H"}`), obj("backpressure", `{"max_depth":100}`), num("backpressure.max_depth", 100, 0, 1_000_000_000), num("backpressure.max_size_bytes", 100000, 0, 1<<50), num("backpressure.max_depth_per_tenant", 100, 0, 1_000_000_000), str("backpressure.strategy", "block", 0), num("backpressure.warning_threshold", 1, 0, 1),
 		num("visibility_timeout", 60, 1, 604_800), num("default_timeout", 60, 1, 36500*86400), obj("default_retry", `{"max_attempts":2}`), obj("retention", `{"completed":"7d"}`), str("retention.completed", "7d", 0), str("retention.discarded", "7d", 0), str("retention.cancelled", "7d", 0), str("dead_letter_queue", "dead", 128), num("dead_letter_max_size", 10, 0, 1_000_000_000),
 		arr("allowed_job_types", `["golden"]`), arr("producers", `["key:7692c3ad"]`), obj("fairness", `{"key":"tenant"}`), num("max_size", 100, 0, 1_000_000_000), num("max_size_bytes", 100000, 0, 1<<50), str("overflow_policy", "reject", 0), str("dead_letter_ttl", "7d", 0),
 	}
@@ -125,6 +125,7 @@ func (r route) seeded(names ...string) route        { r.seed = names; return r }
 func (r route) settled() route                      { r.settle = true; return r }
 func (r route) good(bodies ...string) route         { r.extra = bodies; return r }
 func (r route) asking(query string) route           { r.query = query; return r }
+func (r route) making(name string) route            { r.before = name; return r }
 func (r route) figures() route                      { r.numbers = true; return r }
 func (r route) stream(frames int) route             { r.frames = frames; return r }
 func (r route) also(pairs ...string) route {
@@ -151,9 +152,9 @@ var routes = slices.Concat(
 		post("/jobs", "/jobs", jobMembers...), get("/jobs", "/jobs", ask("state=available", "queue=golden", "type=golden"), pages(200)).seeded(jobStates...),
 		post("/jobs/batch", "/jobs/batch", slices.Concat([]member{need(arr("jobs", `[{"type":"golden","args":[]}]`))}, prefixed("jobs[].", jobMembers, "type", "args", "queue", "priority"))...).large().good(`{"jobs":[{"type":"golden","args":[]},{"type":7,"args":[]},{"type":"golden"}]}`),
 		post("/jobs/bulk", "/jobs/bulk", slices.Concat([]member{need(arr("jobs", `[{"type":"golden","args":[]}]`)), str("atomicity", "atomic", 0), str("idempotency_key", "$new", 256)}, prefixed("jobs[].", jobMembers, "type", "args", "queue", "priority"))...).large().good(`{"jobs":[{"type":"golden","args":[]},{"type":7,"args":[]},{"type":"golden"}]}`, `{"atomicity":"atomic","jobs":[{"type":"golden","args":[]},{"type":7,"args":[]}]}`),
-		post("/jobs/bulk/cancel", "/jobs/bulk/cancel", slices.Concat([]member{need(arr("job_ids", `["$job"]`))}, bulkMembers, only(bulkFilter, "job_ids"))...).large().good(`{"job_ids":["$job","$active","` + unknownID + `","$job"]}`),
+		post("/jobs/bulk/cancel", "/jobs/bulk/cancel", slices.Concat([]member{need(arr("job_ids", `["$job"]`))}, bulkMembers, only(bulkFilter, "job_ids"))...).large().making("$batch").good(`{"job_ids":["$job","$active","` + unknownID + `","$job"]}`),
 		post("/jobs/bulk/retry", "/jobs/bulk/retry", slices.Concat([]member{need(arr("job_ids", `["$discarded"]`))}, bulkMembers)...).large().good(`{"job_ids":["$discarded","$retryable","` + unknownID + `","$active"]}`),
-		post("/jobs/bulk/delete", "/jobs/bulk/delete", slices.Concat([]member{need(arr("job_ids", `["$completed"]`))}, bulkMembers)...).large().good(`{"job_ids":["$completed","$discarded","`+unknownID+`","$active"]}`, `{"filter":{"queue":"golden-batch","state":"completed"}}`),
+		post("/jobs/bulk/delete", "/jobs/bulk/delete", slices.Concat([]member{need(arr("job_ids", `["$completed"]`)), instead("job_ids", obj("filter", `{"queue":"golden-batch","state":"completed"}`))}, bulkMembers[1:])...).large().making("$finished").good(`{"job_ids":["$completed","$discarded","`+unknownID+`","$active"]}`, `{"filter":{"queue":"golden-batch","state":"completed"}}`),
 		get("/jobs/:id", "/jobs/$completed"), get("/jobs/:id/explain", "/jobs/$job/explain"),
 		del("/jobs/:id", "/jobs/$job").changed(func(r *route) { r.params = ask("reason=because", "cancelled_by=me") }),
 		send("PATCH", "/jobs/:id", "/jobs/$job", need(num("priority", 7, -100, 100))).also("PATCH", "/ojs/v1/admin/jobs/:id", "/ojs/v1/admin/jobs/$job"),
@@ -194,13 +195,13 @@ var routes = slices.Concat(
 	[]route{
 		get("/dead-letter", "/dead-letter", ask("queue=golden", "type=golden", "error_type=boom", "error_code=boom", "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z", "older_than=7d", "include=all"), pages(200)).seeded("$discarded"),
 		get("/admin/dead-letter", "/admin/dead-letter", ask("queue=golden", "type=golden", "error_type=boom", "error_code=boom", "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z", "older_than=7d", "include=all"), pages(100)).seeded("$discarded"),
-		del("/dead-letter", "/dead-letter").asking("confirm=true&queue=golden").changed(func(r *route) {
+		del("/dead-letter", "/dead-letter").asking("confirm=true&queue=golden-dead").making("$dead").changed(func(r *route) {
 			r.params = ask("confirm=true", "queue=golden", "type=golden", "error_type=boom", "error_code=boom", "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z", "older_than=7d")
 		}),
-		send("DELETE", "/admin/dead-letter", "/admin/dead-letter", deadFilter...),
+		send("DELETE", "/admin/dead-letter", "/admin/dead-letter", deadFilter...).making("$dead").good(`{"confirm":true}`, `{"confirm":true,"queue":"golden-dead"}`, `{"confirm":true,"queu":"golden-dead"}`, `{"confirm":true,"filter":{"queu":"golden-dead"}}`),
 		get("/dead-letter/stats", "/dead-letter/stats", ask("queue=golden")).seeded("$discarded").also("GET", "/ojs/v1/admin/dead-letter/stats", "/ojs/v1/admin/dead-letter/stats"),
-		post("/dead-letter/retry", "/dead-letter/retry", deadFilter...).large().also("POST", "/ojs/v1/admin/dead-letter/retry", "/ojs/v1/admin/dead-letter/retry"),
-		post("/dead-letter/purge", "/dead-letter/purge").asking("queue=golden").changed(func(r *route) {
+		post("/dead-letter/retry", "/dead-letter/retry", deadFilter...).large().making("$dead").good(`{"confirm":true}`, `{"confirm":true,"queue":"golden-dead"}`, `{"confirm":true,"queu":"golden-dead"}`, `{"confirm":true,"filter":{"queu":"golden-dead"}}`).also("POST", "/ojs/v1/admin/dead-letter/retry", "/ojs/v1/admin/dead-letter/retry"),
+		post("/dead-letter/purge", "/dead-letter/purge").asking("queue=golden-dead").making("$dead").changed(func(r *route) {
 			r.params = ask("queue=golden", "type=golden", "error_type=boom", "error_code=boom", "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z", "older_than=7d")
 		}),
 		get("/dead-letter/:id", "/dead-letter/$discarded"), del("/dead-letter/:id", "/dead-letter/$discarded"), del("/admin/dead-letter/:id", "/admin/dead-letter/$discarded"),
@@ -210,11 +211,11 @@ var routes = slices.Concat(
 	[]route{
 		get("/admin/jobs", "/admin/jobs", ask("state=available", "queue=golden", "type=gold*", "since=7d", "until=2099-01-01T00:00:00Z", "sort=priority", "order=asc"), pages(100)).seeded(jobStates...),
 		get("/admin/jobs/:id", "/admin/jobs/$completed"), post("/admin/jobs/:id/cancel", "/admin/jobs/$job/cancel", str("reason", "because", 1024), str("cancelled_by", "me", 255)),
-		post("/admin/jobs/bulk/cancel", "/admin/jobs/bulk/cancel", slices.Concat([]member{need(boolean("confirm")), need(str("filter.queue", "golden-batch", 128))}, but(bulkFilter, "filter.queue"), []member{obj("filter", `{"queue":"golden-batch"}`)})...),
-		post("/admin/jobs/bulk/retry", "/admin/jobs/bulk/retry", need(boolean("confirm")), need(obj("filter", `{"queue":"golden-batch"}`)), str("filter.state", "discarded", 0)),
-		post("/admin/jobs/bulk/delete", "/admin/jobs/bulk/delete", need(boolean("confirm")), need(obj("filter", `{"queue":"golden-batch","state":"completed"}`)), str("filter.state", "completed", 0)),
+		post("/admin/jobs/bulk/cancel", "/admin/jobs/bulk/cancel", slices.Concat([]member{need(boolean("confirm")), need(str("filter.queue", "golden-batch", 128))}, but(bulkFilter, "filter.queue"), []member{obj("filter", `{"queue":"golden-batch"}`)})...).making("$batch").good(`{"confirm":true,"queue":"golden-batch"}`, `{"confirm":true,"queu":"golden-batch"}`, `{"confirm":true}`),
+		post("/admin/jobs/bulk/retry", "/admin/jobs/bulk/retry", need(boolean("confirm")), need(obj("filter", `{"queue":"golden-dead"}`)), str("filter.state", "discarded", 0)).making("$dead"),
+		post("/admin/jobs/bulk/delete", "/admin/jobs/bulk/delete", need(boolean("confirm")), need(obj("filter", `{"queue":"golden-batch","state":"completed"}`)), str("filter.state", "completed", 0)).making("$finished"),
 		get("/admin/queues", "/admin/queues", pages(100)).seeded("$queue", "$idle"), get("/admin/queues/:name", "/admin/queues/$queue").settled(),
-		send("DELETE", "/admin/queues/:name/jobs", "/admin/queues/$queue/jobs", need(arr("states", `["completed"]`)), need(boolean("confirm")), str("older_than", "7d", 0)),
+		send("DELETE", "/admin/queues/:name/jobs", "/admin/queues/$queue/jobs", need(arr("states", `["completed"]`)), need(boolean("confirm")), str("older_than", "7d", 0)).good(`{"states":["available"],"confirm":true}`, `{"states":["available"]}`, `{"states":["active"],"confirm":true}`),
 		post("/admin/queues/:name/pause", "/admin/queues/$queue/pause", str("paused_by", "me", 255)), post("/admin/queues/:name/resume", "/admin/queues/$queue/resume", str("resumed_by", "me", 255)),
 		get("/admin/stats", "/admin/stats", ask("queue=golden")).seeded("$completed"), get("/admin/stats/history", "/admin/stats/history", ask("period=1h", "since=2h", "until=2099-01-01T00:00:00Z", "queue=golden")).figures(),
 		get("/admin/system/maintenance", "/admin/system/maintenance").also("GET", "/ojs/v1/admin/maintenance", "/ojs/v1/admin/maintenance"),
@@ -228,7 +229,7 @@ var routes = slices.Concat(
 		get("/queues/:name", "/queues/$queue").settled(), send("DELETE", "/queues/:name", "/queues/$queue", str("strategy", "discard", 0), str("target_queue", "golden", 128)).changed(func(r *route) { r.params = ask("strategy=discard", "target_queue=golden") }).good(`{"strategy":"move","target_queue":"golden"}`),
 		get("/queues/:name/stats", "/queues/$queue/stats").settled(), get("/queues/:name/priority-stats", "/queues/$queue/priority-stats").settled(),
 		post("/queues/:name/pause", "/queues/$queue/pause", str("paused_by", "me", 255)), post("/queues/:name/resume", "/queues/$queue/resume", str("resumed_by", "me", 255)), post("/queues/:name/drain", "/queues/$queue/drain", str("resumed_by", "me", 255)),
-		post("/queues/:name/purge", "/queues/$queue/purge", need(arr("states", `["completed"]`)), boolean("confirm"), str("cancelled_by", "me", 255)),
+		post("/queues/:name/purge", "/queues/$queue/purge", need(arr("states", `["completed"]`)), boolean("confirm"), str("cancelled_by", "me", 255)).good(`{"states":["available"],"confirm":true}`, `{"states":["available"]}`, `{"states":["active"],"confirm":true}`, `{"states":["available"],"confirm":true,"older_than":"7d"}`),
 		get("/queues/:name/config", "/queues/$idle/config"), put("/queues/:name/config", "/queues/$idle/config", configMembers...), put("/admin/queues/:name/config", "/admin/queues/$idle/config", configMembers...),
 		get("/rate-limits", "/rate-limits", pages(100)).seeded("$limited"), get("/rate-limits/:key", "/rate-limits/$limited"),
 		put("/rate-limits/:key", "/rate-limits/$limited", slices.Concat([]member{need(limitMembers[0])}, limitMembers[1:], []member{str("expires_at", "2099-01-01T00:00:00Z", 0)})...).also("PUT", "/ojs/v1/rate-limits/:key/override", "/ojs/v1/rate-limits/$limited/override"),
@@ -247,7 +248,7 @@ var routes = slices.Concat(
 		get("/cron", "/cron", ask("enabled=true", "queue=golden"), pages(1000)).seeded("$cron").also("GET", "/ojs/v1/crons", "/ojs/v1/crons"),
 		get("/cron/:name", "/cron/$cron").also("GET", "/ojs/v1/crons/:name", "/ojs/v1/crons/$cron"),
 		put("/cron/:name", "/cron/$new", slices.Concat(cronMembers[1:])...).also("PUT", "/ojs/v1/crons/:name", "/ojs/v1/crons/$new"),
-		send("PATCH", "/cron/:name", "/cron/$cron", optional(cronMembers[1:])...).also("PATCH", "/ojs/v1/crons/:name", "/ojs/v1/crons/$cron"),
+		send("PATCH", "/cron/:name", "/cron/$cron", optional("description", cronMembers[1:])...).also("PATCH", "/ojs/v1/crons/:name", "/ojs/v1/crons/$cron"),
 		del("/cron/:name", "/cron/$cron").also("DELETE", "/ojs/v1/crons/:name", "/ojs/v1/crons/$cron"),
 		post("/cron/:name/pause", "/cron/$cron/pause").also("POST", "/ojs/v1/crons/:name/pause", "/ojs/v1/crons/$cron/pause"), post("/cron/:name/resume", "/cron/$cron/resume").also("POST", "/ojs/v1/crons/:name/resume", "/ojs/v1/crons/$cron/resume"),
 		post("/cron/:name/trigger", "/cron/$cron/trigger").also("POST", "/ojs/v1/crons/:name/trigger", "/ojs/v1/crons/$cron/trigger"),
@@ -272,7 +273,7 @@ var routes = slices.Concat(
 func webhooks() []route {
 	base := []route{
 		post("/webhooks", "/webhooks", webhookMembers...), get("/webhooks", "/webhooks", ask("active=true", "url=https://golden.example"), pages(200)).seeded("$webhook"), get("/webhooks/:id", "/webhooks/$webhook"),
-		send("PATCH", "/webhooks/:id", "/webhooks/$webhook", optional(webhookMembers)...).also("PUT", "/ojs/v1/webhooks/:id", "/ojs/v1/webhooks/$webhook"), del("/webhooks/:id", "/webhooks/$webhook"), post("/webhooks/:id/test", "/webhooks/$webhook/test"),
+		send("PATCH", "/webhooks/:id", "/webhooks/$webhook", optional("metadata", webhookMembers)...).also("PUT", "/ojs/v1/webhooks/:id", "/ojs/v1/webhooks/$webhook"), del("/webhooks/:id", "/webhooks/$webhook"), post("/webhooks/:id/test", "/webhooks/$webhook/test"),
 		post("/webhooks/:id/rotate-secret", "/webhooks/$webhook/rotate-secret", str("secret", "whsec_golden-golden-golden-2", 256), num("overlap_seconds", 60, 0, 2_592_000)), del("/webhooks/:id/secrets/previous", "/webhooks/$webhook/secrets/previous"),
 		post("/webhooks/:id/replay", "/webhooks/$webhook/replay", need(str("since", "1h", 0)), str("until", "2099-01-01T00:00:00Z", 0), str("only", "failed", 0)).unsteadily("two errors: since, until", "many errors", "many errors, in reverse"),
 		get("/webhooks/:id/deliveries", "/webhooks/$webhook/deliveries", ask("status=delivered", "event_type=webhook.test", "event_id="+oldEvent, "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z"), pages(200)),
@@ -300,9 +301,10 @@ func but(members []member, path string) []member {
 	return slices.DeleteFunc(slices.Clone(members), func(m member) bool { return m.path == path })
 }
 
-func optional(members []member) (list []member) {
+// optional are the members of a change: only one is in a good body.
+func optional(needed string, members []member) (list []member) {
 	for _, m := range members {
-		m.needed = false
+		m.needed, m.without = m.path == needed, ""
 		list = append(list, m)
 	}
 	return list

@@ -111,7 +111,11 @@ func (r *route) each(t *testing.T, do func(c request, sent, got string)) {
 func (r *route) exchange(s *server, c request) (sent, got string) {
 	m := s.newMaker(c.tenant)
 	m.large = max(r.maxBody, tooLarge)
+	m.fill(r.before)
 	path, body := m.fill(c.path), m.fill(c.body)
+	if c.zip {
+		body = zipped(body)
+	}
 	headers := []string{}
 	if !slices.ContainsFunc(c.headers, func(h string) bool { return strings.HasPrefix(h, "OJS-Version:") }) {
 		headers = append(headers, "OJS-Version: 1.0")
