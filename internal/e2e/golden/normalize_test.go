@@ -83,7 +83,7 @@ func (n *normalizer) text(s string) string {
 		}
 		return "<time>"
 	})
-	s = aMeasure.ReplaceAllString(s, `"$1":<number>`)
+	s = aMeasure.ReplaceAllString(s, `"$1":"<number>"`)
 	s = aHintOf.ReplaceAllString(s, `"…<secret>"`)
 	s = aCursor.ReplaceAllString(s, `"next_cursor":"<cursor>"`)
 	s = aDate.ReplaceAllString(s, "<time>")
@@ -100,6 +100,7 @@ func shorten(s string) string {
 
 // pretty breaks JSON into lines where it is long. It keeps the order and the text of all values.
 func pretty(s string) string {
+	s = once(s)
 	if len(s) <= lineLength || !gjson.Valid(s) {
 		return s
 	}
@@ -107,6 +108,17 @@ func pretty(s string) string {
 	breakJSON(&b, gjson.Parse(s), "")
 	return b.String()
 }
+
+// once writes the message of an error once, which details repeat.
+func once(s string) string {
+	m := aMessage.FindStringSubmatchIndex(s)
+	if m == nil {
+		return s
+	}
+	return s[:m[1]] + strings.ReplaceAll(s[m[1]:], s[m[2]:m[3]], `"message":"<the same>"`)
+}
+
+var aMessage = regexp.MustCompile(`("message":"(?:\\.|[^"\\])*")`)
 
 const lineLength = 160
 
@@ -153,7 +165,7 @@ var (
 // figures writes the numbers of JSON as <number>, and one element for all equal ones that follow each other.
 func figures(s string) string {
 	status, body, _ := strings.Cut(s, "\n")
-	body = aNumber.ReplaceAllString(body, "$1<number>")
+	body = aNumber.ReplaceAllString(body, `$1"<number>"`)
 	lines := strings.Split(body, "\n")
 	return status + "\n" + strings.Join(slices.Compact(lines), "\n")
 }
