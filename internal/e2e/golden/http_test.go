@@ -142,11 +142,8 @@ func (r *route) exchange(s *server, c request) (sent, got string) {
 	if body != "" {
 		lines = append(lines, shorten(written(c.body, m)))
 	}
-	got = a.written(n)
-	if r.numbers {
-		got = figures(got)
-	}
-	return strings.Join(lines, "\n"), got
+	n.figures = r.numbers
+	return strings.Join(lines, "\n"), a.written(n)
 }
 
 // usual are the headers of every answer; they are written only where they differ. Those of dropped say nothing.
@@ -186,7 +183,11 @@ func (a *answer) written(n *normalizer) string {
 		a.body = samples(a.body)
 	}
 	if a.body != "" {
-		lines = append(lines, pretty(n.text(a.body)))
+		body := n.text(a.body)
+		if n.figures {
+			body = figures(body)
+		}
+		lines = append(lines, pretty(body))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -39,6 +39,8 @@ var aMeasure = regexp.MustCompile(`"(` + strings.Join(measured, "|") + `)":-?[0-
 type normalizer struct {
 	known *strings.Replacer // the fixtures, the longest value first
 	ids   map[string]string
+	// figures writes all numbers of JSON as a placeholder.
+	figures bool
 }
 
 func newNormalizer(m *maker) *normalizer {
@@ -59,7 +61,7 @@ func newNormalizer(m *maker) *normalizer {
 		}
 		pairs = append(pairs, m.values[name], "<"+name[1:]+">", url.PathEscape(m.values[name]), "<"+name[1:]+">")
 	}
-	return &normalizer{strings.NewReplacer(pairs...), map[string]string{}}
+	return &normalizer{known: strings.NewReplacer(pairs...), ids: map[string]string{}}
 }
 
 func (n *normalizer) text(s string) string {
@@ -162,12 +164,33 @@ var (
 	aLabel  = regexp.MustCompile(`="[^"]*"`)
 )
 
-// figures writes the numbers of JSON as <number>, and one element for all equal ones that follow each other.
+// figures writes the numbers of JSON as "<number>", and one element for equal ones of an array that follow each other: how many periods
+// there are depends on the time.
 func figures(s string) string {
-	status, body, _ := strings.Cut(s, "\n")
-	body = aNumber.ReplaceAllString(body, `$1"<number>"`)
-	lines := strings.Split(body, "\n")
-	return status + "\n" + strings.Join(slices.Compact(lines), "\n")
+	s = aNumber.ReplaceAllString(s, `$1"<number>"`)
+	if !gjson.Valid(s) {
+		return s
+	}
+	return merged(gjson.Parse(s))
+}
+
+func merged(v gjson.Result) string {
+	if !v.IsObject() && !v.IsArray() {
+		return v.Raw
+	}
+	var parts []string
+	v.ForEach(func(key, value gjson.Result) bool {
+		text := merged(value)
+		if v.IsObject() {
+			text = key.Raw + ":" + text
+		}
+		parts = append(parts, text)
+		return true
+	})
+	if v.IsObject() {
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	return "[" + strings.Join(slices.Compact(parts), ",") + "]"
 }
 
 // samples keeps the families of the text format, and of the samples the name and the names of the labels.
