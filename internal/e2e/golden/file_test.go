@@ -28,7 +28,7 @@ func newGolden(title string) *golden {
 // The same few hints stand in thousands of errors.
 var (
 	aHint = regexp.MustCompile(`"(hint|docs_url)":"(\\.|[^"\\])*",?`)
-	blank = regexp.MustCompile(`\n +\n`)
+	blank = regexp.MustCompile(`\n( +\n)+`)
 )
 
 // add writes an exchange. An answer that an earlier case had is written as its name, and a hint or address of an error that an earlier
