@@ -254,12 +254,12 @@ func (r *route) bodies() (cases []request) {
 	add("body: cut", good[:len(good)-1])
 	add("body: text behind it", good+"x")
 	add("body: byte order mark", "\ufeff"+good)
-	add("body: NUL byte", "{\"unknown_member\":\"\x00\","+good[1:])
-	add("body: invalid UTF-8", "{\"unknown_member\":\"\xff\","+good[1:])
-	add("body: lone surrogate", `{"unknown_member":"\ud800",`+good[1:])
 	if good == "{}" {
 		good = `{"x":1}`
 	}
+	add("body: NUL byte", "{\"unknown_member\":\"\x00\","+good[1:])
+	add("body: invalid UTF-8", "{\"unknown_member\":\"\xff\","+good[1:])
+	add("body: lone surrogate", `{"unknown_member":"\ud800",`+good[1:])
 	add("body: unknown member", `{"unknown_member":1,`+good[1:])
 	add("body: unknown member twice", `{"unknown_member":1,"unknown_member":2,`+good[1:])
 	add("body: deep", `{"unknown_member":`+strings.Repeat("[", 300)+strings.Repeat("]", 300)+`,`+good[1:])
