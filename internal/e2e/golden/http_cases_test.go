@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 // route declares one route of the HTTP interface. Everything that is sent to it is made from this by rule.
@@ -146,33 +148,54 @@ type request struct {
 	caller  string // the tenant that calls
 }
 
-// needed are the members of a good body, but for one path and its parent.
-func (r *route) needed(but ...string) (pairs []pair) {
+// inside reports whether a member is in another one.
+func (m member) inside(outer string) bool {
+	return strings.HasPrefix(m.path, outer+".") || strings.HasPrefix(m.path, outer+"[].")
+}
+
+// minimal are the members of a good body. A list whose elements have needed members is written by these.
+func (r *route) minimal() (list []member) {
 	for _, m := range r.body {
-		if m.needed && !slices.Contains(but, m.path) {
+		if m.needed && !slices.ContainsFunc(r.body, func(n member) bool { return n.needed && n.inside(m.path) }) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// needed are the values of a good body without a member.
+func (r *route) needed(but string) (pairs []pair) {
+	for _, m := range r.minimal() {
+		if m.path != but && !m.inside(but) {
 			pairs = append(pairs, pair{m.path, m.good})
 		}
 	}
 	return pairs
 }
 
-// with is a good body in which a member has these values, one after the other.
+// with is a good body in which a member has these values, one after the other. In an object the other members of its good value stand
+// beside it.
 func (r *route) with(m member, values ...string) string {
 	var pairs []pair
-	placed := false
+	minimal := r.minimal()
 	for _, n := range r.body {
+		needed := slices.ContainsFunc(minimal, func(o member) bool { return o.path == n.path })
 		switch {
 		case n.path == m.path:
-			placed = true
 			for _, v := range values {
 				pairs = append(pairs, pair{m.path, v})
 			}
-		case n.needed && n.path != m.without && !strings.HasPrefix(n.path, m.path+".") && !strings.HasPrefix(n.path, m.path+"[]."):
+		case n.kind == object && m.path[:max(0, strings.LastIndex(m.path, "."))] == n.path:
+			gjson.Parse(n.good).ForEach(func(key, value gjson.Result) bool {
+				path := n.path + "." + key.Str
+				if path != m.path && !slices.ContainsFunc(minimal, func(o member) bool { return o.path == path }) {
+					pairs = append(pairs, pair{path, value.Raw})
+				}
+				return true
+			})
+		case needed && n.path != m.without && !n.inside(m.path):
 			pairs = append(pairs, pair{n.path, n.good})
 		}
-	}
-	if !placed {
-		panic(m.path)
 	}
 	return render(pairs)
 }
@@ -228,7 +251,7 @@ func (r *route) bodies() (cases []request) {
 	add := func(name, body string, headers ...string) {
 		cases = append(cases, request{name: name, body: body, headers: headers})
 	}
-	good := render(r.needed())
+	good := render(r.needed(""))
 	for i, body := range r.extra {
 		add("another good body, "+strconv.Itoa(i+1), body)
 	}
@@ -287,14 +310,22 @@ func (r *route) twoErrors() (cases []request) {
 			return 1
 		}
 	})
-	first = first[:min(4, len(first))]
+	// Of a member and one inside it only the first counts.
+	var chosen []member
+	for _, m := range first {
+		related := func(n member) bool { return m.inside(n.path) || n.inside(m.path) }
+		if len(chosen) < 4 && !slices.ContainsFunc(chosen, related) {
+			chosen = append(chosen, m)
+		}
+	}
+	first = chosen
 	wrongs := func(ms ...member) string {
 		var pairs []pair
 		for _, m := range ms {
 			pairs = append(pairs, pair{m.path, m.wrong()})
 		}
-		for _, n := range r.body {
-			if n.needed && !slices.ContainsFunc(ms, func(m member) bool { return m.path == n.path }) {
+		for _, n := range r.minimal() {
+			if !slices.ContainsFunc(ms, func(m member) bool { return m.path == n.path || n.inside(m.path) || m.inside(n.path) }) {
 				pairs = append(pairs, pair{n.path, n.good})
 			}
 		}
@@ -445,8 +476,8 @@ func (r *route) cases() []request {
 	}
 	cases = append(cases, bodies...)
 	good := ""
-	if len(r.needed()) > 0 {
-		good = render(r.needed())
+	if len(r.minimal()) > 0 {
+		good = render(r.needed(""))
 	}
 	for i := range cases {
 		c := &cases[i]

@@ -12,7 +12,7 @@ const (
 
 // pages are the parameters of most lists.
 func pages(largest int) []member {
-	return []member{num("limit", 2, 1, largest), num("offset", 1, 0, 1_000_000), num("page", 2, 1, 1_000_000), num("per_page", 2, 1, largest), str("cursor", "2", 0)}
+	return []member{num("limit", 2, 1, largest), num("offset", 1, 0, 1_000_000), num("page", 2, 1, 1_000_000), num("per_page", 2, 1, largest), {path: "cursor", kind: text, good: "2"}}
 }
 
 // ask are the parameters of a list: a filter has the value of a good request.
@@ -81,7 +81,7 @@ var (
 		need(arr("queues", `["golden"]`)), num("concurrency", 2, 0, 10_000), str("strategy", "weighted", 0), obj("weights", `{"golden":3}`), boolean("isolated"), obj("starvation_prevention", `{"enabled":true}`), boolean("starvation_prevention.enabled"), str("starvation_prevention.rotation_interval", "PT30S", 0), num("starvation_prevention.min_dispatch_ratio", 0, 0, 1),
 	}
 	workflowMembers = []member{
-		need(str("type", "group", 0)), need(arr("jobs", `[{"type":"golden","args":[]}]`)), instead("jobs", arr("steps", `[{"type":"golden","args":[]}]`)), instead("jobs", arr("tasks", `[{"type":"golden","args":[]}]`)), instead("jobs", str("jobs[].type", "golden", 255)), obj("callbacks", `{"on_complete":{"type":"golden","args":[]}}`), obj("on_complete", `{"type":"golden","args":[]}`),
+		need(str("type", "group", 0)), need(arr("jobs", `[{"type":"golden","args":[]}]`)), instead("jobs", arr("steps", `[{"type":"golden","args":[]}]`)), instead("jobs", arr("tasks", `[{"type":"golden","args":[]}]`)), obj("callbacks", `{"on_complete":{"type":"golden","args":[]}}`), obj("on_complete", `{"type":"golden","args":[]}`),
 		str("name", "golden", 255), obj("options", `{"queue":"golden"}`), obj("meta", `{"k":1}`), str("id", "$freeid", 0),
 	}
 	eventFilter = ask("types=job.completed", "type=job.completed", "event_types=job.completed", "queues=golden", "queue=golden", "job_types=golden", "job_type=golden", "sources=ojs://*", "source=ojs://*", "job_id=$completed", "workflow_id=$workflow", "subject=golden", "since=2001-01-01T00:00:00Z", "until=2099-01-01T00:00:00Z", "format=cloudevents")
@@ -163,14 +163,14 @@ var routes = slices.Concat(
 		post("/jobs/results", "/jobs/results", need(arr("ids", `["$completed","$job","`+unknownID+`"]`))),
 		get("/jobs/:id/history", "/jobs/$completed/history", []member{num("limit", 2, 1, 1000)}, ask("cursor=2")).settled(),
 		get("/jobs/:id/retries", "/jobs/$retryable/retries").settled(), get("/jobs/:id/lineage", "/jobs/$job/lineage").settled(),
-		get("/history", "/history", []member{num("limit", 2, 1, 1000)}, ask("cursor=2", "event_types=job.completed", "actor_type=worker", "queues=golden", "job_types=golden", "start=2001-01-01T00:00:00Z", "end=2099-01-01T00:00:00Z")).seeded("$completed").changed(func(r *route) { r.settle = true }),
+		get("/history", "/history", []member{num("limit", 2, 1, 1000)}, ask("cursor=2", "event_types=job.attempt_completed", "actor_type=worker", "queues=golden", "job_types=golden", "start=2001-01-01T00:00:00Z", "end=2099-01-01T00:00:00Z")).seeded("$completed").changed(func(r *route) { r.settle = true }),
 		get("/unique-jobs", "/unique-jobs", pages(100)).seeded("$unique"),
 	},
 	[]route{
 		post("/workers/fetch", "/workers/fetch", fetchMembers...),
 		post("/workers/ack", "/workers/ack", ackMembers...), post("/workers/nack", "/workers/nack", nackMembers...).large(),
 		post("/jobs/:id/ack", "/jobs/$active/ack", ackMembers[1:]...), post("/jobs/:id/nack", "/jobs/$active/nack", nackMembers[1:]...).large(),
-		post("/workers/ack/batch", "/workers/ack/batch", slices.Concat([]member{need(arr("acks", `[{"job_id":"$active"}]`))}, prefixed("acks[].", ackMembers), []member{obj("fetch", `{"queues":["$queue"]}`), arr("fetch.queues", `["$queue"]`), num("fetch.count", 1, 1, 1000), num("fetch.wait_ms", 0, 0, 20000)})...).large().good(`{"acks":[{"job_id":"$active"},{"job_id":"` + unknownID + `"},{"job_id":"$job"},{"job_id":7},{"job_id":"$active"}]}`),
+		post("/workers/ack/batch", "/workers/ack/batch", slices.Concat([]member{need(arr("acks", `[{"job_id":"$active"}]`))}, prefixed("acks[].", ackMembers), []member{obj("fetch", `{"queues":["$queue"]}`), num("fetch.count", 1, 1, 1000), num("fetch.wait_ms", 0, 0, 20000)})...).large().good(`{"acks":[{"job_id":"$active"},{"job_id":"` + unknownID + `"},{"job_id":"$job"},{"job_id":7},{"job_id":"$active"}]}`),
 		post("/workers/nack/batch", "/workers/nack/batch", slices.Concat([]member{need(arr("nacks", `[{"job_id":"$active","error":{"message":"it broke"}}]`))}, prefixed("nacks[].", nackMembers, "job_id", "error", "requeue"), []member{obj("fetch", `{"queues":["$queue"]}`)})...).large().good(`{"nacks":[{"job_id":"$active","error":{}},{"job_id":"` + unknownID + `","error":{}},{"job_id":"$job","error":{}},{"job_id":7}]}`),
 		post("/workers/heartbeat", "/workers/heartbeat", heartbeatMembers...).also("POST", "/ojs/v1/workers/beat", "/ojs/v1/workers/beat"),
 		post("/workers/register", "/workers/register", heartbeatMembers...),
