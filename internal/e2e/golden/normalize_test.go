@@ -66,6 +66,8 @@ func newNormalizer(m *maker) *normalizer {
 
 func (n *normalizer) text(s string) string {
 	s = n.known.Replace(s)
+	// protobuf writes a no-break space behind "proto:" or not, by a hash of the program.
+	s = strings.ReplaceAll(s, "proto:\u00a0", "proto: ")
 	s = aHost.ReplaceAllString(s, "<host>")
 	s = aSecret.ReplaceAllString(s, "<secret>")
 	s = anUUID.ReplaceAllStringFunc(s, func(id string) string {
