@@ -255,8 +255,12 @@ var routes = slices.Concat(
 		get("/cron/:name/history", "/cron/$cron/history", pages(200)).also("GET", "/ojs/v1/crons/:name/history", "/ojs/v1/crons/$cron/history"),
 		post("/workflows", "/workflows", workflowMembers...).large().good(`{"type":"chain","steps":[{"type":"golden","args":[]},{"type":"golden","args":[]}]}`, `{"type":"batch","jobs":[{"type":"golden","args":[]}],"callbacks":{"on_complete":{"type":"golden","args":[]}}}`, `{"steps":[{"id":"a","type":"golden","args":[]},{"id":"b","type":"golden","args":[],"depends_on":["a"]}]}`, `{"type":"saga","steps":[]}`, `{"steps":[{"id":"a","type":"golden","args":[],"depends_on":["a"]}]}`),
 		get("/workflows", "/workflows", ask("state=running", "type=group", "name=golden"), pages(200)).seeded("$workflow").unsteadily("two errors: ?name, ?type"), get("/workflows/:id", "/workflows/$workflow"), get("/workflows/:id/progress", "/workflows/$workflow/progress"),
-		del("/workflows/:id", "/workflows/$workflow").changed(func(r *route) { r.params, r.late = ask("force=true", "cancelled_by=me"), []string{"steps_failed", "jobs_failed", "failed_count"} }),
-		post("/workflows/:id/cancel", "/workflows/$workflow/cancel").changed(func(r *route) { r.params, r.late = ask("force=true", "cancelled_by=me"), []string{"steps_failed", "jobs_failed", "failed_count"} }),
+		del("/workflows/:id", "/workflows/$workflow").changed(func(r *route) {
+			r.params, r.late = ask("force=true", "cancelled_by=me"), []string{"steps_failed", "jobs_failed", "failed_count"}
+		}),
+		post("/workflows/:id/cancel", "/workflows/$workflow/cancel").changed(func(r *route) {
+			r.params, r.late = ask("force=true", "cancelled_by=me"), []string{"steps_failed", "jobs_failed", "failed_count"}
+		}),
 	},
 	[]route{
 		get("/events", "/events", eventFilter, ask("after="+oldEvent), []member{num("limit", 2, 1, 1000), num("page", 2, 1, 1000), num("per_page", 2, 1, 200)}).seeded("$completed").settled(),
