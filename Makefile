@@ -9,7 +9,7 @@ SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 PROTO         := internal/api/grpcapi/proto
 
-.PHONY: help run build test fuzz lint generate verify conformance bench mutants postgres
+.PHONY: help run build test goldens fuzz lint generate verify conformance bench mutants postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ test: postgres ## Run all tests with the race detector, on a real Postgres. Set 
 	@.ci/ensure-cc
 	@.ci/ensure-tools
 	CGO_ENABLED=1 $(GOTEST) -race -vet=off -ldflags=-w -timeout 20m ./...
+
+goldens: postgres ## Record anew what clients see, and list the files that differ; then look at git diff internal/e2e/golden/testdata.
+	$(GOTEST) -vet=off ./internal/e2e/golden -count 1 -update
+	@git add -N internal/e2e/golden/testdata && git diff --stat -- internal/e2e/golden/testdata
 
 fuzz: ## Fuzz three decoders of what clients send, FUZZTIME each.
 	$(GO) test -vet=off -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/job
