@@ -1,0 +1,400 @@
+package slips
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Verdict is what became of a slip.
+type Verdict string
+
+// The verdicts.
+const (
+	Noticed   Verdict = "noticed"   // a test failed, did not end or could not begin
+	Survived  Verdict = "survived"  // all tests passed that were run
+	Unreached Verdict = "unreached" // no test runs the code
+	Unseen    Verdict = "unseen"    // survived, and unseen.txt says why
+)
+
+// Result is the verdict on a slip.
+type Result struct {
+	*Slip
+
+	Verdict  Verdict `json:"verdict"`
+	By       string  `json:"by,omitempty"`     // the test that noticed it
+	How      string  `json:"how,omitempty"`    // failed, panic, timeout
+	Unstable string  `json:"unstable"`         // a test that failed once and passed when it was repeated
+	Reason   string  `json:"reason,omitempty"` // of unseen.txt
+	Reaching int     `json:"reaching"`         // tests that run the code
+	Run      int     `json:"run"`              // tests that were run
+	Seconds  float64 `json:"seconds"`
+	Change   string  `json:"diff"`
+}
+
+const (
+	// perBatch is the most tests of one process. The first batches are small, because the likely tests come first.
+	perBatch = 10
+	// patience is what a batch may take, above a multiple of what its tests took by themselves.
+	patience         = 15 * time.Second
+	patienceMultiple = 4
+)
+
+// runner runs tests with slips.
+type runner struct {
+	tree     *Tree
+	schema   *Schema
+	coverage *Coverage
+	servers  *servers
+	budget   time.Duration // for the tests of one slip, as long as they took by themselves
+	dir      string
+	overlay  string // with all slips of functions and queries
+	unseen   map[string]string
+	log      io.Writer
+
+	mu       sync.Mutex
+	binaries map[string]*binary
+	queryOf  map[string][]*query // by the names of objects in their texts
+	texts    map[string]string   // test files
+}
+
+// binary is a test binary, built once.
+type binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// run finds out about all slips, several at a time, and returns the results in the order of the draw.
+func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
+	results := make([]*Result, len(drawn))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.servers.workers)
+	for i, s := range drawn {
+		g.Go(func() error {
+			server := r.servers.take()
+			defer r.servers.give(server)
+			result, err := r.one(ctx, s, server)
+			if err != nil {
+				return fmt.Errorf("slip %d: %w", s.ID, err)
+			}
+			results[i] = result
+			_, _ = fmt.Fprintf(r.log, "slips: %d/%d %-9s %5.1f s  %-11s %s:%d %s %s %s\n", s.ID, len(drawn), result.Verdict, result.Seconds, s.Kind, s.File, s.Line, s.Func, result.How, result.By)
+			return nil
+		})
+	}
+	return results, g.Wait()
+}
+
+func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, error) {
+	start := time.Now()
+	result := &Result{Slip: s, Verdict: Survived, Change: s.Diff()}
+	defer func() { result.Seconds = time.Since(start).Seconds() }()
+	tests := r.choose(s)
+	result.Reaching = len(tests)
+	if len(tests) == 0 {
+		result.Verdict = Unreached
+	}
+	template := dbName
+	if s.routine != nil && len(tests) > 0 {
+		if err := server.change(ctx, s); err != nil {
+			return nil, err
+		}
+		template = changedName
+	}
+	for _, batch := range batches(tests, r.budget) {
+		noticed, err := r.try(ctx, result, batch, server, template)
+		if err != nil {
+			return nil, err
+		}
+		result.Run += len(batch)
+		if noticed {
+			result.Verdict = Noticed
+			break
+		}
+	}
+	if reason, ok := r.unseen[s.Identity()]; ok && result.Verdict == Survived {
+		result.Verdict, result.Reason = Unseen, reason
+	}
+	return result, server.clean(ctx)
+}
+
+// try runs a batch. A test that fails is run once more, unless it hung or panicked: what fails for another reason than the slip
+// passes then.
+func (r *runner) try(ctx context.Context, result *Result, batch []*Test, server *server, template string) (noticed bool, err error) {
+	for again := range 2 {
+		failure, err := r.process(ctx, result.Slip, batch, server, template)
+		switch {
+		case err != nil:
+			return false, err
+		case failure == nil && again == 0:
+			return false, nil
+		case failure == nil:
+			result.Unstable = result.By
+			result.By, result.How = "", ""
+			return false, nil
+		}
+		result.By, result.How = r.tree.path(batch[0].pkg)+" "+failure.test, failure.how
+		if failure.how != "failed" {
+			return true, nil
+		}
+		top, _, _ := strings.Cut(failure.test, "/")
+		if i := slices.IndexFunc(batch, func(t *Test) bool { return t.Name == top }); i >= 0 {
+			batch = batch[i : i+1]
+		}
+	}
+	return true, nil
+}
+
+type failure struct{ test, how string }
+
+var failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)`)
+
+// process runs tests of one package with a slip until one fails.
+func (r *runner) process(ctx context.Context, s *Slip, batch []*Test, server *server, template string) (*failure, error) {
+	p := batch[0].pkg
+	overlay := r.overlay
+	if s.needsOwnBuild() {
+		overlay = filepath.Join(r.dir, fmt.Sprint(s.ID), "overlay.json")
+	}
+	path, err := r.build(ctx, p, s, overlay)
+	if err != nil {
+		return nil, err
+	}
+	names, limit := make([]string, len(batch)), patience
+	for i, test := range batch {
+		names[i] = test.Name
+		limit += patienceMultiple * test.Took
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "-test.v", "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
+	cmd.Dir = p.Dir
+	if cmd.Env, err = server.environment(ctx, r.tree.usesDatabase(p), template); err != nil {
+		return nil, err
+	}
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, s.ID), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	return watch(ctx, cmd)
+}
+
+// watch runs a test process up to the first line that says that a test has failed.
+func watch(ctx context.Context, cmd *exec.Cmd) (*failure, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return killGroup(cmd) }
+	cmd.WaitDelay = time.Second
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	cmd.Stdout, cmd.Stderr = in, in
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	_ = in.Close()
+	found := make(chan *failure, 1)
+	go func() {
+		defer close(found)
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<26)
+		for lines.Scan() {
+			line := lines.Text()
+			match := failedTest.FindStringSubmatch(line)
+			switch {
+			case match != nil:
+				found <- &failure{match[1], "failed"}
+			case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+				found <- &failure{"(" + line + ")", "panic"}
+			default:
+				continue
+			}
+			_ = killGroup(cmd) // its end is noticed below
+			_, _ = io.Copy(io.Discard, out)
+			return
+		}
+	}()
+	err = cmd.Wait()
+	_ = killGroup(cmd)
+	first := <-found
+	switch {
+	case first != nil:
+		return first, nil
+	case ctx.Err() != nil:
+		return &failure{"", "timeout"}, nil
+	case err != nil:
+		return &failure{"(" + err.Error() + ")", "failed"}, nil
+	}
+	return nil, nil
+}
+
+// needsOwnBuild says that the slip cannot be switched on in a process.
+func (s *Slip) needsOwnBuild() bool { return s.decl == nil && s.query == nil && s.routine == nil }
+
+func (r *runner) build(ctx context.Context, p *Package, s *Slip, overlay string) (string, error) {
+	key := overlay + " " + p.ImportPath
+	r.mu.Lock()
+	b := r.binaries[key]
+	if b == nil {
+		b = &binary{path: filepath.Join(r.dir, fmt.Sprintf("%d.test", len(r.binaries)))}
+		r.binaries[key] = b
+	}
+	r.mu.Unlock()
+	b.once.Do(func() {
+		if s.needsOwnBuild() {
+			dir := filepath.Dir(overlay)
+			if b.err = os.MkdirAll(dir, 0o750); b.err == nil {
+				_, b.err = r.tree.writeOverlay(dir, []*Slip{s})
+			}
+		}
+		if b.err == nil {
+			b.err = build(ctx, p, b.path, "-overlay="+overlay)
+		}
+	})
+	return b.path, b.err
+}
+
+// batches cuts the tests into processes: the likely ones of each package, then more of each, up to the budget.
+func batches(tests []*Test, budget time.Duration) (all [][]*Test) {
+	var packages []*Package
+	byPackage := map[*Package][]*Test{}
+	for _, t := range tests {
+		if byPackage[t.pkg] == nil {
+			packages = append(packages, t.pkg)
+		}
+		byPackage[t.pkg] = append(byPackage[t.pkg], t)
+	}
+	for size := 4; len(packages) > 0; size = perBatch {
+		packages = slices.DeleteFunc(packages, func(p *Package) bool {
+			if budget <= 0 {
+				return true
+			}
+			list := byPackage[p]
+			n, took := 0, time.Duration(0)
+			for n < len(list) && n < size && (n == 0 || took+list[n].Took < patience) {
+				took += list[n].Took
+				n++
+			}
+			budget -= took
+			all = append(all, list[:n])
+			byPackage[p] = list[n:]
+			return n == len(list)
+		})
+	}
+	return all
+}
+
+// choose returns the tests that reach a slip, the likely ones first: those of its package; those whose file is named after the file of the
+// slip; those that run little else.
+func (r *runner) choose(s *Slip) []*Test {
+	type choice struct {
+		test  *Test
+		steps int // to a function of the database
+	}
+	var chosen []choice
+	if s.routine == nil {
+		for _, c := range r.coverage.packages {
+			for _, test := range c.reaching(s.reach) {
+				chosen = append(chosen, choice{test, 0})
+			}
+		}
+	} else {
+		for test, steps := range r.reachingRoutine(s.routine.name) {
+			chosen = append(chosen, choice{test, steps})
+		}
+	}
+	stem := strings.TrimSuffix(filepath.Base(s.File), filepath.Ext(s.File))
+	rank := func(c choice) int {
+		switch {
+		case c.test.pkg == s.pkg && strings.Contains(r.testFile(c.test.pkg, stem+"_test.go"), "func "+c.test.Name+"("):
+			return 0
+		case c.test.pkg == s.pkg:
+			return 1
+		}
+		return 2 + c.steps
+	}
+	slices.SortFunc(chosen, func(a, b choice) int {
+		return cmp.Or(rank(a)-rank(b), a.test.Size-b.test.Size, cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
+	})
+	tests := make([]*Test, len(chosen))
+	for i, c := range chosen {
+		tests[i] = c.test
+	}
+	return tests
+}
+
+func (r *runner) testFile(p *Package, name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	path := filepath.Join(p.Dir, name)
+	text, ok := r.texts[path]
+	if !ok {
+		src, _ := os.ReadFile(path) // a package need not have it
+		text = string(src)
+		r.texts[path] = text
+	}
+	return text
+}
+
+// reachingRoutine finds the tests that run a query that leads to a function of the database, or whose source names it. The steps in
+// between say how likely it is that the test sees the slip.
+func (r *runner) reachingRoutine(name string) map[*Test]int {
+	found := map[*Test]int{}
+	note := func(t *Test, steps int) {
+		if before, ok := found[t]; !t.Failed && (!ok || steps < before) {
+			found[t] = steps
+		}
+	}
+	for object, steps := range r.schema.callers(name) {
+		for _, c := range r.coverage.packages {
+			for _, test := range r.mentioning(c, object) {
+				note(test, steps)
+			}
+			for _, q := range r.queryOf[object] {
+				for _, test := range c.reaching([]span{q.reach}) {
+					note(test, steps+1)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// mentioning returns the tests whose source names an object of the schema; where only a helper does, all of its file.
+func (r *runner) mentioning(c *covered, object string) (tests []*Test) {
+	for _, file := range slices.Concat(c.pkg.TestGoFiles, c.pkg.XTestGoFiles) {
+		text := r.testFile(c.pkg, file)
+		if !names(text, object) {
+			continue
+		}
+		var here, direct []*Test
+		for _, test := range c.Tests {
+			_, body, ok := strings.Cut(text, "\nfunc "+test.Name+"(")
+			if !ok {
+				continue
+			}
+			here = append(here, test)
+			body, _, _ = strings.Cut(body, "\n}")
+			if names(body, object) {
+				direct = append(direct, test)
+			}
+		}
+		if len(direct) == 0 {
+			direct = here
+		}
+		tests = append(tests, direct...)
+	}
+	return tests
+}
