@@ -56,7 +56,7 @@ bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
 SEED   ?= 1
 N      ?= 30
 ONLY   ?=
-BUDGET ?= 2m
+BUDGET ?= 1m
 slips: postgres ## Make N small mistakes by SEED in the files that begin with ONLY, one at a time, and list those that no test notices.
 	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only=$(ONLY) -budget=$(BUDGET)
 

@@ -19,6 +19,7 @@ type Config struct {
 	Only    string        // prefix of their files; "": all. queries/jobs.sql stands for what sqlc makes of it
 	Workers int           // test processes at a time, each with a PostgreSQL
 	Budget  time.Duration // most time for the tests of one slip, as long as they took by themselves
+	Cache   string        // directory of what is known about the tests; "": ojsd-slips in the user's cache
 	DryRun  bool          // only draw
 	Log     io.Writer
 }
@@ -52,7 +53,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		return report, nil
 	}
 	_, _ = fmt.Fprintf(cfg.Log, "slips: %d drawn in %s\n", len(drawn), time.Since(start).Round(time.Second))
-	coverage, err := tree.Cover(ctx, tree.seeing(drawn), servers, cfg.Log)
+	coverage, err := tree.cover(ctx, cfg, tree.seeing(drawn), servers)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,13 +58,16 @@ type Test struct {
 
 func (t *Test) reaches(block int) bool { return t.Reaches[block/8]&(1<<(block%8)) != 0 }
 
-// Cover reads the coverage of the tests of packages from the cache, and makes what is missing. workers are test processes at a time.
-func (t *Tree) Cover(ctx context.Context, packages []*Package, servers *servers, log io.Writer) (*Coverage, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, err
+// cover reads the coverage of the tests of packages from the cache, and measures what is missing.
+func (t *Tree) cover(ctx context.Context, cfg Config, packages []*Package, servers *servers) (*Coverage, error) {
+	cache := cfg.Cache
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return nil, err
+		}
+		cache = filepath.Join(dir, "ojsd-slips")
 	}
-	cache = filepath.Join(cache, "ojsd-slips")
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return nil, err
 	}
@@ -72,7 +76,7 @@ func (t *Tree) Cover(ctx context.Context, packages []*Package, servers *servers,
 		if !p.hasTests() {
 			continue
 		}
-		known, err := t.coverPackage(ctx, p, filepath.Join(cache, strings.ReplaceAll(t.path(p), "/", "_")+".json"), servers, log)
+		known, err := t.coverPackage(ctx, p, filepath.Join(cache, strings.ReplaceAll(t.path(p), "/", "_")+".json"), servers, cfg.Log)
 		if err != nil {
 			return nil, err
 		}
@@ -255,8 +259,7 @@ func (m *measurement) read(profile string, set map[int]bool) error {
 		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.From, &column, &b.To, &endColumn, &n, &count); err != nil {
 			continue
 		}
-		slash := strings.LastIndexByte(file, '/')
-		b.Path = dirs[file[:max(slash, 0)]] + file[max(slash, 0):]
+		b.Path = path.Join(dirs[path.Dir(file)], path.Base(file))
 		id, ok := m.ids[b]
 		if !ok {
 			id = len(m.known.Blocks)

@@ -14,8 +14,8 @@ import (
 type query struct {
 	name       string // as sqlc names its method
 	constant   string
-	decl       int    // where the declaration begins
-	start, end int    // of the literal
+	decl       int // where the declaration begins
+	start, end int // of the literal
 	text       string
 	reach      span // the body of the method
 }

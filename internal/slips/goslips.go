@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -115,7 +116,9 @@ func (f *finder) visit(n ast.Node) {
 
 func (f *finder) offset(p token.Pos) int { return f.tree.fset.Position(p).Offset }
 
-func (f *finder) text(n ast.Node) string { return string(f.file.src[f.offset(n.Pos()):f.offset(n.End())]) }
+func (f *finder) text(n ast.Node) string {
+	return string(f.file.src[f.offset(n.Pos()):f.offset(n.End())])
+}
 
 // add notes that the source from a to b may become text.
 func (f *finder) add(kind Kind, a, b token.Pos, text string) {
@@ -144,7 +147,7 @@ func (f *finder) reached(line int) (spans []span) {
 	for id, object := range f.pkg.info.Uses {
 		if names[object] {
 			at := f.tree.fset.Position(id.Pos())
-			spans = append(spans, span{f.tree.path(f.pkg) + "/" + filepath.Base(at.Filename), at.Line, at.Line})
+			spans = append(spans, span{path.Join(f.tree.path(f.pkg), filepath.Base(at.Filename)), at.Line, at.Line})
 		}
 	}
 	if len(spans) == 0 {

@@ -30,7 +30,7 @@ func (t *Tree) instrumented(file *File, list []*Slip) string {
 		case s.query != nil:
 			queries[s.query] = append(queries[s.query], s)
 		case s.decl != nil:
-			edits = append(edits, t.dispatch(file, s)...)
+			edits = append(edits, t.dispatch(s)...)
 			copies.WriteString("\n" + t.copied(s) + "\n")
 		default:
 			edits = append(edits, edit{s.start, s.end, s.New})
@@ -79,7 +79,7 @@ func (s *Slip) changedQuery() string {
 }
 
 // dispatch lets a function call its copy. Parameters without a name get one.
-func (t *Tree) dispatch(file *File, s *Slip) (edits []edit) {
+func (t *Tree) dispatch(s *Slip) (edits []edit) {
 	decl := s.decl.syntax
 	offset := func(p token.Pos) int { return t.fset.Position(p).Offset }
 	named := func(list *ast.FieldList, prefix string) (names []string) {

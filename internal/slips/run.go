@@ -49,8 +49,8 @@ const (
 	// perBatch is the most tests of one process. The first batches are small, because the likely tests come first.
 	perBatch = 10
 	// patience is what a batch may take, above a multiple of what its tests took by themselves.
-	patience         = 15 * time.Second
-	patienceMultiple = 4
+	patience         = 10 * time.Second
+	patienceMultiple = 3
 )
 
 // runner runs tests with slips.
@@ -283,7 +283,7 @@ func batches(tests []*Test, budget time.Duration) (all [][]*Test) {
 			}
 			list := byPackage[p]
 			n, took := 0, time.Duration(0)
-			for n < len(list) && n < size && (n == 0 || took+list[n].Took < patience) {
+			for n < len(list) && n < size && (n == 0 || took+list[n].Took < patience/2) {
 				took += list[n].Took
 				n++
 			}

@@ -15,6 +15,7 @@
 package slips
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 )
@@ -74,16 +75,24 @@ type functionName struct{ file, name string }
 
 // Identity names the slip in unseen.txt. It has no line, so that it holds when code moves.
 func (s *Slip) Identity() string {
+	src := string(s.file.src)
+	left, right := src[:s.start], src[s.end:]
+	left = strings.TrimLeft(left[strings.LastIndexByte(left, '\n')+1:], "\t ")
+	right, _, _ = strings.Cut(right, "\n")
+	left, right = left[max(0, len(left)-besides):], right[:min(besides, len(right))]
 	before, after := s.difference()
-	return fmt.Sprintf("%s %s: %s => %s", s.File, s.Func, before, after)
+	return fmt.Sprintf("%s %s: %s[%s => %s]%s", s.File, s.Func, left, before, after, strings.TrimRight(right, "\t "))
 }
+
+// besides is how much of the line stands on each side of the change in Identity.
+const besides = 30
 
 // Diff shows the lines of the slip, without and with it.
 func (s *Slip) Diff() string {
 	src := s.file.src
-	from := strings.LastIndexByte(string(src[:s.start]), '\n') + 1
+	from := bytes.LastIndexByte(src[:s.start], '\n') + 1
 	to := len(src)
-	if n := strings.IndexByte(string(src[s.end:]), '\n'); n >= 0 {
+	if n := bytes.IndexByte(src[s.end:], '\n'); n >= 0 {
 		to = s.end + n
 	}
 	before := string(src[from:to])
@@ -105,14 +114,16 @@ func (s *Slip) Diff() string {
 	return b.String()
 }
 
-// difference is what the slip replaces and by what, in whole words, without what is equal on both sides.
+// difference is what the slip replaces and by what. From a long list only what differs.
 func (s *Slip) difference() (before, after string) {
 	a, b := strings.Fields(s.Old), strings.Fields(s.New)
-	for len(a) > 1 && len(b) > 1 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 1 && len(b) > 1 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
+	if len(s.Old) > 4*besides {
+		for len(a) > 1 && len(b) > 1 && a[0] == b[0] {
+			a, b = a[1:], b[1:]
+		}
+		for len(a) > 1 && len(b) > 1 && a[len(a)-1] == b[len(b)-1] {
+			a, b = a[:len(a)-1], b[:len(b)-1]
+		}
 	}
 	return strings.Join(a, " "), strings.Join(b, " ")
 }

@@ -133,7 +133,7 @@ func (f *sqlFinder) split(from, to int, word string) (parts [][2]int) {
 
 // conjuncts lets each operand of AND hold always. It stays in the text, so that the types of its parameters stay known.
 func (f *sqlFinder) conjuncts(i int) {
-	if f.is(i, "ON", "CONFLICT") || f.is(i-1, "END", "IF") {
+	if f.is(i, "ON", "CONFLICT") || i > 0 && f.is(i-1, "END", "IF") {
 		return
 	}
 	from, to := f.clause(i+1, ",", "AS")

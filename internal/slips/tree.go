@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,12 +33,11 @@ type Tree struct {
 
 // Package is a package of the repository. Its fields are those of `go list`.
 type Package struct {
-	ImportPath, Dir, Name, Export                             string
-	DepOnly                                                   bool
-	GoFiles, TestGoFiles, XTestGoFiles                        []string
-	Deps, Imports, TestImports, XTestImports, EmbedFiles      []string
-	Module                                                    *struct{ Path, Dir string }
-	TestEmbedFiles, XTestEmbedFiles, OtherFiles, IgnoredFiles []string
+	ImportPath, Dir, Name, Export                  string
+	DepOnly, Standard                              bool
+	GoFiles, TestGoFiles, XTestGoFiles, EmbedFiles []string
+	Deps, TestImports, XTestImports                []string
+	Module                                         *struct{ Path, Dir string }
 
 	files []*File
 	info  *types.Info
@@ -73,14 +73,14 @@ func Load(ctx context.Context, root string) (*Tree, error) {
 
 // findModules returns the directories with a go.mod.
 func findModules(root string) (dirs []string, err error) {
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules"):
+		case d.IsDir() && name != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules"):
 			return filepath.SkipDir
 		case d.Name() == "go.mod":
-			dirs = append(dirs, filepath.Dir(path))
+			dirs = append(dirs, filepath.Dir(name))
 		}
 		return nil
 	})
@@ -88,8 +88,8 @@ func findModules(root string) (dirs []string, err error) {
 }
 
 func (t *Tree) list(ctx context.Context, dir string) error {
-	const fields = "ImportPath,Dir,Name,Export,DepOnly,GoFiles,TestGoFiles,XTestGoFiles,Deps,Imports,TestImports,XTestImports,EmbedFiles,Module"
-	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-export", "-json="+fields, "./...")
+	const fields = "ImportPath,Dir,Name,Export,DepOnly,Standard,GoFiles,TestGoFiles,XTestGoFiles,Deps,TestImports,XTestImports,EmbedFiles,Module"
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-export", "-json="+fields, "./...", "os") // which activeFile imports
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -106,7 +106,7 @@ func (t *Tree) list(ctx context.Context, dir string) error {
 		}
 		t.exports[p.ImportPath] = p.Export
 		t.deps[p.ImportPath] = p.Deps
-		if !p.DepOnly {
+		if !p.DepOnly && !p.Standard {
 			t.Packages = append(t.Packages, p)
 		}
 	}
@@ -154,7 +154,7 @@ func (t *Tree) parse(p *Package) error {
 		if err != nil {
 			return err
 		}
-		p.files = append(p.files, &File{path: t.path(p) + "/" + name, abs: abs, src: src, syntax: f})
+		p.files = append(p.files, &File{path: path.Join(t.path(p), name), abs: abs, src: src, syntax: f})
 	}
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
 	syntax := make([]*ast.File, 0, len(p.files))

@@ -1,0 +1,103 @@
+package slips
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	subject = `package m
+
+import "sync"
+
+const most = 3
+
+var mu sync.Mutex
+
+// Tested is 0 below 1, and at most 3.
+func Tested(n int, _ string) int {
+	mu.Lock()
+	defer mu.Unlock()
+	return max(min(n, most), 0)
+}
+
+type box[T any] struct{ value T }
+
+func (b *box[T]) get(...T) T { return b.value }
+
+func generic[T comparable](a, b T) bool { return a == b }
+
+func half(n int) bool { return n > 0 }
+
+func untested(n int) bool { return n > 0 }
+`
+	subjectTest = `package m
+
+import "testing"
+
+func TestTested(t *testing.T) {
+	for n, want := range map[int]int{-1: 0, 2: 2, 3: 3, 9: 3} {
+		if got := Tested(n, ""); got != want {
+			t.Fatal(n, got)
+		}
+	}
+	if (&box[int]{5}).get(1, 2) != 5 || !generic(1, 1) {
+		t.Fatal("generic")
+	}
+}
+
+func TestHalf(t *testing.T) { half(1) }
+`
+)
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{"m.go": subject, "m_test.go": subjectTest})
+	var log bytes.Buffer
+	cfg := Config{Root: tree.Root, Seed: 1, N: 100, Workers: 2, Budget: time.Minute, Cache: t.TempDir(), Log: &log}
+	report, err := Run(t.Context(), cfg)
+	require.NoError(t, err)
+	verdicts := map[string]Verdict{}
+	for _, r := range report.Results {
+		verdicts[r.Func+" "+r.Old+" => "+r.New] = r.Verdict
+	}
+	require.Equal(t, Noticed, verdicts["Tested min => max"])
+	require.Equal(t, Noticed, verdicts["Tested max => min"])
+	require.Equal(t, Noticed, verdicts["(package level) 3 => 4"])
+	require.Equal(t, Noticed, verdicts["Tested defer mu.Unlock() => {}"], "a test that hangs notices it")
+	require.Equal(t, Noticed, verdicts["generic == => !="])
+	require.Equal(t, Survived, verdicts["half > => >="])
+	require.Equal(t, Unreached, verdicts["untested > => >="])
+	require.Contains(t, log.String(), "coverage of .: 2 tests")
+
+	log.Reset()
+	cfg.N = 1
+	_, err = Run(t.Context(), cfg)
+	require.NoError(t, err)
+	require.NotContains(t, log.String(), "coverage of", "it is kept")
+
+	file := filepath.Join(t.TempDir(), "slips.json")
+	require.NoError(t, report.WriteJSON(file))
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.True(t, json.Valid(text))
+	var table strings.Builder
+	require.NoError(t, report.WriteTable(&table))
+	require.Contains(t, table.String(), "- func half(n int) bool { return n > 0 }\n+ func half(n int) bool { return n >= 0 }\n")
+}
+
+func TestUnseen(t *testing.T) {
+	t.Parallel()
+	unseen := readUnseen("# comment\n\na.go f: x => y\n  because\n  of it\nb.go g: 1 => 2\n  no\n")
+	require.Equal(t, map[string]string{"a.go f: x => y": "because of it", "b.go g: 1 => 2": "no"}, unseen)
+	for identity, reason := range readUnseen(unseenText) {
+		require.NotEmpty(t, reason, identity)
+	}
+}
