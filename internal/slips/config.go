@@ -70,6 +70,10 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	}
 	report.Results, err = r.run(ctx, drawn)
 	report.Seconds = time.Since(start).Seconds()
+	if ctx.Err() != nil { // interrupted: the report has what is known by then
+		report.Results = slices.DeleteFunc(report.Results, func(r *Result) bool { return r == nil })
+		err = nil
+	}
 	return report, err
 }
 

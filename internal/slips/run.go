@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -87,6 +88,9 @@ func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 		g.Go(func() error {
 			server := r.servers.take()
 			defer r.servers.give(server)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			result, err := r.one(ctx, s, server)
 			if err != nil {
 				return fmt.Errorf("slip %d: %w", s.ID, err)
@@ -230,6 +234,8 @@ func watch(ctx context.Context, cmd *exec.Cmd) (*failure, error) {
 	_ = killGroup(cmd)
 	first := <-found
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, ctx.Err()
 	case first != nil:
 		return first, nil
 	case ctx.Err() != nil:
