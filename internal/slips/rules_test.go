@@ -125,6 +125,7 @@ func f(a, b int, list []int) (n int, err error) {
 
 func g(a, b int) bool { return a < b || a > 2*b || f != nil }
 `})
+	require.NoError(t, tree.parse(tree.Packages[0]))
 	draw := func(seed uint64, n int) (drawn []string) {
 		all, err := tree.goSlips(tree.Packages[0])
 		require.NoError(t, err)
