@@ -42,8 +42,10 @@ type Result struct {
 	Reason   string  `json:"reason,omitempty"` // of unseen.txt
 	Reaching int     `json:"reaching"`         // tests that run the code
 	Run      int     `json:"run"`              // tests that were run
-	Seconds  float64 `json:"seconds"`
+	Seconds  float64 `json:"seconds"`          // without the compilation of test binaries, which all slips share
 	Change   string  `json:"diff"`
+
+	compiled time.Duration
 }
 
 const (
@@ -106,7 +108,7 @@ func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, error) {
 	start := time.Now()
 	result := &Result{Slip: s, Verdict: Survived, Change: s.Diff()}
-	defer func() { result.Seconds = time.Since(start).Seconds() }()
+	defer func() { result.Seconds = (time.Since(start) - result.compiled).Seconds() }()
 	tests := r.choose(s)
 	result.Reaching = len(tests)
 	if len(tests) == 0 {
@@ -140,7 +142,7 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 // passes then.
 func (r *runner) try(ctx context.Context, result *Result, batch []*Test, server *server, template string) (noticed bool, err error) {
 	for again := range 2 {
-		failure, err := r.process(ctx, result.Slip, batch, server, template)
+		failure, err := r.process(ctx, result, batch, server, template)
 		switch {
 		case err != nil:
 			return false, err
@@ -168,13 +170,14 @@ type failure struct{ test, how string }
 var failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)`)
 
 // process runs tests of one package with a slip until one fails.
-func (r *runner) process(ctx context.Context, s *Slip, batch []*Test, server *server, template string) (*failure, error) {
-	p := batch[0].pkg
-	overlay := r.overlay
+func (r *runner) process(ctx context.Context, result *Result, batch []*Test, server *server, template string) (*failure, error) {
+	s, p, overlay := result.Slip, batch[0].pkg, r.overlay
 	if s.needsOwnBuild() {
 		overlay = filepath.Join(r.dir, fmt.Sprint(s.ID), "overlay.json")
 	}
+	start := time.Now()
 	path, err := r.build(ctx, p, s, overlay)
+	result.compiled += time.Since(start)
 	if err != nil {
 		return nil, err
 	}
