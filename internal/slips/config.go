@@ -58,8 +58,8 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		return nil, err
 	}
 	r := &runner{
-		tree: tree, schema: schema, coverage: coverage, servers: servers, budget: cfg.Budget, log: cfg.Log,
-		unseen: readUnseen(unseenText), binaries: map[string]*binary{}, queryOf: map[string][]*query{}, texts: map[string]string{},
+		tree: tree, servers: servers, budget: cfg.Budget, log: cfg.Log, unseen: readUnseen(unseenText), binaries: map[string]*binary{},
+		chooser: &chooser{coverage: coverage, schema: schema, queryOf: map[string][]*query{}},
 	}
 	if r.dir, err = os.MkdirTemp("", "ojsd-slips-"); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (r *runner) prepare(drawn []*Slip) (err error) {
 		for _, queries := range byFile {
 			for _, q := range queries {
 				for _, name := range schemaName.FindAllString(q.text, -1) {
-					r.queryOf[name] = append(r.queryOf[name], q)
+					r.chooser.queryOf[name] = append(r.chooser.queryOf[name], q)
 				}
 			}
 		}

@@ -2,7 +2,6 @@ package slips
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,20 +57,17 @@ const (
 
 // runner runs tests with slips.
 type runner struct {
-	tree     *Tree
-	schema   *Schema
-	coverage *Coverage
-	servers  *servers
-	budget   time.Duration // for the tests of one slip, as long as they took by themselves
-	dir      string
-	overlay  string // with all slips of functions and queries
-	unseen   map[string]string
-	log      io.Writer
+	tree    *Tree
+	chooser *chooser
+	servers *servers
+	budget  time.Duration // for the tests of one slip, as long as they took by themselves
+	dir     string
+	overlay string // with all slips of functions and queries
+	unseen  map[string]string
+	log     io.Writer
 
 	mu       sync.Mutex
 	binaries map[string]*binary
-	queryOf  map[string][]*query // by the names of objects in their texts
-	texts    map[string]string   // test files
 }
 
 // binary is a test binary, built once.
@@ -109,7 +105,7 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 	start := time.Now()
 	result := &Result{Slip: s, Verdict: Survived, Change: s.Diff()}
 	defer func() { result.Seconds = (time.Since(start) - result.compiled).Seconds() }()
-	tests := r.choose(s)
+	tests := r.chooser.choose(s)
 	result.Reaching = len(tests)
 	if len(tests) == 0 {
 		result.Verdict = Unreached
@@ -303,107 +299,4 @@ func batches(tests []*Test, budget time.Duration) (all [][]*Test) {
 		})
 	}
 	return all
-}
-
-// choose returns the tests that reach a slip, the likely ones first: those of its package; those whose file is named after the file of the
-// slip; those that run little else.
-func (r *runner) choose(s *Slip) []*Test {
-	type choice struct {
-		test  *Test
-		steps int // to a function of the database
-	}
-	var chosen []choice
-	if s.routine == nil {
-		for _, c := range r.coverage.packages {
-			for _, test := range c.reaching(s.reach) {
-				chosen = append(chosen, choice{test, 0})
-			}
-		}
-	} else {
-		for test, steps := range r.reachingRoutine(s.routine.name) {
-			chosen = append(chosen, choice{test, steps})
-		}
-	}
-	stem := strings.TrimSuffix(filepath.Base(s.File), filepath.Ext(s.File))
-	rank := func(c choice) int {
-		switch {
-		case c.test.pkg == s.pkg && strings.Contains(r.testFile(c.test.pkg, stem+"_test.go"), "func "+c.test.Name+"("):
-			return 0
-		case c.test.pkg == s.pkg:
-			return 1
-		}
-		return 2 + c.steps
-	}
-	slices.SortFunc(chosen, func(a, b choice) int {
-		return cmp.Or(rank(a)-rank(b), a.test.Size-b.test.Size, cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
-	})
-	tests := make([]*Test, len(chosen))
-	for i, c := range chosen {
-		tests[i] = c.test
-	}
-	return tests
-}
-
-func (r *runner) testFile(p *Package, name string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	path := filepath.Join(p.Dir, name)
-	text, ok := r.texts[path]
-	if !ok {
-		src, _ := os.ReadFile(path) // a package need not have it
-		text = string(src)
-		r.texts[path] = text
-	}
-	return text
-}
-
-// reachingRoutine finds the tests that run a query that leads to a function of the database, or whose source names it. The steps in
-// between say how likely it is that the test sees the slip.
-func (r *runner) reachingRoutine(name string) map[*Test]int {
-	found := map[*Test]int{}
-	note := func(t *Test, steps int) {
-		if before, ok := found[t]; !t.Failed && (!ok || steps < before) {
-			found[t] = steps
-		}
-	}
-	for object, steps := range r.schema.callers(name) {
-		for _, c := range r.coverage.packages {
-			for _, test := range r.mentioning(c, object) {
-				note(test, steps)
-			}
-			for _, q := range r.queryOf[object] {
-				for _, test := range c.reaching([]span{q.reach}) {
-					note(test, steps+1)
-				}
-			}
-		}
-	}
-	return found
-}
-
-// mentioning returns the tests whose source names an object of the schema; where only a helper does, all of its file.
-func (r *runner) mentioning(c *covered, object string) (tests []*Test) {
-	for _, file := range slices.Concat(c.pkg.TestGoFiles, c.pkg.XTestGoFiles) {
-		text := r.testFile(c.pkg, file)
-		if !names(text, object) {
-			continue
-		}
-		var here, direct []*Test
-		for _, test := range c.Tests {
-			_, body, ok := strings.Cut(text, "\nfunc "+test.Name+"(")
-			if !ok {
-				continue
-			}
-			here = append(here, test)
-			body, _, _ = strings.Cut(body, "\n}")
-			if names(body, object) {
-				direct = append(direct, test)
-			}
-		}
-		if len(direct) == 0 {
-			direct = here
-		}
-		tests = append(tests, direct...)
-	}
-	return tests
 }

@@ -10,7 +10,8 @@
 //     a variable of the environment chooses the one that is in force. So a slip costs no compilation.
 //   - coverage.go knows which test runs which code. It runs every test by itself once and keeps the result for a package
 //     until a file changes on which the tests of the package depend.
-//   - run.go runs the tests that reach a slip, the likely ones first, until one fails.
+//   - choose.go puts the tests that reach a slip into an order, the likely ones first.
+//   - run.go runs them until one fails.
 //   - report.go writes the table and the JSON. unseen.txt has the slips that change nothing that anybody can see.
 package slips
 
