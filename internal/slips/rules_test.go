@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// module writes files into a module of their own and loads it.
+// module writes files into a module of their own, unless they have a go.mod, and loads it.
 func module(t *testing.T, files map[string]string) *Tree {
 	t.Helper()
 	dir := t.TempDir()
@@ -17,7 +17,9 @@ func module(t *testing.T, files map[string]string) *Tree {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/m\n\ngo 1.26\n"), 0o644))
+	if files["go.mod"] == "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/m\n\ngo 1.26\n"), 0o644))
+	}
 	tree, err := Load(t.Context(), dir)
 	require.NoError(t, err)
 	return tree

@@ -93,6 +93,26 @@ func TestRun(t *testing.T) {
 	require.Contains(t, table.String(), "- func half(n int) bool { return n > 0 }\n+ func half(n int) bool { return n >= 0 }\n")
 }
 
+// The tests of one module notice slips in another.
+func TestRunModules(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"go.mod":          "module example.com/m\n\ngo 1.26\n\nrequire example.com/m/sub v0.0.0\n\nreplace example.com/m/sub => ./sub\n",
+		"m.go":            "package m\n",
+		"m_test.go":       "package m\n\nimport (\n\t\"testing\"\n\n\t\"example.com/m/sub\"\n)\n\nfunc TestSub(t *testing.T) {\n\tif !sub.Positive(1) {\n\t\tt.Fatal()\n\t}\n}\n",
+		"sub/go.mod":      "module example.com/m/sub\n\ngo 1.26\n",
+		"sub/sub.go":      "// Package sub is a module.\npackage sub\n\n// Positive is true above 0.\nfunc Positive(n int) bool { return n > 0 }\n",
+		"sub/sub_test.go": "package sub\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) { Positive(1) }\n",
+	})
+	report, err := Run(t.Context(), Config{Root: tree.Root, N: 9, Only: "sub/", Workers: 1, Budget: time.Minute, Cache: t.TempDir(), Log: &bytes.Buffer{}})
+	require.NoError(t, err)
+	by := map[string]string{}
+	for _, r := range report.Results {
+		by[r.New] = r.By
+	}
+	require.Equal(t, map[string]string{"<": ". TestSub", ">=": "", "1": ". TestSub"}, by)
+}
+
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	unseen := readUnseen("# comment\n\na.go f: x => y\n  because\n  of it\nb.go g: 1 => 2\n  no\n")
