@@ -16,6 +16,7 @@ type Config struct {
 	Root    string        // of the repository
 	Seed    uint64        // the same seed makes the same slips
 	N       int           // how many slips
+	IDs     []int         // numbers of the slips to run; empty: all of them
 	Only    string        // prefix of their files; "": all. queries/jobs.sql stands for what sqlc makes of it
 	Workers int           // test processes at a time, each with a PostgreSQL
 	Budget  time.Duration // most time for the tests of one slip, as long as they took by themselves
@@ -41,11 +42,15 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	servers := newServers(cfg.Workers)
 	defer func() { err = errors.Join(err, servers.close()) }()
 
+	cfg.N = max(cfg.N, slices.Max(append(slices.Clone(cfg.IDs), 0)))
 	drawn, err := tree.drawFrom(ctx, schema, cfg, servers)
 	if err != nil {
 		return nil, err
 	}
 	report = &Report{Seed: cfg.Seed}
+	if len(cfg.IDs) > 0 {
+		drawn = slices.DeleteFunc(drawn, func(s *Slip) bool { return !slices.Contains(cfg.IDs, s.ID) })
+	}
 	if cfg.DryRun {
 		for _, s := range drawn {
 			report.Results = append(report.Results, &Result{Slip: s, Change: s.Diff()})

@@ -218,7 +218,7 @@ func (m *measurement) run(ctx context.Context, p *Package, binary, name, profile
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run", "^"+name+"$", "-test.coverprofile", profile)
 	cmd.Dir = p.Dir
-	env, err := server.environment(ctx, m.tree.usesDatabase(p), dbName)
+	env, err := database{server, dbName}.environment(ctx, m.tree.usesDatabase(p))
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 		ran := fmt.Sprintf("%d of %d tests that reach it", s.Run, s.Reaching)
 		if s.Unstable != "" {
-			ran += "; " + s.Unstable + " failed once and passed when it was repeated"
+			ran += "; " + s.Unstable + " once, but not when it was repeated"
 		}
 		_, err = fmt.Fprintf(w, "\n%s %d (%s): %s:%d %s, %s\n%s", s.Verdict, s.ID, s.Kind, s.File, s.Line, s.Func, ran, s.Change)
 		if err != nil {

@@ -110,15 +110,15 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 	if len(tests) == 0 {
 		result.Verdict = Unreached
 	}
-	template := dbName
+	db := database{server, dbName}
 	if s.routine != nil && len(tests) > 0 {
 		if err := server.change(ctx, s); err != nil {
 			return nil, err
 		}
-		template = changedName
+		db.template = changedName
 	}
 	for _, batch := range batches(tests, r.budget) {
-		noticed, err := r.try(ctx, result, batch, server, template)
+		noticed, err := r.try(ctx, result, batch, db)
 		if err != nil {
 			return nil, err
 		}
@@ -134,23 +134,23 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 	return result, server.clean(ctx)
 }
 
-// try runs a batch. A test that fails is run once more, unless it hung or panicked: what fails for another reason than the slip
-// passes then.
-func (r *runner) try(ctx context.Context, result *Result, batch []*Test, server *server, template string) (noticed bool, err error) {
+// try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time: what fails for another reason than
+// the slip, such as a busy machine, passes then.
+func (r *runner) try(ctx context.Context, result *Result, batch []*Test, db database) (noticed bool, err error) {
 	for again := range 2 {
-		failure, err := r.process(ctx, result, batch, server, template)
+		failure, err := r.process(ctx, result, batch, db, 1+again)
 		switch {
 		case err != nil:
 			return false, err
 		case failure == nil && again == 0:
 			return false, nil
 		case failure == nil:
-			result.Unstable = result.By
+			result.Unstable = result.By + " " + result.How
 			result.By, result.How = "", ""
 			return false, nil
 		}
 		result.By, result.How = r.tree.path(batch[0].pkg)+" "+failure.test, failure.how
-		if failure.how != "failed" {
+		if failure.how == "panic" {
 			return true, nil
 		}
 		top, _, _ := strings.Cut(failure.test, "/")
@@ -165,8 +165,8 @@ type failure struct{ test, how string }
 
 var failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)`)
 
-// process runs tests of one package with a slip until one fails.
-func (r *runner) process(ctx context.Context, result *Result, batch []*Test, server *server, template string) (*failure, error) {
+// process runs tests of one package with a slip until one fails. times multiplies the time that it may take.
+func (r *runner) process(ctx context.Context, result *Result, batch []*Test, db database, times int) (*failure, error) {
 	s, p, overlay := result.Slip, batch[0].pkg, r.overlay
 	if s.needsOwnBuild() {
 		overlay = filepath.Join(r.dir, fmt.Sprint(s.ID), "overlay.json")
@@ -182,11 +182,11 @@ func (r *runner) process(ctx context.Context, result *Result, batch []*Test, ser
 		names[i] = test.Name
 		limit += patienceMultiple * test.Took
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(times)*limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "-test.v", "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
 	cmd.Dir = p.Dir
-	if cmd.Env, err = server.environment(ctx, r.tree.usesDatabase(p), template); err != nil {
+	if cmd.Env, err = db.environment(ctx, r.tree.usesDatabase(p)); err != nil {
 		return nil, err
 	}
 	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, s.ID), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))

@@ -78,9 +78,11 @@ func TestRun(t *testing.T) {
 	require.Contains(t, log.String(), "coverage of .: 2 tests")
 
 	log.Reset()
-	cfg.N = 1
-	_, err = Run(t.Context(), cfg)
+	cfg.N, cfg.IDs = 1, []int{5}
+	again, err := Run(t.Context(), cfg)
 	require.NoError(t, err)
+	require.Len(t, again.Results, 1)
+	require.Equal(t, report.Results[4].Identity(), again.Results[0].Identity())
 	require.NotContains(t, log.String(), "coverage of", "it is kept")
 
 	file := filepath.Join(t.TempDir(), "slips.json")

@@ -76,16 +76,22 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
-// environment is that of a test process, whose databases are copies of template.
-func (s *server) environment(ctx context.Context, database bool, template string) ([]string, error) {
+// database is where the databases of tests come from: copies of template.
+type database struct {
+	server   *server
+	template string
+}
+
+// environment is that of a test process.
+func (d database) environment(ctx context.Context, used bool) ([]string, error) {
 	env := os.Environ()
-	if !database {
+	if !used {
 		return env, nil
 	}
-	if err := s.start(ctx); err != nil {
+	if err := d.server.start(ctx); err != nil {
 		return nil, err
 	}
-	return append(env, dbtest.ServerVariable+"="+s.cluster.URL("postgres"), dbtest.TemplateVariable+"="+template), nil
+	return append(env, dbtest.ServerVariable+"="+d.server.cluster.URL("postgres"), dbtest.TemplateVariable+"="+d.template), nil
 }
 
 func (s *server) exec(ctx context.Context, database string, statements ...string) error {

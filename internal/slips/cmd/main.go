@@ -3,10 +3,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,6 +29,14 @@ func run() error {
 	flag.Uint64Var(&cfg.Seed, "seed", 1, "the same seed makes the same slips")
 	flag.IntVar(&cfg.N, "n", 30, "how many slips")
 	flag.StringVar(&cfg.Only, "only", "", "prefix of the files that get slips, such as internal/queue/ or queries/jobs.sql")
+	flag.Func("ids", "numbers of slips, with commas between them: run only these", func(list string) (err error) {
+		for id := range strings.SplitSeq(list, ",") {
+			n, convErr := strconv.Atoi(id)
+			err = errors.Join(err, convErr)
+			cfg.IDs = append(cfg.IDs, n)
+		}
+		return err
+	})
 	flag.IntVar(&cfg.Workers, "workers", 2, "test processes at a time, each with a PostgreSQL of its own")
 	flag.DurationVar(&cfg.Budget, "budget", time.Minute, "most time for the tests of one slip, as long as they took by themselves")
 	flag.BoolVar(&cfg.DryRun, "dry-run", false, "show the slips and run nothing")
