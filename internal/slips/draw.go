@@ -3,6 +3,8 @@ package slips
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 )
@@ -11,7 +13,7 @@ import (
 const perFunction = 2
 
 // shuffled orders slips as they are drawn. Each kind is as likely as the others to be next, and within a kind each place.
-// The same slips and the same seed have the same order.
+// The place of a slip comes from a hash of the seed and its text, so that a change of code elsewhere moves few others.
 func shuffled(all []*Slip, seed uint64) []*Slip {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	byKind := map[Kind][]*Slip{}
@@ -20,16 +22,17 @@ func shuffled(all []*Slip, seed uint64) []*Slip {
 	}
 	var kinds []Kind
 	for kind, list := range byKind {
-		slices.SortStableFunc(list, func(a, b *Slip) int {
-			return cmp.Or(cmp.Compare(a.File, b.File), a.start-b.start, a.end-b.end, cmp.Compare(a.New, b.New))
+		hashes := make(map[*Slip]string, len(list))
+		for _, s := range list {
+			hash := sha256.Sum256(fmt.Appendf(nil, "%d %s", seed, s.Identity()))
+			hashes[s] = string(hash[:])
+		}
+		slices.SortFunc(list, func(a, b *Slip) int {
+			return cmp.Or(cmp.Compare(hashes[a], hashes[b]), a.start-b.start, a.end-b.end)
 		})
 		kinds = append(kinds, kind)
 	}
 	slices.Sort(kinds)
-	for _, kind := range kinds {
-		list := byKind[kind]
-		rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	}
 	var order, rest []*Slip
 	taken := map[functionName]int{}
 	for len(kinds) > 0 {

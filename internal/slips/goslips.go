@@ -134,6 +134,7 @@ func (f *finder) add(kind Kind, a, b token.Pos, text string) {
 // its names are used, or else the whole package.
 func (f *finder) reached(line int) (spans []span) {
 	if f.decl != nil {
+		line = f.measured(line)
 		return []span{{f.file.path, line, line}}
 	}
 	names := map[types.Object]bool{}
@@ -156,6 +157,25 @@ func (f *finder) reached(line int) (spans []span) {
 		}
 	}
 	return spans
+}
+
+// measured is the line that stands for one in the measurement of coverage. Conditions of cases have no counter of their own: the line of
+// the switch stands for them.
+func (f *finder) measured(line int) int {
+	for i := len(f.stack) - 1; i > 1; i-- {
+		n := f.stack[len(f.stack)-1]
+		switch clause := f.stack[i].(type) {
+		case *ast.CaseClause:
+			if n.Pos() < clause.Colon {
+				line = f.tree.fset.Position(f.stack[i-2].Pos()).Line
+			}
+		case *ast.CommClause:
+			if n.Pos() < clause.Colon {
+				line = f.tree.fset.Position(f.stack[i-2].Pos()).Line
+			}
+		}
+	}
+	return line
 }
 
 var edges = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
@@ -256,6 +276,9 @@ func (f *finder) fields(n *ast.CompositeLit) {
 
 func (f *finder) exchangeable(a, b ast.Expr) bool {
 	x, y := f.pkg.info.Types[a], f.pkg.info.Types[b]
+	if x.Type != nil && (strings.HasSuffix(x.Type.String(), "attribute.KeyValue") || strings.HasSuffix(x.Type.String(), "slog.Attr")) {
+		return false // attributes have no order
+	}
 	return x.IsValue() && y.IsValue() && !x.IsNil() && !y.IsNil() && types.Identical(x.Type, y.Type) && f.text(a) != f.text(b)
 }
 

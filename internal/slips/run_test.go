@@ -37,6 +37,14 @@ func generic[T comparable](a, b T) bool { return a == b }
 func half(n int) bool { return n > 0 }
 
 func untested(n int) bool { return n > 0 }
+
+func chosen(n int) bool {
+	switch {
+	case n < 5:
+		return true
+	}
+	return false
+}
 `
 	subjectTest = `package m
 
@@ -47,6 +55,9 @@ func TestTested(t *testing.T) {
 		if got := Tested(n, ""); got != want {
 			t.Fatal(n, got)
 		}
+	}
+	if chosen(5) || !chosen(4) {
+		t.Fatal("chosen")
 	}
 	if (&box[int]{5}).get(1, 2) != 5 || !generic(1, 1) {
 		t.Fatal("generic")
@@ -75,6 +86,7 @@ func TestRun(t *testing.T) {
 	require.Equal(t, Noticed, verdicts["generic == => !="])
 	require.Equal(t, Survived, verdicts["half > => >="])
 	require.Equal(t, Unreached, verdicts["untested > => >="])
+	require.Equal(t, Noticed, verdicts["chosen < => <="])
 	require.Contains(t, log.String(), "coverage of .: 2 tests")
 
 	log.Reset()

@@ -76,11 +76,10 @@ type functionName struct{ file, name string }
 
 // Identity names the slip in unseen.txt. It has no line, so that it holds when code moves.
 func (s *Slip) Identity() string {
-	src := string(s.file.src)
-	left, right := src[:s.start], src[s.end:]
+	src := s.file.src
+	left, right := string(src[max(0, s.start-besides):s.start]), string(src[s.end:min(len(src), s.end+besides)])
 	left = strings.TrimLeft(left[strings.LastIndexByte(left, '\n')+1:], "\t ")
 	right, _, _ = strings.Cut(right, "\n")
-	left, right = left[max(0, len(left)-besides):], right[:min(besides, len(right))]
 	before, after := s.difference()
 	return fmt.Sprintf("%s %s: %s[%s => %s]%s", s.File, s.Func, left, before, after, strings.TrimRight(right, "\t "))
 }
