@@ -9,7 +9,7 @@ SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 PROTO         := internal/api/grpcapi/proto
 
-.PHONY: help run build test goldens fuzz lint generate verify conformance bench mutants postgres
+.PHONY: help run build test goldens fuzz lint generate verify conformance bench mutants slips postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,14 @@ conformance: build ## Run the conformance suites of ../shared/conformance or OJS
 bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
 	bin/ojsd-bench --private --short
 
-mutants: postgres ## Put each slip of .ci/mutants into the code and run the test that must notice it. By hand; the tree must be clean.
-	@.ci/mutants/run
+# The first run measures what each test runs, which takes ten minutes; later ones only what has changed.
+SEED   ?= 1
+N      ?= 30
+ONLY   ?=
+BUDGET ?= 1m
+IDS    ?=
+slips: postgres ## Make N small mistakes by SEED in the files that begin with ONLY, one at a time, and list those that no test notices.
+	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only=$(ONLY) -budget=$(BUDGET) $(if $(IDS),-ids=$(IDS))
 
 # Installs PostgreSQL if it is needed and missing. `go run` would compile everything with other flags than build does.
 postgres: $(if $(OJSD_TEST_DATABASE_URL),,build)

@@ -14,6 +14,7 @@ package dbtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -32,6 +33,9 @@ import (
 const (
 	// ServerVariable names the environment variable with the URL of a server to use instead of a private one.
 	ServerVariable = "OJSD_TEST_DATABASE_URL"
+	// TemplateVariable names the environment variable with the name of a migrated database on that server, to be cloned instead of a new
+	// one. It is for programs that start many test processes on a Cluster of their own (internal/slips).
+	TemplateVariable = "OJSD_TEST_TEMPLATE"
 	// ClusterDatabase is the migrated database of a private Cluster.
 	ClusterDatabase = "ojsd"
 
@@ -105,13 +109,26 @@ func EmptyURL(t testing.TB) string {
 // It takes seconds, because nothing is cloned; use it only where the server itself is stopped.
 func Cluster(t testing.TB) *embedpg.Server {
 	t.Helper()
-	s, err := startCluster(t.Context())
+	s, err := Start(t.Context())
 	require.NoError(t, err)
 	removeAtEnd(t, s)
-	require.NoError(t, s.CreateDatabase(t.Context(), ClusterDatabase))
-	_, err = migrations.Up(t.Context(), s.URL(ClusterDatabase), nil)
-	require.NoError(t, err)
 	return s
+}
+
+// Start starts a private PostgreSQL with the settings of tests and a migrated database ClusterDatabase, for the test processes of a program.
+// Its owner has to Remove it.
+func Start(ctx context.Context) (*embedpg.Server, error) {
+	s, err := startCluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.CreateDatabase(ctx, ClusterDatabase); err != nil {
+		return nil, errors.Join(err, s.Remove(ctx))
+	}
+	if _, err := migrations.Up(ctx, s.URL(ClusterDatabase), nil); err != nil {
+		return nil, errors.Join(err, s.Remove(ctx))
+	}
+	return s, nil
 }
 
 // Standby returns a hot standby of a Cluster. Commits of the primary wait for it from now on.

@@ -63,6 +63,23 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, migrations.Check(t.Context(), conn))
 }
 
+func TestTemplateVariable(t *testing.T) {
+	cluster := Cluster(t)
+	t.Setenv(ServerVariable, cluster.URL("postgres"))
+	t.Setenv(TemplateVariable, ClusterDatabase)
+	s := server{mainRuns: true}
+	require.NoError(t, s.prepareTemplate(t.Context()))
+	name := s.nextName()
+	require.NoError(t, s.clone(t.Context(), name, s.template))
+	require.NoError(t, s.stop(), "it is another's template")
+	for _, database := range []string{name, ClusterDatabase} {
+		conn, err := pgx.Connect(t.Context(), cluster.URL(database))
+		require.NoError(t, err)
+		require.NoError(t, migrations.Check(t.Context(), conn))
+		require.NoError(t, conn.Close(t.Context()))
+	}
+}
+
 func TestRemoveAbandoned(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	old := filepath.Join(os.TempDir(), dirPrefix+"old")

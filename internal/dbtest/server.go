@@ -48,6 +48,7 @@ type server struct {
 	cluster  *embedpg.Server // nil: the server of ServerVariable
 	prefix   string          // of database names, to share a server with other test processes
 	template string          // "": not created yet
+	borrowed bool            // the template is that of TemplateVariable
 
 	databases atomic.Int64
 }
@@ -93,6 +94,10 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	if err := s.startLocked(ctx); err != nil || s.template != "" {
 		return err
 	}
+	if name := os.Getenv(TemplateVariable); name != "" {
+		s.template, s.borrowed = name, true
+		return nil
+	}
 	name := s.prefix + "_template"
 	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
 		return err
@@ -117,7 +122,7 @@ func (s *server) stop() error {
 	if s.cluster != nil {
 		return s.cluster.Remove(ctx)
 	}
-	if s.template != "" {
+	if s.template != "" && !s.borrowed {
 		return s.exec(ctx, "DROP DATABASE "+s.template+" WITH (FORCE)")
 	}
 	return nil
@@ -139,7 +144,7 @@ func (s *server) url(database string) string {
 func (s *server) clone(ctx context.Context, name, template string) error {
 	return s.connected(ctx, func(conn *pgx.Conn) error {
 		sql := "CREATE DATABASE " + name + " TEMPLATE " + template
-		if s.cluster != nil && !strings.HasPrefix(conn.PgConn().ParameterStatus("server_version"), "14") {
+		if (s.cluster != nil || s.borrowed) && !strings.HasPrefix(conn.PgConn().ParameterStatus("server_version"), "14") {
 			sql += " STRATEGY file_copy"
 		}
 		return execOn(ctx, conn, sql)

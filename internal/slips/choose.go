@@ -1,0 +1,178 @@
+package slips
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// choice is a test that reaches a slip.
+type choice struct {
+	test  *Test
+	group int     // 0: its file is named after the file of the slip; 1: of its package; 2 and more: others, and how far away
+	words float64 // how much its source says of what stands around the slip
+}
+
+// chooser knows the sources of the tests.
+type chooser struct {
+	coverage *Coverage
+	schema   *Schema
+	queryOf  map[string][]*query // by the names of objects of the schema in their texts
+
+	once  sync.Once
+	tests map[*Test]*testSource
+	files map[*Package]map[string]string // names and texts of test files
+	rare  map[string]float64             // how much a word tells: the fewer tests have it, the more
+}
+
+type testSource struct {
+	file  string
+	words map[string]bool
+}
+
+// read reads the sources of all tests.
+func (c *chooser) read() {
+	c.tests, c.files, c.rare = map[*Test]*testSource{}, map[*Package]map[string]string{}, map[string]float64{}
+	count := map[string]int{}
+	for _, known := range c.coverage.packages {
+		files := map[string]string{}
+		for _, name := range slices.Concat(known.pkg.TestGoFiles, known.pkg.XTestGoFiles) {
+			src, _ := os.ReadFile(filepath.Join(known.pkg.Dir, name)) // without it the test is merely less likely
+			files[name] = string(src)
+		}
+		c.files[known.pkg] = files
+		for _, test := range known.Tests {
+			c.tests[test] = &testSource{}
+			for name, text := range files {
+				if body, ok := functionBody(text, test.Name); ok {
+					c.tests[test] = &testSource{name, words(test.Name + " " + body)}
+				}
+			}
+			for word := range c.tests[test].words {
+				count[word]++
+			}
+		}
+	}
+	for word, n := range count {
+		c.rare[word] = math.Log(float64(len(c.tests)+1) / float64(n))
+	}
+}
+
+// functionBody is the text of a function of a file that gofmt has formatted.
+func functionBody(text, name string) (string, bool) {
+	_, body, ok := strings.Cut(text, "\nfunc "+name+"(")
+	body, _, _ = strings.Cut(body, "\n}")
+	return body, ok
+}
+
+var wordPattern = regexp.MustCompile(`[A-Z]?[a-z]{2,}|[A-Z]{2,}`)
+
+// words are the words of names such as total_due_at and TotalTimeout, in lower case.
+func words(text string) map[string]bool {
+	found := map[string]bool{}
+	for _, word := range wordPattern.FindAllString(text, -1) {
+		found[strings.ToLower(word)] = true
+	}
+	return found
+}
+
+// around is how many bytes before and after a slip are compared with the sources of tests.
+const around = 80
+
+// choose returns the tests that reach a slip, the likely ones first.
+func (c *chooser) choose(s *Slip) []*Test {
+	c.once.Do(c.read)
+	steps := map[*Test]int{}
+	if s.routine != nil {
+		steps = c.reachingRoutine(s.routine.name)
+	} else {
+		for _, known := range c.coverage.packages {
+			for _, test := range known.reaching(s.reach) {
+				steps[test] = 0
+			}
+		}
+	}
+	src := s.file.src
+	near := words(s.Func + " " + string(src[max(0, s.start-around):min(len(src), s.end+around)]))
+	stem := strings.TrimSuffix(filepath.Base(s.File), filepath.Ext(s.File))
+	chosen := make([]choice, 0, len(steps))
+	for test, away := range steps {
+		one := choice{test: test, group: 2 + away}
+		if test.pkg == s.pkg {
+			one.group = 1
+			if c.tests[test].file == stem+"_test.go" {
+				one.group = 0
+			}
+		}
+		for word := range near {
+			if c.tests[test].words[word] {
+				one.words += c.rare[word]
+			}
+		}
+		chosen = append(chosen, one)
+	}
+	slices.SortFunc(chosen, func(a, b choice) int {
+		return cmp.Or(a.group-b.group, cmp.Compare(b.words, a.words), a.test.Size-b.test.Size, cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
+	})
+	tests := make([]*Test, len(chosen))
+	for i, one := range chosen {
+		tests[i] = one.test
+	}
+	return tests
+}
+
+// reachingRoutine finds the tests that run a query that leads to a function of the database, or whose source names it. The steps in
+// between say how likely it is that the test sees the slip.
+func (c *chooser) reachingRoutine(name string) map[*Test]int {
+	found := map[*Test]int{}
+	note := func(t *Test, steps int) {
+		if before, ok := found[t]; !t.Failed && (!ok || steps < before) {
+			found[t] = steps
+		}
+	}
+	for object, steps := range c.schema.callers(name) {
+		for _, known := range c.coverage.packages {
+			for _, test := range c.mentioning(known, object) {
+				note(test, steps)
+			}
+			for _, q := range c.queryOf[object] {
+				for _, test := range known.reaching([]span{q.reach}) {
+					note(test, steps+1)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// mentioning returns the tests whose source names an object of the schema; where only a helper does, all of its file.
+func (c *chooser) mentioning(known *covered, object string) (tests []*Test) {
+	for _, name := range slices.Sorted(maps.Keys(c.files[known.pkg])) {
+		text := c.files[known.pkg][name]
+		if !names(text, object) {
+			continue
+		}
+		var here, direct []*Test
+		for _, test := range known.Tests {
+			body, ok := functionBody(text, test.Name)
+			if !ok {
+				continue
+			}
+			here = append(here, test)
+			if names(body, object) {
+				direct = append(direct, test)
+			}
+		}
+		if len(direct) == 0 {
+			direct = here
+		}
+		tests = append(tests, direct...)
+	}
+	return tests
+}

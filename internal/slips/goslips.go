@@ -1,0 +1,383 @@
+package slips
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// function is a function or method of a file, which a slip copies.
+type function struct {
+	syntax *ast.FuncDecl
+	name   string
+}
+
+// goSlips finds the slips that the rules permit in the code of a package, in the order of the files. Generated code has none.
+func (t *Tree) goSlips(p *Package) ([]*Slip, error) {
+	if err := t.parse(p); err != nil {
+		return nil, err
+	}
+	var found []*Slip
+	for _, file := range p.files {
+		if ast.IsGenerated(file.syntax) {
+			continue
+		}
+		for _, d := range file.syntax.Decls {
+			f := finder{tree: t, pkg: p, file: file, name: "(package level)"}
+			if decl, ok := d.(*ast.FuncDecl); ok {
+				if decl.Body == nil {
+					continue
+				}
+				f.name = funcName(decl)
+				if decl.Name.Name != "init" || decl.Recv != nil {
+					f.decl = &function{decl, f.name}
+				}
+			}
+			if f.name == "(package level)" {
+				f.find(d)
+			} else {
+				f.find(d.(*ast.FuncDecl).Body)
+			}
+			found = append(found, f.found...)
+		}
+	}
+	return found, nil
+}
+
+func funcName(decl *ast.FuncDecl) string {
+	if decl.Recv == nil {
+		return decl.Name.Name
+	}
+	return types.ExprString(decl.Recv.List[0].Type) + "." + decl.Name.Name
+}
+
+// finder looks for slips in one declaration.
+type finder struct {
+	tree  *Tree
+	pkg   *Package
+	file  *File
+	name  string
+	decl  *function
+	stack []ast.Node
+	found []*Slip
+}
+
+func (f *finder) find(root ast.Node) {
+	ast.Inspect(root, func(n ast.Node) bool {
+		if n == nil {
+			f.stack = f.stack[:len(f.stack)-1]
+			return false
+		}
+		if _, ok := n.(*ast.ImportSpec); ok {
+			return false
+		}
+		f.stack = append(f.stack, n)
+		f.visit(n)
+		return true
+	})
+}
+
+func (f *finder) visit(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		f.comparison(n)
+		f.conjunct(n)
+	case *ast.BasicLit:
+		f.literal(n)
+	case *ast.SelectorExpr:
+		f.unit(n)
+	case *ast.CallExpr:
+		f.arguments(n)
+		f.minMax(n)
+	case *ast.CompositeLit:
+		f.fields(n)
+	case *ast.AssignStmt:
+		if n.Tok == token.ASSIGN || n.Tok == token.DEFINE {
+			f.neighbours(n.Rhs)
+		}
+	case *ast.BlockStmt:
+		f.statements(n.List)
+	case *ast.CaseClause:
+		f.statements(n.Body)
+	case *ast.CommClause:
+		f.statements(n.Body)
+	case *ast.ReturnStmt:
+		f.errorResult(n)
+	case *ast.ForStmt:
+		f.forLoop(n)
+	case *ast.RangeStmt:
+		f.rangeLoop(n)
+	}
+}
+
+func (f *finder) offset(p token.Pos) int { return f.tree.fset.Position(p).Offset }
+
+func (f *finder) text(n ast.Node) string {
+	return string(f.file.src[f.offset(n.Pos()):f.offset(n.End())])
+}
+
+// add notes that the source from a to b may become text.
+func (f *finder) add(kind Kind, a, b token.Pos, text string) {
+	start, end := f.offset(a), f.offset(b)
+	line := f.tree.fset.Position(a).Line
+	f.found = append(f.found, &Slip{
+		File: f.file.path, Line: line, Func: f.name, Kind: kind, Old: string(f.file.src[start:end]), New: text,
+		start: start, end: end, pkg: f.pkg, file: f.file, decl: f.decl, reach: f.reached(line), key: functionName{f.file.path, f.name},
+	})
+}
+
+// reached is the code that a test has to run to see the slip. A declaration of the package has no coverage of its own: it is where
+// its names are used, or else the whole package.
+func (f *finder) reached(line int) (spans []span) {
+	if f.decl != nil {
+		line = f.measured(line)
+		return []span{{f.file.path, line, line}}
+	}
+	names := map[types.Object]bool{}
+	for _, n := range f.stack {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			for _, id := range spec.Names {
+				names[f.pkg.info.Defs[id]] = true
+			}
+		}
+	}
+	for id, object := range f.pkg.info.Uses {
+		if names[object] {
+			at := f.tree.fset.Position(id.Pos())
+			spans = append(spans, span{path.Join(f.tree.path(f.pkg), filepath.Base(at.Filename)), at.Line, at.Line})
+		}
+	}
+	if len(spans) == 0 {
+		for _, file := range f.pkg.files {
+			spans = append(spans, span{file.path, 1, 1 << 30})
+		}
+	}
+	return spans
+}
+
+// measured is the line that stands for one in the measurement of coverage. Conditions of cases have no counter of their own: the line of
+// the switch stands for them.
+func (f *finder) measured(line int) int {
+	for i := len(f.stack) - 1; i > 1; i-- {
+		n := f.stack[len(f.stack)-1]
+		switch clause := f.stack[i].(type) {
+		case *ast.CaseClause:
+			if n.Pos() < clause.Colon {
+				line = f.tree.fset.Position(f.stack[i-2].Pos()).Line
+			}
+		case *ast.CommClause:
+			if n.Pos() < clause.Colon {
+				line = f.tree.fset.Position(f.stack[i-2].Pos()).Line
+			}
+		}
+	}
+	return line
+}
+
+var edges = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
+
+var directions = map[token.Token]string{
+	token.LSS: ">", token.LEQ: ">=", token.GTR: "<", token.GEQ: "<=", token.EQL: "!=", token.NEQ: "==",
+}
+
+func (f *finder) comparison(n *ast.BinaryExpr) {
+	end := n.OpPos + token.Pos(len(n.Op.String()))
+	if text, ok := edges[n.Op]; ok {
+		f.add(Edge, n.OpPos, end, text)
+	}
+	if text, ok := directions[n.Op]; ok {
+		f.add(Direction, n.OpPos, end, text)
+	}
+}
+
+func (f *finder) conjunct(n *ast.BinaryExpr) {
+	if n.Op != token.LAND && n.Op != token.LOR {
+		return
+	}
+	x, y := f.text(n.X), f.text(n.Y)
+	f.add(Conjunct, n.Pos(), n.End(), x)
+	f.add(Conjunct, n.Pos(), n.End(), y)
+	f.add(Conjunct, n.Y.Pos(), n.Y.End(), "!("+y+")")
+	if inner, ok := n.X.(*ast.BinaryExpr); !ok || inner.Op != n.Op {
+		f.add(Conjunct, n.X.Pos(), n.X.End(), "!("+x+")")
+	}
+}
+
+// literal makes a number greater by one. Capacities change nothing that a test could see, and modes of files are no numbers.
+func (f *finder) literal(n *ast.BasicLit) {
+	if n.Kind != token.INT || strings.HasPrefix(n.Value, "0o") || len(n.Value) > 1 && n.Value[0] == '0' && n.Value[1] != 'x' {
+		return
+	}
+	value, err := strconv.ParseInt(n.Value, 0, 64)
+	if err != nil || f.isCapacity(n) {
+		return
+	}
+	f.add(Constant, n.Pos(), n.End(), strconv.FormatInt(value+1, 10))
+}
+
+func (f *finder) isCapacity(n ast.Node) bool {
+	for i := len(f.stack) - 2; i >= 0; i-- {
+		switch parent := f.stack[i].(type) {
+		case *ast.CallExpr:
+			fun, ok := parent.Fun.(*ast.Ident)
+			return ok && fun.Name == "make" && len(parent.Args) == 3 && parent.Args[2].Pos() <= n.Pos()
+		case ast.Stmt:
+			return false
+		}
+	}
+	return false
+}
+
+var units = map[string]string{
+	"Nanosecond": "Microsecond", "Microsecond": "Millisecond", "Millisecond": "Second", "Second": "Minute", "Minute": "Hour", "Hour": "Minute",
+}
+
+func (f *finder) unit(n *ast.SelectorExpr) {
+	if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" && units[n.Sel.Name] != "" {
+		f.add(Constant, n.Sel.Pos(), n.Sel.End(), units[n.Sel.Name])
+	}
+}
+
+func (f *finder) arguments(n *ast.CallExpr) {
+	if n.Ellipsis.IsValid() || f.isLog(n) {
+		return
+	}
+	if id, ok := n.Fun.(*ast.Ident); ok && (id.Name == "make" || id.Name == "min" || id.Name == "max") {
+		return // a capacity, or no order
+	}
+	f.neighbours(n.Args)
+}
+
+// neighbours exchanges two expressions of one type that stand side by side.
+func (f *finder) neighbours(list []ast.Expr) {
+	for i := 0; i+1 < len(list); i++ {
+		if a, b := list[i], list[i+1]; f.exchangeable(a, b) {
+			between := string(f.file.src[f.offset(a.End()):f.offset(b.Pos())])
+			f.add(Swap, a.Pos(), b.End(), f.text(b)+between+f.text(a))
+		}
+	}
+}
+
+func (f *finder) fields(n *ast.CompositeLit) {
+	for i := 0; i+1 < len(n.Elts); i++ {
+		a, ok := n.Elts[i].(*ast.KeyValueExpr)
+		b, okToo := n.Elts[i+1].(*ast.KeyValueExpr)
+		if !ok || !okToo || !f.exchangeable(a.Value, b.Value) {
+			continue
+		}
+		between := string(f.file.src[f.offset(a.Value.End()):f.offset(b.Value.Pos())])
+		f.add(Swap, a.Value.Pos(), b.Value.End(), f.text(b.Value)+between+f.text(a.Value))
+	}
+}
+
+func (f *finder) exchangeable(a, b ast.Expr) bool {
+	x, y := f.pkg.info.Types[a], f.pkg.info.Types[b]
+	if x.Type != nil && (strings.HasSuffix(x.Type.String(), "attribute.KeyValue") || strings.HasSuffix(x.Type.String(), "slog.Attr")) {
+		return false // attributes have no order
+	}
+	return x.IsValue() && y.IsValue() && !x.IsNil() && !y.IsNil() && types.Identical(x.Type, y.Type) && f.text(a) != f.text(b)
+}
+
+// statements leaves one out. The text of a log line is no behaviour that tests read, so those stay.
+func (f *finder) statements(list []ast.Stmt) {
+	for _, s := range list {
+		switch s := s.(type) {
+		case *ast.ExprStmt:
+			if call, ok := s.X.(*ast.CallExpr); ok && f.isLog(call) {
+				continue
+			}
+		case *ast.AssignStmt:
+			if s.Tok == token.DEFINE || isBlank(s.Lhs) {
+				continue
+			}
+		case *ast.IncDecStmt, *ast.DeferStmt, *ast.GoStmt, *ast.SendStmt, *ast.ReturnStmt, *ast.BranchStmt:
+		default:
+			continue
+		}
+		f.add(Statement, s.Pos(), s.End(), "{}")
+	}
+}
+
+func isBlank(list []ast.Expr) bool {
+	for _, e := range list {
+		if id, ok := e.(*ast.Ident); !ok || id.Name != "_" {
+			return false
+		}
+	}
+	return true
+}
+
+// isLog says whether it is a call of a method of slog.Logger.
+func (f *finder) isLog(n *ast.CallExpr) bool {
+	sel, ok := n.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	recv := f.pkg.info.Types[sel.X].Type
+	return recv != nil && recv.String() == "*log/slog.Logger"
+}
+
+func (f *finder) errorResult(n *ast.ReturnStmt) {
+	if len(n.Results) == 0 {
+		return
+	}
+	last := n.Results[len(n.Results)-1]
+	value := f.pkg.info.Types[last]
+	if !value.IsValue() || value.IsNil() || !types.Implements(value.Type, errorType) {
+		return
+	}
+	if _, ok := last.(*ast.CallExpr); ok && len(n.Results) == 1 && !f.makesError(last.(*ast.CallExpr)) {
+		return // a call that goes on; leaving it out is another slip
+	}
+	f.add(Error, last.Pos(), last.End(), "nil")
+}
+
+var errorType = types.Universe.Lookup("error").Type().Underlying().(*types.Interface)
+
+func (f *finder) makesError(n *ast.CallExpr) bool {
+	text := f.text(n.Fun)
+	return strings.HasPrefix(text, "fmt.") || strings.HasPrefix(text, "errors.")
+}
+
+func (f *finder) minMax(n *ast.CallExpr) {
+	id, ok := n.Fun.(*ast.Ident)
+	if !ok {
+		return
+	}
+	if _, ok := f.pkg.info.Uses[id].(*types.Builtin); !ok {
+		return
+	}
+	switch id.Name {
+	case "min":
+		f.add(MinMax, id.Pos(), id.End(), "max")
+	case "max":
+		f.add(MinMax, id.Pos(), id.End(), "min")
+	}
+}
+
+// forLoop lets `i < n` end one early.
+func (f *finder) forLoop(n *ast.ForStmt) {
+	if cond, ok := n.Cond.(*ast.BinaryExpr); ok && (cond.Op == token.LSS || cond.Op == token.LEQ) && n.Post != nil {
+		f.add(Loop, cond.Y.Pos(), cond.Y.End(), f.text(cond.Y)+"-1")
+	}
+}
+
+func (f *finder) rangeLoop(n *ast.RangeStmt) {
+	value := f.pkg.info.Types[n.X]
+	if value.Type == nil {
+		return
+	}
+	x := f.text(n.X)
+	switch u := value.Type.Underlying().(type) {
+	case *types.Basic:
+		if u.Info()&types.IsInteger != 0 {
+			f.add(Loop, n.X.Pos(), n.X.End(), "max("+x+"-1, 0)")
+		}
+	case *types.Slice:
+		f.add(Loop, n.X.Pos(), n.X.End(), "("+x+")[:max(len("+x+")-1, 0)]")
+	}
+}

@@ -1,0 +1,137 @@
+package slips
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	subject = `package m
+
+import "sync"
+
+const most = 3
+
+var mu sync.Mutex
+
+// Tested is 0 below 1, and at most 3.
+func Tested(n int, _ string) int {
+	mu.Lock()
+	defer mu.Unlock()
+	return max(min(n, most), 0)
+}
+
+type box[T any] struct{ value T }
+
+func (b *box[T]) get(...T) T { return b.value }
+
+func generic[T comparable](a, b T) bool { return a == b }
+
+func half(n int) bool { return n > 0 }
+
+func untested(n int) bool { return n > 0 }
+
+func chosen(n int) bool {
+	switch {
+	case n < 5:
+		return true
+	}
+	return false
+}
+`
+	subjectTest = `package m
+
+import "testing"
+
+func TestTested(t *testing.T) {
+	for n, want := range map[int]int{-1: 0, 2: 2, 3: 3, 9: 3} {
+		if got := Tested(n, ""); got != want {
+			t.Fatal(n, got)
+		}
+	}
+	if chosen(5) || !chosen(4) {
+		t.Fatal("chosen")
+	}
+	if (&box[int]{5}).get(1, 2) != 5 || !generic(1, 1) {
+		t.Fatal("generic")
+	}
+}
+
+func TestHalf(t *testing.T) { half(1) }
+`
+)
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{"m.go": subject, "m_test.go": subjectTest})
+	var log bytes.Buffer
+	cfg := Config{Root: tree.Root, Seed: 1, N: 100, Workers: 2, Budget: time.Minute, Cache: t.TempDir(), Log: &log}
+	report, err := Run(t.Context(), cfg)
+	require.NoError(t, err)
+	verdicts := map[string]Verdict{}
+	for _, r := range report.Results {
+		verdicts[r.Func+" "+r.Old+" => "+r.New] = r.Verdict
+	}
+	require.Equal(t, Noticed, verdicts["Tested min => max"])
+	require.Equal(t, Noticed, verdicts["Tested max => min"])
+	require.Equal(t, Noticed, verdicts["(package level) 3 => 4"])
+	require.Equal(t, Noticed, verdicts["Tested defer mu.Unlock() => {}"], "a test that hangs notices it")
+	require.Equal(t, Noticed, verdicts["generic == => !="])
+	require.Equal(t, Survived, verdicts["half > => >="])
+	require.Equal(t, Unreached, verdicts["untested > => >="])
+	require.Equal(t, Noticed, verdicts["chosen < => <="])
+	require.Contains(t, log.String(), "coverage of .: 2 tests")
+
+	log.Reset()
+	cfg.N, cfg.IDs = 1, []int{5}
+	again, err := Run(t.Context(), cfg)
+	require.NoError(t, err)
+	require.Len(t, again.Results, 1)
+	require.Equal(t, report.Results[4].Identity(), again.Results[0].Identity())
+	require.NotContains(t, log.String(), "coverage of", "it is kept")
+
+	file := filepath.Join(t.TempDir(), "slips.json")
+	require.NoError(t, report.WriteJSON(file))
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.True(t, json.Valid(text))
+	var table strings.Builder
+	require.NoError(t, report.WriteTable(&table))
+	require.Contains(t, table.String(), "- func half(n int) bool { return n > 0 }\n+ func half(n int) bool { return n >= 0 }\n")
+}
+
+// The tests of one module notice slips in another.
+func TestRunModules(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"go.mod":          "module example.com/m\n\ngo 1.26\n\nrequire example.com/m/sub v0.0.0\n\nreplace example.com/m/sub => ./sub\n",
+		"m.go":            "package m\n",
+		"m_test.go":       "package m\n\nimport (\n\t\"testing\"\n\n\t\"example.com/m/sub\"\n)\n\nfunc TestSub(t *testing.T) {\n\tif !sub.Positive(1) {\n\t\tt.Fatal()\n\t}\n}\n",
+		"sub/go.mod":      "module example.com/m/sub\n\ngo 1.26\n",
+		"sub/sub.go":      "// Package sub is a module.\npackage sub\n\n// Positive is true above 0.\nfunc Positive(n int) bool { return n > 0 }\n",
+		"sub/sub_test.go": "package sub\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) { Positive(1) }\n",
+	})
+	report, err := Run(t.Context(), Config{Root: tree.Root, N: 9, Only: "sub/", Workers: 1, Budget: time.Minute, Cache: t.TempDir(), Log: &bytes.Buffer{}})
+	require.NoError(t, err)
+	by := map[string]string{}
+	for _, r := range report.Results {
+		by[r.New] = r.By
+	}
+	require.Equal(t, map[string]string{"<": ". TestSub", ">=": "", "1": ". TestSub"}, by)
+}
+
+func TestUnseen(t *testing.T) {
+	t.Parallel()
+	unseen := readUnseen("# comment\n\na.go f: x => y\n  because\n  of it\nb.go g: 1 => 2\n  no\n")
+	require.Equal(t, map[string]string{"a.go f: x => y": "because of it", "b.go g: 1 => 2": "no"}, unseen)
+	for identity, reason := range readUnseen(unseenText) {
+		require.NotEmpty(t, reason, identity)
+	}
+}
