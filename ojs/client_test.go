@@ -66,7 +66,7 @@ func TestHTTPTransport(t *testing.T) {
 	require.Equal(t, 429, e.Status)
 	require.Equal(t, "req_1", e.RequestID)
 	require.Equal(t, 7*time.Second, ojs.RetryAfter(err))
-	require.ErrorIs(t, err, ojs.KindRateLimited)
+	require.ErrorIs(t, err, ojs.ErrRateLimited)
 	require.True(t, ojs.Retryable(err))
 	require.False(t, ojs.OutcomeUnknown(err))
 
@@ -123,12 +123,12 @@ func TestErrorKinds(t *testing.T) {
 		is   []ojs.ErrorKind
 		isnt []ojs.ErrorKind
 	}{
-		{ojs.ErrNotFound("job", "x"), []ojs.ErrorKind{ojs.KindNotFound}, []ojs.ErrorKind{ojs.KindDuplicateJob}},
-		{ojs.ErrDuplicateID("x"), []ojs.ErrorKind{ojs.KindDuplicateJob}, []ojs.ErrorKind{ojs.KindInvalidStateTransition}},
-		{ojs.ErrInvalidField(ojs.KindInvalidQueue, "queue", "", nil, "m"), []ojs.ErrorKind{ojs.KindInvalidQueue, ojs.KindInvalidPayload}, []ojs.ErrorKind{ojs.KindInvalidArgs}},
-		{ojs.ErrNotOwner("x", "a", "b"), []ojs.ErrorKind{ojs.KindNotOwner}, []ojs.ErrorKind{ojs.KindInvalidStateTransition, ojs.KindStaleAttempt}},
-		{&ojs.Error{Code: "duplicate"}, []ojs.ErrorKind{ojs.KindDuplicateJob}, []ojs.ErrorKind{ojs.KindNotFound}},
-		{&ojs.Error{Code: "conflict", Type: "conflict"}, []ojs.ErrorKind{ojs.KindInvalidStateTransition}, []ojs.ErrorKind{ojs.KindNotOwner}},
+		{&ojs.Error{Code: "not_found", Type: "not_found"}, []ojs.ErrorKind{ojs.ErrNotFound}, []ojs.ErrorKind{ojs.ErrDuplicateJob}},
+		{&ojs.Error{Code: "duplicate", Type: "duplicate_job"}, []ojs.ErrorKind{ojs.ErrDuplicateJob}, []ojs.ErrorKind{ojs.ErrInvalidStateTransition}},
+		{&ojs.Error{Code: "invalid_payload", Type: "invalid_queue"}, []ojs.ErrorKind{ojs.ErrInvalidQueue, ojs.ErrInvalidPayload}, []ojs.ErrorKind{ojs.ErrInvalidArgs}},
+		{&ojs.Error{Code: "conflict", Type: "not_owner"}, []ojs.ErrorKind{ojs.ErrNotOwner}, []ojs.ErrorKind{ojs.ErrInvalidStateTransition, ojs.ErrStaleAttempt}},
+		{&ojs.Error{Code: "duplicate"}, []ojs.ErrorKind{ojs.ErrDuplicateJob}, []ojs.ErrorKind{ojs.ErrNotFound}},
+		{&ojs.Error{Code: "conflict", Type: "conflict"}, []ojs.ErrorKind{ojs.ErrInvalidStateTransition}, []ojs.ErrorKind{ojs.ErrNotOwner}},
 	} {
 		for _, kind := range c.is {
 			require.ErrorIs(t, c.err, kind)
@@ -247,9 +247,9 @@ func TestClient(t *testing.T) {
 		require.Equal(t, ojs.StateCancelled, cancelled.State)
 		require.Equal(t, ojs.StateAvailable, cancelled.PreviousState)
 		_, err = c.Cancel(ctx, job.ID, "")
-		require.ErrorIs(t, err, ojs.KindInvalidStateTransition)
+		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 		_, err = c.Get(ctx, ojs.NewID())
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("Batch", func(t *testing.T) {
@@ -259,16 +259,16 @@ func TestClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, []string{jobs[0].Type, jobs[1].Type})
 		_, err = c.EnqueueBatch(ctx, ojs.NewRequest("c", 1), ojs.NewRequest("", 2))
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		s.RequireNotEnqueued(t, "c")
 
 		results, err := c.EnqueueBulk(ctx, ojs.NewRequest("", 1), ojs.NewRequest("d", 2))
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidPayload)
 		require.Equal(t, "d", results[1].Job.Type)
 		results, err = c.EnqueueBulk(ctx, ojs.NewRequest("", 1))
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidPayload)
 	})
 
 	t.Run("Unique", func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestClient(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, first.Deduplicated)
 		_, err = c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{}))
-		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		require.Equal(t, first.ID, ojs.ErrorDetail(err, "existing_job_id"))
 		same, err := c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{OnConflict: "ignore"}))
 		require.NoError(t, err)
@@ -351,7 +351,7 @@ func TestClient(t *testing.T) {
 		require.Empty(t, runs.Items)
 		require.NoError(t, c.DeleteCron(ctx, "daily"))
 		_, err = c.GetCron(ctx, "daily")
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("Webhooks", func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestClient(t *testing.T) {
 		require.Len(t, hooks.Items, 1)
 		require.NoError(t, c.DeleteWebhook(ctx, hook.ID))
 		_, err = c.GetWebhook(ctx, hook.ID)
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("ManifestAndHealth", func(t *testing.T) {

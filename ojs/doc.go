@@ -38,7 +38,7 @@
 //
 // # Errors
 //
-// A refusal of the server is an [*Error]; compare with errors.Is(err, ojs.KindNotFound) and the other kinds. A request that got no
+// A refusal of the server is an [*Error]; compare with errors.Is(err, ojs.ErrNotFound) and the other kinds. A request that got no
 // answer of a server of the Open Job Spec is a [*TransportError]. [OutcomeUnknown] tells whether the request may have been carried
 // out. The client repeats requests by itself where that can do no harm, see [Config].
 //

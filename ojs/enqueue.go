@@ -56,7 +56,7 @@ func (c *Client) send(ctx context.Context, request *JobRequest) (*JobInfo, error
 // isOwnDuplicate reports whether the server refuses a repeated enqueue because the first one was carried out.
 // The suffix allows a server that shows ids with a prefix.
 func isOwnDuplicate(err error, id string) bool {
-	return errors.Is(err, KindDuplicateJob) && strings.HasSuffix(ErrorDetail(err, "existing_job_id"), id)
+	return errors.Is(err, ErrDuplicateJob) && strings.HasSuffix(ErrorDetail(err, "existing_job_id"), id)
 }
 
 func withID(request *JobRequest) *JobRequest {
@@ -73,7 +73,7 @@ func noMember(method, path, name string) error {
 
 // EnqueueBatch makes all jobs or none, in their order. The error of a job that was refused has its index in the detail index.
 // All are stored in one transaction, and results are in the order of the requests. If one is refused, none is stored. The
-// server bounds the number of jobs in one call: [KindBatchSize] (docs/reference/http.md, Batch). Middleware runs for each job.
+// server bounds the number of jobs in one call: [ErrBatchSize] (docs/reference/http.md, Batch). Middleware runs for each job.
 func (c *Client) EnqueueBatch(ctx context.Context, requests ...*JobRequest) ([]*JobInfo, error) {
 	b := &batch{client: c, requests: requests, results: make([]BulkResult, len(requests)), atomic: true, send: c.sendBatch}
 	if err := b.from(ctx, 0); err != nil {

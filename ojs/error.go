@@ -1,12 +1,11 @@
 package ojs
 
 import (
-	"strings"
 	"time"
 )
 
-// Error is a refusal that a client sees (docs/reference/errors.md, Body). Everything else that goes wrong is logged and shown as
-// [ErrInternal]. Compare it with errors.Is and a kind, such as [KindNotFound], and not by its message, which may change.
+// Error is a refusal that a client sees (docs/reference/errors.md, Body). Compare it with errors.Is and
+// a kind, such as [ErrNotFound], and not by its message, which may change.
 type Error struct {
 	Code      string `json:"code"` // lower_snake_case, from the catalogue
 	Type      string `json:"type"` // finer class; equals Code unless the catalogue says otherwise
@@ -33,33 +32,4 @@ func (e *Error) Is(target error) bool {
 	}
 	t, ok := target.(*Error)
 	return ok && e.Code == t.Code && (t.Type == "" || e.Type == t.Type)
-}
-
-// With adds one member to Details and returns e. It changes e, so it is for errors that nobody else has yet.
-func (e *Error) With(key string, value any) *Error {
-	if e.Details == nil {
-		e.Details = make(map[string]any, 1)
-	}
-	e.Details[key] = value
-	return e
-}
-
-// NewError makes an error of a kind. details may be nil. It panics for a kind that is not in the catalogue, which is a mistake
-// of the program.
-func NewError(kind ErrorKind, message string, details map[string]any) *Error {
-	c, ok := catalogue[kind]
-	if !ok {
-		panic("ojs: error kind is not in the catalogue: " + string(kind))
-	}
-	code, doc := c.code, c.doc
-	if code == "" {
-		code = string(kind)
-	}
-	if doc == "" {
-		doc = strings.ToUpper(string(kind))
-	}
-	return &Error{
-		Code: code, Type: string(kind), Message: message, Retryable: c.retryable,
-		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
-	}
 }

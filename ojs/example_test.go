@@ -86,7 +86,7 @@ func ExampleError() {
 	_, err := client.Get(context.Background(), "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f")
 	var transport *ojs.TransportError
 	switch {
-	case errors.Is(err, ojs.KindNotFound):
+	case errors.Is(err, ojs.ErrNotFound):
 		fmt.Println("there is no such job")
 	case errors.As(err, &transport):
 		fmt.Println("the server cannot be reached; carried out perhaps:", ojs.OutcomeUnknown(err))

@@ -63,7 +63,7 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	}
 	body := w.heartbeat(ids)
 	w.mu.Unlock()
-	body["started_at"] = FormatTime(started)
+	body["started_at"] = started.UTC().Format(time.RFC3339Nano)
 	// A worker whose id nobody has chosen cannot have had an earlier process.
 	if !w.registered {
 		if err := w.register(ctx, body); err != nil {

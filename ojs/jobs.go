@@ -32,13 +32,13 @@ func jobPath(id string, more ...string) string {
 	return strings.Join(append([]string{"/jobs/" + url.PathEscape(id)}, more...), "/")
 }
 
-// Get reads a job. A job that does not exist, or was removed by retention, is [KindNotFound].
+// Get reads a job. A job that does not exist, or was removed by retention, is [ErrNotFound].
 func (c *Client) Get(ctx context.Context, id string) (*JobInfo, error) {
 	return c.jobCall(ctx, get(jobPath(id), nil))
 }
 
 // Cancel cancels a job that has not ended, also one that runs: its worker is told to stop it. reason may be empty.
-// A job that has ended is [KindInvalidStateTransition]. The worker of a running job learns of it with its next heartbeat; the
+// A job that has ended is [ErrInvalidStateTransition]. The worker of a running job learns of it with its next heartbeat; the
 // job is cancelled at once, whatever its handler does after that.
 func (c *Client) Cancel(ctx context.Context, id, reason string) (*JobInfo, error) {
 	query := url.Values{}
@@ -48,7 +48,7 @@ func (c *Client) Cancel(ctx context.Context, id, reason string) (*JobInfo, error
 	r := call{method: http.MethodDelete, path: jobPath(id), query: query, repeatable: true}
 	var answer jobAnswer
 	unknown, err := c.repeat(ctx, r, &answer)
-	if unknown && errors.Is(err, KindInvalidStateTransition) && ErrorDetail(err, "current_state") == string(StateCancelled) {
+	if unknown && errors.Is(err, ErrInvalidStateTransition) && ErrorDetail(err, "current_state") == string(StateCancelled) {
 		return c.Get(ctx, id) // a try before this one has cancelled it
 	}
 	if err == nil && answer.Job == nil {
@@ -57,7 +57,7 @@ func (c *Client) Cancel(ctx context.Context, id, reason string) (*JobInfo, error
 	return answer.Job, err
 }
 
-// Activate releases a pending job. A job that is not pending is [KindInvalidStateTransition]. The request is not repeated after
+// Activate releases a pending job. A job that is not pending is [ErrInvalidStateTransition]. The request is not repeated after
 // a lost answer: read the job to find out.
 func (c *Client) Activate(ctx context.Context, id string) (*JobInfo, error) {
 	return c.jobCall(ctx, post(jobPath(id, "activate"), nil))
@@ -209,7 +209,7 @@ type JobResult struct {
 
 // Wait waits until a job has ended, or ctx is done. It asks the server to wait 30 s at a time and repeats that; where a server
 // does not wait, it asks about once a second. A job that was discarded or cancelled is no error of the call: look at State.
-// [KindNotFound] says that the job does not exist, [KindResultPruned] that its result is not kept any more.
+// [ErrNotFound] says that the job does not exist, [ErrResultPruned] that its result is not kept any more.
 func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 	const turn = 30 * time.Second
 	for {
@@ -220,7 +220,7 @@ func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 		err := c.do(ctx, r, result)
 		switch {
 		// The server has waited as long as it was asked to, and the job goes on.
-		case errors.Is(err, KindWaitTimeout):
+		case errors.Is(err, ErrWaitTimeout):
 		case err != nil || result.State.Terminal():
 			return result, err
 		}

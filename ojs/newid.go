@@ -3,6 +3,7 @@ package ojs
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"sync"
 	"time"
 )
@@ -25,5 +26,9 @@ func NewID() string {
 	lastID.Unlock()
 	binary.BigEndian.PutUint64(id[:], stamp>>12<<16|stamp&0xfff|0x7000)
 	id[8] = id[8]&0x3f | 0x80
-	return FormatID(id)
+	text := hex.AppendEncode(make([]byte, 0, 36), id[:4])
+	for _, part := range [][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		text = hex.AppendEncode(append(text, '-'), part)
+	}
+	return string(text)
 }

@@ -10,7 +10,7 @@ import (
 
 // Error gives the name of the kind, so that a kind can be the target of errors.Is:
 //
-//	if errors.Is(err, ojs.KindNotFound) { … }
+//	if errors.Is(err, ojs.ErrNotFound) { … }
 func (k ErrorKind) Error() string { return string(k) }
 
 // isKind compares type and code: an invalid_queue is also an invalid_payload, which is its code. Servers that send no type, or no
@@ -22,7 +22,7 @@ func (e *Error) isKind(kind ErrorKind) bool {
 	if e.Type != "" && e.Type != e.Code {
 		return false
 	}
-	return kind == KindDuplicateJob && e.Code == "duplicate" || kind == KindInvalidStateTransition && e.Code == "conflict"
+	return kind == ErrDuplicateJob && e.Code == "duplicate" || kind == ErrInvalidStateTransition && e.Code == "conflict"
 }
 
 // TransportError says that a request got no answer of a server of the Open Job Spec: the server cannot be reached, the

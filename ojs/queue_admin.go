@@ -20,13 +20,13 @@ type QueueDetails struct {
 // such as concurrency, rate_limit, backpressure, retention.
 type QueueConfig map[string]any
 
-// GetQueue reads a queue. A queue that does not exist is [KindNotFound].
+// GetQueue reads a queue. A queue that does not exist is [ErrNotFound].
 func (c *Client) GetQueue(ctx context.Context, name string) (*QueueDetails, error) {
 	q := &QueueDetails{}
 	return q, c.do(ctx, get(queuePath(name, ""), nil), q)
 }
 
-// CreateQueue makes a queue. Jobs make theirs by themselves. One that exists is [KindInvalidStateTransition];
+// CreateQueue makes a queue. Jobs make theirs by themselves. One that exists is [ErrInvalidStateTransition];
 // [Client.ConfigureQueue] changes it.
 func (c *Client) CreateQueue(ctx context.Context, name string, config QueueConfig) error {
 	return c.do(ctx, post("/queues", map[string]any{"name": name, "config": config}), nil)
@@ -51,8 +51,8 @@ func (c *Client) queueConfig(ctx context.Context, r call) (QueueConfig, error) {
 }
 
 // DrainQueue has a queue refuse new jobs, while those that it has go on. It returns how many have not ended.
-// New jobs are refused with [KindQueuePaused]. [Client.ResumeQueue] ends it. A queue that is being deleted is
-// refused with [KindInvalidStateTransition].
+// New jobs are refused with [ErrQueuePaused]. [Client.ResumeQueue] ends it. A queue that is being deleted is
+// refused with [ErrInvalidStateTransition].
 func (c *Client) DrainQueue(ctx context.Context, name string) (remaining int, err error) {
 	var answer struct {
 		Remaining int `json:"remaining"`
@@ -108,7 +108,7 @@ func (c *Client) QueuePriorities(ctx context.Context, name string) ([]PriorityCo
 }
 
 // SetPriority changes the priority of a job that is available or scheduled. A job in another state is
-// [KindInvalidStateTransition].
+// [ErrInvalidStateTransition].
 func (c *Client) SetPriority(ctx context.Context, id string, priority int) (*JobInfo, error) {
 	return c.jobCall(ctx, call{method: http.MethodPatch, path: jobPath(id), body: map[string]int{"priority": priority}, repeatable: true})
 }

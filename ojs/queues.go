@@ -71,7 +71,7 @@ func (c *Client) QueueStats(ctx context.Context, name string) (*QueueStats, erro
 }
 
 // PauseQueue stops the fetches from a queue, if the server can. Jobs that run go on, and new ones are taken. Pausing a paused
-// queue changes nothing. A queue that is being deleted is refused with [KindInvalidStateTransition].
+// queue changes nothing. A queue that is being deleted is refused with [ErrInvalidStateTransition].
 func (c *Client) PauseQueue(ctx context.Context, name string) error {
 	return c.do(ctx, post(queuePath(name, "/pause"), nil).again(), nil)
 }

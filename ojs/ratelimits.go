@@ -81,7 +81,7 @@ func (c *Client) ListRateLimits(ctx context.Context, page PageOptions) (*Page[Ra
 }
 
 // GetRateLimit reads the limit of a key; that of a queue has the key queue:<name>. A key that no job and no override has named
-// is [KindNotFound].
+// is [ErrNotFound].
 func (c *Client) GetRateLimit(ctx context.Context, key string) (*RateLimitInfo, error) {
 	info := &RateLimitInfo{}
 	return info, c.do(ctx, get(rateLimitPath(key), nil), info)

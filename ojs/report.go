@@ -286,14 +286,14 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error
 		return &batchAnswer{}, err
 	}
 	if len(answer.Items) != len(s.reports) {
-		return answer, &Error{Code: string(KindInternal), Message: "the answer to a batch has another number of items"}
+		return answer, &Error{Code: string(ErrInternal), Message: "the answer to a batch has another number of items"}
 	}
 	return answer, nil
 }
 
 // isRepeatable reports whether a report is to be sent again. A key that is refused may be one that is just being replaced.
 func isRepeatable(err error) bool {
-	return Retryable(err) || errors.Is(err, KindUnauthenticated) || errors.Is(err, KindPermissionDenied)
+	return Retryable(err) || errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrPermissionDenied)
 }
 
 // sent deals with the answer to one report. A report is sent again until it is taken or refused: with worker and attempt in it, it
@@ -307,7 +307,7 @@ func (w *Worker) sent(r *report, err error) {
 	case isRepeatable(err):
 		w.again(r, err)
 		return
-	case errors.As(err, &e) && (e.Status == http.StatusConflict || e.Code == "conflict"), errors.Is(err, KindNotFound):
+	case errors.As(err, &e) && (e.Status == http.StatusConflict || e.Code == "conflict"), errors.Is(err, ErrNotFound):
 		// The job has moved on. After an outcome that was unknown this is the answer to a report that was carried out.
 		if r.tries == 0 || ErrorDetail(err, "current_state") != string(StateCompleted) {
 			w.logger.Warn("the outcome of a job was refused, because the job has moved on", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)

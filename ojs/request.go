@@ -16,7 +16,7 @@ type JobRequest struct {
 	// Meta is bounded to 64 KiB. trace_id, traceparent and tenant_id in it have a meaning for the server
 	// (docs/reference/observability.md, Trace context; docs/reference/tenants.md, Enqueue).
 	Meta map[string]any // data for handlers and middleware, such as a trace context
-	// An ID that is taken is refused with [KindDuplicateJob], so a caller that keeps its own can enqueue again after a crash
+	// An ID that is taken is refused with [ErrDuplicateJob], so a caller that keeps its own can enqueue again after a crash
 	// without making a second job.
 	ID     string // UUIDv7; "": the client makes one, so that it can repeat an enqueue whose outcome it does not know
 	Schema string // URI of the schema of args
@@ -72,7 +72,7 @@ type RetryPolicy struct {
 }
 
 // UniquePolicy prevents equivalent jobs. Defaults and conflicts: docs/reference/unique.md, Policy. With OnConflict reject the
-// enqueue fails with [KindDuplicateJob]; with ignore it returns the existing job, with Deduplicated set.
+// enqueue fails with [ErrDuplicateJob]; with ignore it returns the existing job, with Deduplicated set.
 type UniquePolicy struct {
 	Keys []string // what makes two jobs equivalent: type, queue, args, meta
 	// Digits address an element of args, any other name a member of the first object in it that has it. A name that addresses
@@ -102,7 +102,7 @@ func RequestFor(args JobArgs, options ...EnqueueOption) *JobRequest {
 	return NewRequest(args.JobType(), args, options...)
 }
 
-// WithID chooses the id of the job. A second job with it is refused with KindDuplicateJob.
+// WithID chooses the id of the job. A second job with it is refused with ErrDuplicateJob.
 func WithID(id string) EnqueueOption { return func(r *JobRequest) { r.ID = id } }
 
 // WithQueue chooses the queue.
@@ -169,7 +169,7 @@ func (r *JobRequest) SetMeta(key string, value any) {
 func (r *JobRequest) MarshalJSON() ([]byte, error) {
 	options := r.options()
 	if r.Delay > 0 {
-		options["delay_until"] = FormatTime(time.Now().Add(r.Delay))
+		options["delay_until"] = time.Now().Add(r.Delay).UTC().Format(timeFormat)
 	}
 	return r.marshal(map[string]any{}, r.ID, options)
 }
@@ -319,6 +319,9 @@ func (o optionSet) time(name string, t time.Time) {
 		o[name] = t.UTC().Format(time.RFC3339Nano)
 	}
 }
+
+// timeFormat is the layout of the times that servers show.
+const timeFormat = "2006-01-02T15:04:05.000Z"
 
 // isoDuration gives an ISO 8601 duration in seconds.
 func isoDuration(d time.Duration) string {

@@ -34,7 +34,7 @@ func (c *Client) schemaCall(ctx context.Context, r call) (*Schema, error) {
 }
 
 // RegisterSchema registers a schema. The same one again changes nothing. Another document under the same version is
-// [KindSchemaExists]. Jobs that are stored already are not checked again.
+// [ErrSchemaExists]. Jobs that are stored already are not checked again.
 func (c *Client) RegisterSchema(ctx context.Context, s Schema) (*Schema, error) {
 	return c.schemaCall(ctx, post("/schemas", s).again())
 }

@@ -129,7 +129,7 @@ func serverTime(header http.Header) time.Time {
 func (s *subscription) interrupted(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil || s.ended:
-	case errors.Is(err, KindCursorExpired):
+	case errors.Is(err, ErrCursorExpired):
 		data, _ := json.Marshal(map[string]string{"gap_start": s.filter.After, "oldest_id": ErrorDetail(err, "oldest_id")})
 		s.filter.After, s.filter.Since = "", time.Unix(0, 0)
 		s.ended = !s.yield(nil, &GapError{data})
@@ -261,7 +261,7 @@ type EventPage struct {
 
 // ListEvents reads events from the log, the oldest first. Store Cursor with what has been processed: the page behind it has each event
 // that follows once. Cursor may be ahead of the last event of the page, if events that do not pass the filter follow. With
-// HasMore the page may be empty. A position that is too old is [KindCursorExpired].
+// HasMore the page may be empty. A position that is too old is [ErrCursorExpired].
 func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) (*EventPage, error) {
 	query := filter.query()
 	setText(query, "after", filter.After)

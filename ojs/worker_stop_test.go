@@ -384,7 +384,7 @@ func TestWorkerFetches(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		s.FailNext(1, http.MethodPost, "/workers/fetch", 400, nil)
-		require.ErrorIs(t, ojs.NewWorker(c, ojs.WorkerConfig{}).Run(t.Context()), ojs.KindInvalidPayload)
+		require.ErrorIs(t, ojs.NewWorker(c, ojs.WorkerConfig{}).Run(t.Context()), ojs.ErrInvalidPayload)
 	})
 
 	t.Run("QueuesInOrder", func(t *testing.T) {

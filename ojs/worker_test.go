@@ -143,7 +143,7 @@ func TestWorkerRetries(t *testing.T) {
 	require.NoError(t, err)
 	s.RequireState(t, job.ID, ojs.StateAvailable)
 	_, err = c.GetDeadLetter(t.Context(), job.ID)
-	require.ErrorIs(t, err, ojs.KindNotFound)
+	require.ErrorIs(t, err, ojs.ErrNotFound)
 	for range 2 {
 		s.Drain(t, worker(), waitFor)
 		s.Advance(time.Hour)
@@ -158,7 +158,7 @@ func TestWorkerRetries(t *testing.T) {
 	n, err = c.PurgeDeadLetters(t.Context(), ojs.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.ErrorIs(t, c.DeleteDeadLetter(t.Context(), job.ID), ojs.KindNotFound)
+	require.ErrorIs(t, c.DeleteDeadLetter(t.Context(), job.ID), ojs.ErrNotFound)
 }
 
 // TestWorkerConcurrency is the checklist's concurrency control: no more jobs run, and no more are fetched, than there are slots.

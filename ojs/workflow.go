@@ -177,7 +177,7 @@ func (c *Client) CreateWorkflow(ctx context.Context, workflow *Workflow) (*Workf
 		w.ID = NewID()
 	}
 	info, unknown, err := c.workflowCall(ctx, post("/workflows", &w).again())
-	if unknown && errors.Is(err, KindDuplicateJob) {
+	if unknown && errors.Is(err, ErrDuplicateJob) {
 		return c.GetWorkflow(ctx, w.ID)
 	}
 	return info, err

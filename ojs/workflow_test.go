@@ -88,7 +88,7 @@ func TestWorkflows(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ojs.WorkflowCancelled, open.State)
 	_, err = c.CancelWorkflow(ctx, open.ID, false)
-	require.ErrorIs(t, err, ojs.KindInvalidStateTransition)
+	require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 	all, err := c.ListWorkflows(ctx, ojs.WorkflowFilter{State: ojs.WorkflowCancelled})
 	require.NoError(t, err)
 	require.Len(t, all.Items, 1)

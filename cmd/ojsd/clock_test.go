@@ -20,8 +20,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // clockSettings make everything that lasts shorter than the hour by which clocks are wrong.
@@ -104,7 +104,7 @@ func (c clockTest) run() {
 
 func (c clockTest) scheduled() {
 	due := time.Now().Add(300 * time.Millisecond)
-	c.push(`"scheduled_at":"` + ojs.FormatTime(due) + `"`)
+	c.push(`"scheduled_at":"` + spec.FormatTime(due) + `"`)
 	c.fetched(due.Add(-time.Millisecond), "")
 }
 
@@ -161,12 +161,12 @@ func (c clockTest) longPoll() {
 // pending: a time to come contradicts it, a time that has passed does not.
 func (c clockTest) pending() {
 	for at, want := range map[time.Duration]int{-aWhile: 201, aWhile: 400} {
-		c.in.is(want, "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"pending":true,"scheduled_at":"`+ojs.FormatTime(time.Now().Add(at))+`"}`)
+		c.in.is(want, "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"pending":true,"scheduled_at":"`+spec.FormatTime(time.Now().Add(at))+`"}`)
 	}
 }
 
 func (c clockTest) expiry() {
-	c.push(`"expires_at":"` + ojs.FormatTime(time.Now().Add(aWhile)) + `"`)
+	c.push(`"expires_at":"` + spec.FormatTime(time.Now().Add(aWhile)) + `"`)
 	c.fetched(time.Time{}, "")
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // crashTest has clients that retry by the rules of docs/reference/errors.md, Retrying, and records what the answers have promised.
@@ -186,7 +186,7 @@ var patient = map[string]any{"max_attempts": 1000, "initial_interval": "PT0.1S",
 
 const crashBatch = 3
 
-func newCrashID() string { return ojs.FormatID(job.NewID()) }
+func newCrashID() string { return spec.FormatID(job.NewID()) }
 
 func crashJob(token, id string) map[string]any {
 	j := map[string]any{"type": "crash.test", "args": []string{token}, "options": map[string]any{"queue": "crash", "retry": patient}}

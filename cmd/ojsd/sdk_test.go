@@ -197,7 +197,7 @@ func (b *sdkBooks) produce() {
 			batch[i] = booksJob()
 		}
 		for try := 0; b.t.Context().Err() == nil; try++ {
-			if _, err := clients[try%2].EnqueueBatch(b.t.Context(), batch...); err == nil || errors.Is(err, ojs.KindDuplicateJob) {
+			if _, err := clients[try%2].EnqueueBatch(b.t.Context(), batch...); err == nil || errors.Is(err, ojs.ErrDuplicateJob) {
 				break
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"net"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Caller is who sent a request.
@@ -67,5 +67,5 @@ func RequestID(sent string) string {
 		return sent
 	}
 	var b [40]byte
-	return string(ojs.AppendID(append(b[:0], "req_"...), job.NewID()))
+	return string(spec.AppendID(append(b[:0], "req_"...), job.NewID()))
 }

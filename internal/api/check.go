@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Limits of what one request may ask for.
@@ -33,7 +33,7 @@ func Storable(text string) bool { return utf8.ValidString(text) && strings.Index
 func CheckStorable(parameter string, values ...string) error {
 	for _, v := range values {
 		if !Storable(v) {
-			return ojs.ErrInvalidRequest(parameter, "valid UTF-8 without U+0000", nil, parameter+" must be valid UTF-8 without U+0000.")
+			return spec.InvalidRequest(parameter, "valid UTF-8 without U+0000", nil, parameter+" must be valid UTF-8 without U+0000.")
 		}
 	}
 	return nil
@@ -45,13 +45,13 @@ func CheckFilterSize(parameter string, values []string) error {
 		return nil
 	}
 	expected := "at most " + strconv.Itoa(MaxFilterValues) + " values"
-	return ojs.ErrInvalidRequest(parameter, expected, len(values), parameter+" may have "+expected+".")
+	return spec.InvalidRequest(parameter, expected, len(values), parameter+" may have "+expected+".")
 }
 
 // ErrCursor refuses a cursor that no list has handed out.
 // A cursor that was valid once and whose item is gone is no error: lists go on from its place.
 func ErrCursor(cursor string) error {
-	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", cursor, "cursor must be a next_cursor that this list has returned.")
+	return spec.InvalidRequest("cursor", "a next_cursor of this list", cursor, "cursor must be a next_cursor that this list has returned.")
 }
 
 // ParseFilterID reads the id of a job or workflow that a filter names; nil without one.
@@ -60,9 +60,9 @@ func ParseFilterID(parameter, text string) (*[16]byte, error) {
 	if text == "" {
 		return nil, nil
 	}
-	id, ok := ojs.ParseID(text)
+	id, ok := spec.ParseID(text)
 	if !ok {
-		return nil, ojs.ErrInvalidRequest(parameter, "a UUIDv7", text, parameter+" must be a lower-case UUIDv7.")
+		return nil, spec.InvalidRequest(parameter, "a UUIDv7", text, parameter+" must be a lower-case UUIDv7.")
 	}
 	return &id, nil
 }
@@ -75,7 +75,7 @@ func ParseAfter(text string) (*eventlog.Position, error) {
 	}
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
-		return nil, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		return nil, spec.InvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
 	}
 	return &position, nil
 }
@@ -85,14 +85,14 @@ func CheckQueue(parameter, name string) error {
 	if job.ValidQueue(name) {
 		return nil
 	}
-	return ojs.ErrInvalidRequest(parameter, "a queue name", name, "The queue name must be lower-case letters, digits, - and ., starting with a letter or digit, at most 128 bytes long.")
+	return spec.InvalidRequest(parameter, "a queue name", name, "The queue name must be lower-case letters, digits, - and ., starting with a letter or digit, at most 128 bytes long.")
 }
 
 // NewCancel is the cancellation of a job by an actor, with an optional reason.
 // The reason stands in the event of the job, which is bounded; hence the limit.
 func NewCancel(actor, reason string) (queue.Cancel, error) {
 	if len(reason) > maxReasonBytes || !Storable(reason) {
-		return queue.Cancel{}, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+		return queue.Cancel{}, spec.InvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
 	}
 	return queue.Cancel{By: actor, Reason: reason}, nil
 }
@@ -103,7 +103,7 @@ func CheckIdempotencyKey(name, shown, key string) error {
 	if Storable(key) && job.ValidIdempotencyKey(key) {
 		return nil
 	}
-	return ojs.ErrInvalidRequest(name, "at most 256 characters of UTF-8", nil, shown+" must be a text of at most 256 characters, in UTF-8.")
+	return spec.InvalidRequest(name, "at most 256 characters of UTF-8", nil, shown+" must be a text of at most 256 characters, in UTF-8.")
 }
 
 // ParseBlockTimeout reads how long an enqueue may wait for room in a queue, which came as whole seconds under the name of a header or
@@ -117,7 +117,7 @@ func ParseBlockTimeout(name, text string) (time.Duration, error) {
 	if errors.Is(err, strconv.ErrRange) {
 		return queue.LongestBlock, nil
 	} else if err != nil {
-		return 0, ojs.ErrInvalidRequest(name, "an integer of seconds from 0 to 60", nil, name+" must be an integer of seconds from 0 to 60.")
+		return 0, spec.InvalidRequest(name, "an integer of seconds from 0 to 60", nil, name+" must be an integer of seconds from 0 to 60.")
 	}
 	return min(time.Duration(seconds)*time.Second, queue.LongestBlock), nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -35,7 +36,7 @@ const (
 // All other kinds are the fault of the request.
 func isServerKind(e *ojs.Error) bool {
 	switch ojs.ErrorKind(e.Type) {
-	case ojs.KindInternal, ojs.KindUnavailable, ojs.KindTimeout:
+	case ojs.ErrInternal, ojs.ErrUnavailable, ojs.ErrTimeout:
 		return true
 	}
 	return false
@@ -61,13 +62,13 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 		return wire, CauseClient
 	// Over HTTP requests have no deadline, so this is a gRPC client's.
 	case ended && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return ojs.ErrTimeout(), CauseDeadline
+		return spec.Timeout(), CauseDeadline
 	case ended:
-		return ojs.ErrUnavailable(), CauseHungUp
+		return spec.Unavailable(), CauseHungUp
 	case known:
 		return wire, CauseServer
 	}
-	return ojs.ErrInternal(), CauseUnknown
+	return spec.Internal(), CauseUnknown
 }
 
 // maxShown bounds each text of an error, in bytes. Messages name what the client sent, and a path, a header or the name of a member may have
@@ -114,7 +115,7 @@ func cut(text string) string {
 func Indexed(err error, index int) error {
 	var wire *ojs.Error
 	if index >= 0 && errors.As(err, &wire) {
-		return ojs.ErrIndexed(wire, index)
+		return spec.Indexed(wire, index)
 	}
 	return err
 }

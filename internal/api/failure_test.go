@@ -11,14 +11,14 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Paths, headers and names of members may have 1 MiB, and errors name them several times.
 func TestShownErrorsAreShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 500_000)
-	original := ojs.ErrNotFound("job", long).With("validation_errors", []payload.Violation{{Path: "$." + long, Message: long}, {Path: "$.b", Message: "short"}})
+	original := spec.With(spec.NotFound("job", long), "validation_errors", []payload.Violation{{Path: "$." + long, Message: long}, {Path: "$.b", Message: "short"}})
 	shown, cause := api.Shown(t.Context(), fmt.Errorf("read: %w", original))
 	require.Equal(t, api.CauseClient, cause)
 	require.Less(t, len(shown.Message), 2100)
@@ -30,7 +30,7 @@ func TestShownErrorsAreShort(t *testing.T) {
 	require.Equal(t, payload.Violation{Path: "$.b", Message: "short"}, list[1])
 	require.Equal(t, long, original.Details["resource_id"], "other requests may share the error")
 
-	same := ojs.ErrNotFound("job", "a")
+	same := spec.NotFound("job", "a")
 	shown, _ = api.Shown(t.Context(), same)
 	require.Equal(t, same, shown)
 	_, cause = api.Shown(t.Context(), errors.New(long))

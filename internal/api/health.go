@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/clock"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody, countShare
@@ -164,7 +164,7 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 			}
 		}
 	}
-	body["status"], body["timestamp"] = status, ojs.FormatTime(at)
+	body["status"], body["timestamp"] = status, spec.FormatTime(at)
 	return status, at, body
 }
 

@@ -3,7 +3,7 @@ package api
 import (
 	"sync/atomic"
 
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // maxMemory bounds the bytes of requests that a node works on: while the database is stalled, every producer's body waits in
@@ -20,7 +20,7 @@ type Memory struct{ used atomic.Int64 }
 func (m *Memory) Take(bytes int) error {
 	if m.used.Add(int64(bytes)) > maxMemory {
 		m.used.Add(-int64(bytes))
-		return ojs.ErrOverloaded()
+		return spec.Overloaded()
 	}
 	return nil
 }

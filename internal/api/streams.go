@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -96,7 +97,7 @@ func (s *Streams) Admit(client string) (leave func(), err error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.life.Err() != nil:
-		return nil, ojs.ErrUnavailable()
+		return nil, spec.Unavailable()
 	case s.open >= s.config.MaxConnections:
 		return nil, errTooManyStreams("This node has", s.config.MaxConnections)
 	case s.clients[client] >= s.config.MaxPerClient:
@@ -159,7 +160,7 @@ func (s *Streams) Context(parent context.Context) (context.Context, context.Canc
 }
 
 func errTooManyStreams(whose string, limit int) error {
-	return ojs.NewError(ojs.KindRateLimited, fmt.Sprintf("%s %d open streams, which is the limit; close one.", whose, limit), map[string]any{"limit": limit})
+	return spec.NewError(ojs.ErrRateLimited, fmt.Sprintf("%s %d open streams, which is the limit; close one.", whose, limit), map[string]any{"limit": limit})
 }
 
 // Pace delays a connection's frames to the limit; a second's worth may come at once.

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -93,14 +94,14 @@ func Define(d Draft, lim job.Limits) (*Definition, *ojs.Error) {
 		r.c.Options = d.Job.Options.Encode()
 	}
 	if !ValidName(d.Name) {
-		r.Problems.Add(ojs.KindInvalidPayload, "name", "$.name", nameExpected, quoted(d.Name))
+		r.Problems.Add(ojs.ErrInvalidPayload, "name", "$.name", nameExpected, quoted(d.Name))
 	}
 	if r.c.Timezone == "" {
 		r.c.Timezone = "UTC"
 	}
 	_, err := Parse(r.c.Expression, r.c.Timezone)
 	if errors.Is(err, ErrTimezone) {
-		r.Problems.Add(ojs.KindInvalidPayload, "timezone", "$.timezone", zoneExpected, quoted(d.Timezone))
+		r.Problems.Add(ojs.ErrInvalidPayload, "timezone", "$.timezone", zoneExpected, quoted(d.Timezone))
 		_, err = Parse(r.c.Expression, "UTC")
 	}
 	if err != nil {
@@ -181,7 +182,7 @@ func (r *reader) name() {
 			r.Refuse("name", nameExpected)
 		}
 	case !ValidName(r.c.Name):
-		r.Problems.Add(ojs.KindInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
+		r.Problems.Add(ojs.ErrInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
 	case v != nil && (!ok || text != r.c.Name):
 		r.Refuse("name", "absent or the name in the path")
 	}
@@ -226,7 +227,7 @@ func (r *reader) schedule() {
 	}
 	switch {
 	case expression == nil && !r.patch:
-		r.Problems.Add(ojs.KindInvalidCron, "expression", "$.expression", "a cron expression such as 0 9 * * 1-5", nil)
+		r.Problems.Add(ojs.ErrInvalidCron, "expression", "$.expression", "a cron expression such as 0 9 * * 1-5", nil)
 	case err != nil:
 		r.Problems = append(r.Problems, cronProblem(expression, "$."+name, err.Error()))
 	}
@@ -235,7 +236,7 @@ func (r *reader) schedule() {
 // cronProblem says what is wrong with an expression. why is a part of a sentence, as the errors of Parse are.
 func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 	return payload.Problem{
-		Kind: ojs.KindInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
+		Kind: ojs.ErrInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
 		Received: received, Message: "The cron expression cannot be used: " + why + ".",
 	}
 }
@@ -288,13 +289,13 @@ func (r *reader) content() {
 	if v := either("type"); v != nil {
 		text, ok := rawjson.Text(v)
 		if !ok {
-			r.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", v)
+			r.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", v)
 		}
 		r.c.Type = text
 	}
 	if v := either("args"); v != nil {
 		if v[0] != '[' {
-			r.Problems.Add(ojs.KindInvalidArgs, "args", "$.args", "an array", v)
+			r.Problems.Add(ojs.ErrInvalidArgs, "args", "$.args", "an array", v)
 		}
 		r.c.Args = rawjson.Compact(v)
 	}
@@ -303,7 +304,7 @@ func (r *reader) content() {
 	}
 	if v := either("meta"); v != nil {
 		if v[0] != '{' {
-			r.Problems.Add(ojs.KindInvalidMetadata, "meta", "$.meta", "an object", v)
+			r.Problems.Add(ojs.ErrInvalidMetadata, "meta", "$.meta", "an object", v)
 		}
 		r.c.Meta = rawjson.Compact(v)
 	}
@@ -321,7 +322,7 @@ func (r *reader) options(top jsontext.Value) {
 		switch {
 		case v == nil:
 		case v[0] != '{':
-			r.Problems.Add(ojs.KindInvalidPayload, "options", "$.options", "an object", v)
+			r.Problems.Add(ojs.ErrInvalidPayload, "options", "$.options", "an object", v)
 			return
 		case r.patch:
 			r.c.Options = job.MergeObjects(r.c.Options, v)
@@ -406,5 +407,5 @@ func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
 		b = append(b, ',')
 	}
 	b, _ = jsontext.AppendQuote(append(b, `"cron_name":`...), c.Name)
-	return append(append(append(b, `,"cron_triggered_at":"`...), ojs.FormatTime(at)...), `"}`...)
+	return append(append(append(b, `,"cron_triggered_at":"`...), spec.FormatTime(at)...), `"}`...)
 }

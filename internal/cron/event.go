@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -41,11 +42,11 @@ func cronEvent(row *Record, reason string) []byte {
 func (t *tick) eventData() []byte {
 	b := cronEvent(t.row, t.reason)
 	if t.reason == "" {
-		b = ojs.AppendID(append(b, `,"job_id":"`...), t.job.ID)
-		return append(append(append(b, `","scheduled_at":"`...), ojs.FormatTime(t.scheduled)...), `"}`...)
+		b = spec.AppendID(append(b, `,"job_id":"`...), t.job.ID)
+		return append(append(append(b, `","scheduled_at":"`...), spec.FormatTime(t.scheduled)...), `"}`...)
 	}
 	if t.existing != nil {
-		b = append(ojs.AppendID(append(b, `,"existing_job_id":"`...), *t.existing), '"')
+		b = append(spec.AppendID(append(b, `,"existing_job_id":"`...), *t.existing), '"')
 	}
 	return append(b, '}')
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -153,7 +154,7 @@ func (s *Store) History(ctx context.Context, ref Ref, offset, limit int) (runs [
 // errNameTaken refuses to replace a cron of another tenant: names are those of the whole server. It tells that the name
 // exists, which a tenant could not see otherwise, but nothing else of it.
 func errNameTaken(name string) error {
-	err := ojs.NewError(ojs.KindDuplicateJob, "The name "+name+" is taken by a cron of somebody else.", map[string]any{"field": "name", "name": name})
+	err := spec.NewError(ojs.ErrDuplicateJob, "The name "+name+" is taken by a cron of somebody else.", map[string]any{"field": "name", "name": name})
 	err.Hint = "Choose another name; the names of crons are shared by all tenants."
 	return err
 }
@@ -161,7 +162,7 @@ func errNameTaken(name string) error {
 // All other errors pass, so that a database that is away is not reported as a missing cron.
 func cronMissing(err error, name string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ojs.ErrNotFound("cron", name)
+		return spec.NotFound("cron", name)
 	}
 	return err
 }

@@ -33,10 +33,10 @@ func TestLaterSchema(t *testing.T) {
 	require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE type = 't.other'`))
 	require.Equal(t, "t", b.One(`SELECT (next_run_at > now())::text FROM ojs.crons WHERE name = 'c'`)[:1])
 	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
-	domaintest.RequireCode(t, err, ojs.KindSchemaValidation)
+	domaintest.RequireCode(t, err, ojs.ErrSchemaValidation)
 
 	again, wire := cron.Decode([]byte(`{"expression":"@daily","type":"t.cron"}`), "c", job.Limits{})
 	require.Nil(t, wire)
 	_, _, err = b.Crons.Put(t.Context(), again)
-	domaintest.RequireCode(t, err, ojs.KindSchemaValidation)
+	domaintest.RequireCode(t, err, ojs.ErrSchemaValidation)
 }

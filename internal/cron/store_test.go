@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -76,7 +77,7 @@ func TestCronTenants(t *testing.T) {
 		b := setup(t)
 		put(b, "mine")
 		for name, call := range calls {
-			domaintest.RequireCode(t, call(b, cron.Ref{Tenant: "others", Name: "c"}), ojs.KindNotFound)
+			domaintest.RequireCode(t, call(b, cron.Ref{Tenant: "others", Name: "c"}), ojs.ErrNotFound)
 			require.Equal(t, "mine true", b.One(`SELECT tenant || ' ' || enabled FROM ojs.crons`), name)
 		}
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
@@ -91,7 +92,7 @@ func TestCronTenants(t *testing.T) {
 				b.Exec(`DELETE FROM ojs.crons`)
 				put(b, "others")
 			}))}
-			domaintest.RequireCode(t, calls[statement](late, mine), ojs.KindNotFound)
+			domaintest.RequireCode(t, calls[statement](late, mine), ojs.ErrNotFound)
 			require.Equal(t, "others true", b.One(`SELECT tenant || ' ' || enabled FROM ojs.crons`), statement)
 		}
 	})
@@ -327,7 +328,7 @@ func TestCronUnique(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 2, n)
 			require.Equal(t, "skipped duplicate", b.One(`SELECT r.outcome || ' ' || r.reason FROM ojs.cron_runs r JOIN ojs.crons c ON c.id = r.cron_id WHERE c.name = 'u'`))
-			require.Contains(t, b.One(`SELECT data::text FROM ojs.events WHERE type = 'cron.skipped'`), `"reason":"duplicate","existing_job_id":"`+ojs.FormatID(other.ID)+`"`)
+			require.Contains(t, b.One(`SELECT data::text FROM ojs.events WHERE type = 'cron.skipped'`), `"reason":"duplicate","existing_job_id":"`+spec.FormatID(other.ID)+`"`)
 			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE cron = 'plain'`))
 			require.Equal(t, "true", b.One(`SELECT bool_and(next_run_at > now())::text FROM ojs.crons`))
 
@@ -336,7 +337,7 @@ func TestCronUnique(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, other.ID, got.ID)
 			} else {
-				domaintest.RequireCode(t, err, ojs.KindDuplicateJob)
+				domaintest.RequireCode(t, err, ojs.ErrDuplicateJob)
 			}
 			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE unique_key IS NOT NULL`))
 			require.Empty(t, b.Texts(`SELECT name FROM ojs.crons WHERE name = 'u' AND run_count > 0`))
@@ -574,7 +575,7 @@ func TestCronEnqueue(t *testing.T) {
 		order := b.Texts(`SELECT id::text FROM ojs.jobs ORDER BY enqueued_at`)
 		for _, want := range order {
 			id := b.next()
-			require.Equal(t, want, ojs.FormatID(id))
+			require.Equal(t, want, spec.FormatID(id))
 			_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
 			require.NoError(t, err)
 		}

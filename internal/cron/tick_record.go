@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -103,9 +104,9 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 // duplicate.
 func skippedBy(refused *ojs.Error) string {
 	switch {
-	case refused == nil || refused.Code == ojs.ErrDuplicateID("").Code:
+	case refused == nil || refused.Code == spec.DuplicateID("").Code:
 		return skippedDuplicate
-	case ojs.ErrorKind(refused.Type) == ojs.KindQueuePaused:
+	case ojs.ErrorKind(refused.Type) == ojs.ErrQueuePaused:
 		return skippedQueue
 	}
 	return skippedFailed
@@ -139,7 +140,7 @@ func existingJob(existing *job.Record, refused *ojs.Error) *[16]byte {
 		return &existing.ID
 	}
 	text, _ := refused.Details["existing_job_id"].(string)
-	if id, ok := ojs.ParseID(text); ok {
+	if id, ok := spec.ParseID(text); ok {
 		return &id
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -72,7 +73,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, ref Ref, span *tracing.E
 	}
 	// A manual run is refused like an enqueue.
 	if len(draining) > 0 {
-		return queue.Inserted{}, ojs.ErrQueuePaused(j.Queue).With("status", "draining")
+		return queue.Inserted{}, spec.With(spec.QueuePaused(j.Queue), "status", "draining")
 	}
 	if _, err := q.CronTrigger(ctx, dbsqlc.CronTriggerParams{ID: row.ID, Now: now, JobID: pgtype.UUID{Bytes: j.ID, Valid: true}}); err != nil {
 		return queue.Inserted{}, err

@@ -6,6 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -36,7 +37,7 @@ func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 		return f, err
 	}
 	if len(r.ids) > maxIDs {
-		return f, ojs.ErrBatchSize(maxIDs, len(r.ids))
+		return f, spec.BatchSize(maxIDs, len(r.ids))
 	}
 	return f, nil
 }
@@ -72,7 +73,7 @@ func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 	fs, unknown := payload.Read(filter, conditionNames)
 	r := conditions{fs, prefix, &b.Problems}
 	for _, m := range unknown {
-		r.Add(ojs.KindInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
+		r.Add(ojs.ErrInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
 	}
 	req.ids = r.list("ids")
 	f = Filter{
@@ -98,7 +99,7 @@ type conditions struct {
 
 // The path is that in the body as it was sent, with or without filter.
 func (r *conditions) refuse(name, expected string) {
-	r.Add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
+	r.Add(ojs.ErrInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
 
 // list reads a text or an array of them.

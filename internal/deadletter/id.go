@@ -3,6 +3,7 @@ package deadletter
 import (
 	"errors"
 
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -17,14 +18,14 @@ type ID struct {
 // ParseID never fails: the error of a malformed id is that of an unknown dead letter.
 // A client cannot tell a malformed id from one that was pruned, and need not.
 func ParseID(text string) ID {
-	id, valid := ojs.ParseID(text)
+	id, valid := spec.ParseID(text)
 	return ID{text, id, valid}
 }
 
 // String is the id in its canonical form.
-func (id ID) String() string { return ojs.FormatID(id.id) }
+func (id ID) String() string { return spec.FormatID(id.id) }
 
-func (id ID) missing() error { return ojs.ErrNotFound("dead_letter_job", id.text) }
+func (id ID) missing() error { return spec.NotFound("dead_letter_job", id.text) }
 
 // orMissing replaces the errors of a job that is unknown, or not discarded, by that of an unknown dead letter.
 // docs/reference/retries.md, Dead-letter endpoints. Other errors, such as a duplicate, stay.

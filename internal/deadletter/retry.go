@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -112,7 +113,7 @@ func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) er
 		// The words are those of a bulk change (docs/reference/http.md, Bulk change).
 		reason := "not found"
 		if other, ok := done.Duplicates[id]; ok {
-			reason = "job " + ojs.FormatID(other) + " has its unique key"
+			reason = "job " + spec.FormatID(other) + " has its unique key"
 		} else if state, ok := done.Skipped[id]; ok {
 			reason = "job is " + string(state)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Finding is one result of an examination.
@@ -110,9 +110,9 @@ func (e *examination) maintenance(ctx context.Context, waiting int64) (on bool, 
 	}
 	until := "until it is turned off"
 	if m.EndsAt.Valid {
-		until = "until " + ojs.FormatTime(m.EndsAt.Time)
+		until = "until " + spec.FormatTime(m.EndsAt.Time)
 	}
-	e.addf(true, "maintenance is on since %s, %s: no job is fetched, and %d scheduled or retryable jobs that are due wait for its end", ojs.FormatTime(m.StartedAt.Time), until, waiting)
+	e.addf(true, "maintenance is on since %s, %s: no job is fetched, and %d scheduled or retryable jobs that are due wait for its end", spec.FormatTime(m.StartedAt.Time), until, waiting)
 	return true, nil
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -139,7 +140,7 @@ func (b *Bundle) Emitted() []eventlog.Change {
 func line(c eventlog.Change) string {
 	subject, ms := c.Subject, "-"
 	if c.JobID != [16]byte{} {
-		subject = ojs.FormatID(c.JobID)
+		subject = spec.FormatID(c.JobID)
 	}
 	if c.Timed {
 		ms = fmt.Sprint(c.Milliseconds())

@@ -95,7 +95,7 @@ func TestLostAnswerOfOtherWrites(t *testing.T) {
 			network.Break(domaintest.LoseAnswer, c.at)
 			err := c.do(b, p)
 			require.Equal(t, 1, network.Broken())
-			domaintest.RequireCode(t, err, ojs.KindTimeout)
+			domaintest.RequireCode(t, err, ojs.ErrTimeout)
 			var wire *ojs.Error
 			require.ErrorAs(t, err, &wire)
 			require.Equal(t, "unknown", wire.Details["outcome"])

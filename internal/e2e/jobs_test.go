@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // queue is a name that no other test uses.
 func queue() string { return "q-" + newID() }
 
-func newID() string { return ojs.FormatID(job.NewID()) }
+func newID() string { return spec.FormatID(job.NewID()) }
 
 // push enqueues and returns the job's id. body is the object without its braces.
 func (a *node) push(body string, args ...any) string {

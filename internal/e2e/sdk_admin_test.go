@@ -58,7 +58,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.NoError(t, err, "no job was changed, which is an answer like the others")
 			require.Equal(t, 1, change.Skipped)
 			_, err = c.DeleteJobs(t.Context(), ojs.Bulk{})
-			require.ErrorIs(t, err, ojs.KindInvalidPayload)
+			require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		},
 		"Lists": func(t *testing.T, q string) {
 			ids := enqueue(t, q, 5)
@@ -100,7 +100,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.Equal(t, []any{"queue_paused", e.Summary, false, ojs.StateAvailable}, []any{e.Reasons[0].Code, e.Reasons[0].Message, e.Running, e.State})
 			require.Contains(t, string(e.Reasons[0].Raw), "since")
 			_, err = c.Explain(t.Context(), newID())
-			require.ErrorIs(t, err, ojs.KindNotFound)
+			require.ErrorIs(t, err, ojs.ErrNotFound)
 			job, err := c.SetPriority(t.Context(), id, 7)
 			require.NoError(t, err)
 			require.Equal(t, 7, job.Priority)
@@ -121,7 +121,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.NotEmpty(t, page.Items)
 			require.NoError(t, c.DeleteSchema(t.Context(), uri))
 			_, err = c.GetSchema(t.Context(), uri)
-			require.ErrorIs(t, err, ojs.KindNotFound)
+			require.ErrorIs(t, err, ojs.ErrNotFound)
 		},
 		"RateLimits": func(t *testing.T, q string) {
 			one, five := 1, 5
@@ -189,7 +189,7 @@ func TestSDKAdmin(t *testing.T) {
 		},
 		"Queues": func(t *testing.T, q string) {
 			require.NoError(t, c.CreateQueue(t.Context(), q, ojs.QueueConfig{"concurrency": 3}))
-			require.ErrorIs(t, c.CreateQueue(t.Context(), q, nil), ojs.KindInvalidStateTransition)
+			require.ErrorIs(t, c.CreateQueue(t.Context(), q, nil), ojs.ErrInvalidStateTransition)
 			config, err := c.ConfigureQueue(t.Context(), q, ojs.QueueConfig{"concurrency": nil, "default_timeout": 60})
 			require.NoError(t, err)
 			require.NotContains(t, config, "concurrency")
@@ -209,7 +209,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.Equal(t, []any{2, false}, []any{deleted, more})
 			id := enqueue(t, q, 1)[0]
 			_, err = c.DeleteQueue(t.Context(), q, ojs.DeleteIfEmpty, "")
-			require.ErrorIs(t, err, ojs.KindInvalidStateTransition)
+			require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 			done, err := c.DeleteQueue(t.Context(), q, ojs.DeleteMoves, q+"x")
 			require.NoError(t, err)
 			require.True(t, done)
@@ -227,7 +227,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.NotEmpty(t, page.Items)
 			require.NoError(t, c.DeletePool(t.Context(), q))
 			_, err = c.GetPool(t.Context(), q)
-			require.ErrorIs(t, err, ojs.KindNotFound)
+			require.ErrorIs(t, err, ojs.ErrNotFound)
 		},
 		"Stats": func(t *testing.T, q string) {
 			enqueue(t, q, 2)

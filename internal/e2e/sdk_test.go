@@ -171,14 +171,14 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.PreviousState)
 		_, err = c.Cancel(ctx, job.ID, "")
-		require.ErrorIs(t, err, ojs.KindInvalidStateTransition)
+		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, "cancelled", ojs.ErrorDetail(err, "current_state"))
 
 		_, err = c.Enqueue(ctx, "Not A Type", nil)
-		require.ErrorIs(t, err, ojs.KindInvalidJobType)
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidJobType)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		_, err = c.Enqueue(ctx, "a", nil, ojs.WithID(got.ID))
-		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		page, err := c.List(ctx, ojs.JobFilter{Queues: []string{q}, States: []ojs.JobState{ojs.StateScheduled, ojs.StateCancelled}, PageOptions: ojs.PageOptions{Limit: 1}})
 		require.NoError(t, err)
 		require.True(t, page.HasMore)
@@ -207,14 +207,14 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, []string{jobs[0].Type, jobs[1].Type})
 		_, err = c.EnqueueBatch(ctx, ojs.NewRequest("a", 1, q), ojs.NewRequest("B", 2, q))
-		require.ErrorIs(t, err, ojs.KindInvalidJobType)
+		require.ErrorIs(t, err, ojs.ErrInvalidJobType)
 		results, err := c.EnqueueBulk(ctx, ojs.NewRequest("B", 1, q), ojs.NewRequest("c", 2, q))
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.KindInvalidJobType)
+		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidJobType)
 		require.Equal(t, "c", results[1].Job.Type)
 		results, err = c.EnqueueBulk(ctx, ojs.NewRequest("B", 1, q))
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.KindInvalidJobType)
+		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidJobType)
 
 		unique := ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}, Period: time.Hour, OnConflict: "ignore", States: []ojs.JobState{ojs.StateAvailable}})
 		first, err := c.Enqueue(ctx, "u", map[string]string{"month": "1", "x": "1"}, q, unique)
@@ -227,7 +227,7 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, results[0].Job.Deduplicated)
 		_, err = c.Enqueue(ctx, "u", map[string]string{"month": "1"}, q, ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}}))
-		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		require.Equal(t, first.ID, ojs.ErrorDetail(err, "existing_job_id"))
 	})
 
@@ -258,7 +258,7 @@ func TestSDKClient(t *testing.T) {
 		require.Equal(t, 1, got.RunCount)
 		require.NoError(t, c.DeleteCron(ctx, name))
 		_, err = c.GetCron(ctx, name)
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("DeadLetters", func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		_, err = c.GetDeadLetter(ctx, four)
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("Webhooks", func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestSDKClient(t *testing.T) {
 		require.NotEmpty(t, hooks.Items)
 		require.NoError(t, c.DeleteWebhook(ctx, hook.ID))
 		_, err = c.GetWebhook(ctx, hook.ID)
-		require.ErrorIs(t, err, ojs.KindNotFound)
+		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("ManifestHealthWorkers", func(t *testing.T) {
@@ -458,7 +458,7 @@ func TestSDKEvents(t *testing.T) {
 		c := sdk(t, setup(t).url)
 		n := 0
 		for _, err := range c.Events(t.Context(), ojs.EventFilter{Types: []string{"NO TYPE"}}) {
-			require.ErrorIs(t, err, ojs.KindInvalidRequest)
+			require.ErrorIs(t, err, ojs.ErrInvalidRequest)
 			n++
 		}
 		require.Equal(t, 1, n)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -127,11 +128,11 @@ func optionalTime(t time.Time) pgtype.Timestamptz {
 // WireError turns a *PatternError or an *ExpiredError into an *ojs.Error. It returns any other error unchanged.
 func WireError(err error) error {
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
-		return ojs.NewError(ojs.KindCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
-			map[string]any{"oldest_id": expired.OldestID, "oldest_time": ojs.FormatTime(expired.OldestTime)})
+		return spec.NewError(ojs.ErrCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
+			map[string]any{"oldest_id": expired.OldestID, "oldest_time": spec.FormatTime(expired.OldestTime)})
 	}
 	if bad, ok := errors.AsType[*PatternError](err); ok {
-		return ojs.ErrInvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
+		return spec.InvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
 	}
 	return err
 }

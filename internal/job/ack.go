@@ -7,6 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -89,7 +90,7 @@ func NewAck(jobID string, result []byte, lim Limits) (Ack, *ojs.Error) {
 func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps payload.Problems) *ojs.Error {
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
 	if rawjson.Depth(result) > lim.Depth() {
-		ps.Add(ojs.KindInvalidPayload, "result", "$.result", shallow(lim), result)
+		ps.Add(ojs.ErrInvalidPayload, "result", "$.result", shallow(lim), result)
 	}
 	err := ps.Err()
 	if err != nil {
@@ -99,7 +100,7 @@ func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps paylo
 	if result != nil {
 		r.Result = rawjson.Compact(result)
 		if len(r.Result) > lim.Result() {
-			return ojs.ErrTooLarge("result", lim.Result(), len(r.Result))
+			return spec.TooLarge("result", lim.Result(), len(r.Result))
 		}
 	}
 	r.JobID, err = ParseID(jobID)

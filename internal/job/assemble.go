@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,7 +21,7 @@ import (
 func (d *decoder) policies(j *Job) {
 	if g := d.pick(specversionAttr); g.value != nil {
 		if text, _ := d.text(g); !ValidVersion(text) {
-			d.policy = ojs.ErrVersion("specversion", text)
+			d.policy = spec.Version("specversion", text)
 			return
 		}
 	}
@@ -39,7 +40,7 @@ func (d *decoder) policies(j *Job) {
 	p, err := retry.Parse(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = err.With("validation_errors", []payload.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
+		d.policy = spec.With(err, "validation_errors", []payload.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
 		return
 	}
 	if p.MaxAttempts == notSent {
@@ -72,8 +73,8 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 	}
 	n, kind := d.integer(g)
 	if kind != rawjson.IsInt || n < 0 {
-		err := ojs.ErrValidation("max_attempts", rawjson.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+payload.Brief(d.json(g))+".")
-		return 0, err.With("validation_errors", []payload.Violation{{Path: g.path(), Message: err.Message}})
+		err := spec.Validation("max_attempts", rawjson.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+payload.Brief(d.json(g))+".")
+		return 0, spec.With(err, "validation_errors", []payload.Violation{{Path: g.path(), Message: err.Message}})
 	}
 	return n, nil
 }
@@ -97,7 +98,7 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 	j.Meta = cut()
 	// The size can only be known after merging the sources and dropping white space, so this is the last stage of all.
 	if len(j.Meta) > d.lim.Meta() {
-		return nil, ojs.ErrTooLarge("meta", d.lim.Meta(), len(j.Meta))
+		return nil, spec.TooLarge("meta", d.lim.Meta(), len(j.Meta))
 	}
 	// The tenant of the caller goes into meta after the check of its size: what the server adds itself is never refused.
 	if err := d.tenant(j); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -39,7 +40,7 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 		return nil, nil, errNoItems(key, maxItems, list)
 	// It is another error than a malformed body, 413: the client has to divide the request, not to correct it.
 	case n > maxItems:
-		return nil, nil, ojs.ErrBatchSize(maxItems, n)
+		return nil, nil, spec.BatchSize(maxItems, n)
 	}
 	items := make([]jsontext.Value, 0, n)
 	for e := range rawjson.Elements(list) {
@@ -50,7 +51,7 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 
 func errNoItems(key string, maxItems int, received jsontext.Value) *ojs.Error {
 	var ps payload.Problems
-	ps.Add(ojs.KindInvalidPayload, key, "$."+key, fmt.Sprintf("an array of 1 to %d elements", maxItems), received)
+	ps.Add(ojs.ErrInvalidPayload, key, "$."+key, fmt.Sprintf("an array of 1 to %d elements", maxItems), received)
 	return ps.Err()
 }
 
@@ -73,14 +74,14 @@ func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
 			continue
 		}
 		if first == nil {
-			first = ojs.ErrIndexed(err, i)
+			first = spec.Indexed(err, i)
 		}
 		if all = append(all, at(i, err)...); len(all) >= payload.MaxProblems {
 			break
 		}
 	}
 	if first != nil {
-		return nil, first.With("validation_errors", all)
+		return nil, spec.With(first, "validation_errors", all)
 	}
 	return jobs, nil
 }
@@ -100,7 +101,7 @@ func At(path string, err *ojs.Error) *ojs.Error {
 	if err == nil {
 		return nil
 	}
-	return err.With("validation_errors", moved(path, err))
+	return spec.With(err, "validation_errors", moved(path, err))
 }
 
 func moved(prefix string, err *ojs.Error) []payload.Violation {
@@ -135,7 +136,7 @@ func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOption
 	var o BulkOptions
 	mode, _ := rawjson.Text(atomicity)
 	if atomicity != nil && mode != "partial" && mode != "atomic" {
-		ps.Add(ojs.KindInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
+		ps.Add(ojs.ErrInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
 	}
 	o.Atomic = mode == "atomic"
 	if key == nil {
@@ -143,7 +144,7 @@ func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOption
 	}
 	o.IdempotencyKey, _ = rawjson.Text(key)
 	if !ValidIdempotencyKey(o.IdempotencyKey) {
-		ps.Add(ojs.KindInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
+		ps.Add(ojs.ErrInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
 	}
 	return o
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -103,13 +104,13 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 	ids, filter := b.Get("job_ids"), b.Get("filter")
 	switch {
 	case ids == nil && filter == nil:
-		b.Problems.Add(ojs.KindInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
+		b.Problems.Add(ojs.ErrInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
 	case ids != nil && filter != nil:
 		b.Refuse("filter", "absent when 'job_ids' is sent")
 	// The number is checked before the ids are read, so that a body with too many costs little.
 	case ids != nil:
 		if ids[0] == '[' && rawjson.Len(ids) > maxIDs {
-			return s, ojs.ErrBatchSize(maxIDs, rawjson.Len(ids))
+			return s, spec.BatchSize(maxIDs, rawjson.Len(ids))
 		}
 		texts := b.IDs("job_ids")
 		if texts != nil && len(texts) == 0 {
@@ -154,7 +155,7 @@ type filterReader struct {
 }
 
 func (r *filterReader) refuse(name, expected string) {
-	r.Add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
+	r.Add(ojs.ErrInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
 
 // filter: an unknown condition is refused, because ignoring it would touch more jobs than meant. The operation decides the
@@ -170,11 +171,11 @@ func (b *body) filter(op BulkOp, prefix string, v jsontext.Value) *BulkFilter {
 		unknown = slices.DeleteFunc(unknown, func(m payload.Member) bool { return string(m.Name) == "confirm" })
 	}
 	for _, m := range unknown {
-		r.Add(ojs.KindInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
+		r.Add(ojs.ErrInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
 	}
 	// An empty filter would take every job; with an unknown condition it is the smaller mistake and is not mentioned.
 	if len(unknown) == 0 && r.Empty() {
-		b.Problems.Add(ojs.KindInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
+		b.Problems.Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
 	}
 	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}
 	// A lone * is a prefix of nothing, which every type has.

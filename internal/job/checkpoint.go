@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -77,7 +78,7 @@ func encodeCheckpoint(state, stepIndex, metadata jsontext.Value) ([]byte, *ojs.E
 		metadata = rawjson.Compact(metadata)
 	}
 	if n := len(state) + len(metadata); n > MaxCheckpoint {
-		return nil, ojs.ErrTooLarge("checkpoint", MaxCheckpoint, n)
+		return nil, spec.TooLarge("checkpoint", MaxCheckpoint, n)
 	}
 	b := append(append(make([]byte, 0, 64+len(state)+len(metadata)), `{"state":`...), state...)
 	if stepIndex != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -16,7 +17,7 @@ import (
 // of meta (docs/reference/http.md, Check order).
 func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	if len(raw) > lim.Envelope() {
-		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(raw))
+		return nil, spec.TooLarge("envelope", lim.Envelope(), len(raw))
 	}
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -29,7 +30,7 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 // its own, which the transport checks.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
-		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(item))
+		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
 	}
 	v, err := payload.Object(item, "job")
 	if err != nil {
@@ -131,7 +132,7 @@ func (d *decoder) sortOptions() {
 		return
 	}
 	if options[0] != '{' {
-		d.problems.Add(ojs.KindInvalidPayload, "options", "$.options", "an object", options)
+		d.problems.Add(ojs.ErrInvalidPayload, "options", "$.options", "an object", options)
 		return
 	}
 	// From here on a name that the top level has is not replaced.
@@ -215,9 +216,9 @@ func (d *decoder) pickObject(a attr) (g given, there bool) {
 	switch {
 	case g.value == nil:
 	case g.value[0] != '{':
-		d.refuse(ojs.KindInvalidPayload, g, "an object")
+		d.refuse(ojs.ErrInvalidPayload, g, "an object")
 	case d.tooDeep(g.value):
-		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidPayload, g, shallow(d.lim))
 	default:
 		there = true
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -179,7 +180,7 @@ func TestDecodeJobID(t *testing.T) {
 	t.Parallel()
 	j := accept(t, job(`"id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"`))
 	require.True(t, j.ClientID)
-	require.Equal(t, "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f", ojs.FormatID(j.ID))
+	require.Equal(t, "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f", spec.FormatID(j.ID))
 	require.Nil(t, j.Extra)
 	require.False(t, accept(t, job(options(`"id":"whatever"`))).ClientID, "id is read from the top level alone")
 }

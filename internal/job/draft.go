@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -54,7 +55,7 @@ type UniqueDraft struct {
 // afterwards: the job owns its bytes.
 func (t *Draft) Job(lim Limits) (*Job, *ojs.Error) {
 	if n := t.size(lim); n > lim.Envelope() {
-		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), n)
+		return nil, spec.TooLarge("envelope", lim.Envelope(), n)
 	}
 	d := decoders.Get().(*decoder)
 	defer d.release()
@@ -210,7 +211,7 @@ func FromDrafts(drafts []Draft, lim Limits, maxItems int) ([]*Job, *ojs.Error) {
 	case n == 0:
 		return nil, errNoItems("jobs", maxItems, jsontext.Value(`[]`))
 	case n > maxItems:
-		return nil, ojs.ErrBatchSize(maxItems, n)
+		return nil, spec.BatchSize(maxItems, n)
 	}
 	return eachItem(len(drafts), func(i int) (*Job, *ojs.Error) { return drafts[i].Job(lim) })
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Encode gives the job error object that is stored: an element of `errors`, and `error` (docs/reference/jobs.md, Job error). A zero at
@@ -42,7 +42,7 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	}
 	b = e.appendTimeout(b)
 	if !at.IsZero() {
-		text := ojs.FormatTime(at)
+		text := spec.FormatTime(at)
 		b = append(append(append(b, `,"occurred_at":"`...), text...), '"')
 		b = append(append(append(b, `,"timestamp":"`...), text...), '"')
 	}

@@ -54,7 +54,7 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 	if v[0] != '{' {
 		var ps payload.Problems
-		ps.Add(ojs.KindInvalidPayload, "fetch", "$.fetch", "an object, the body of a fetch", v)
+		ps.Add(ojs.ErrInvalidPayload, "fetch", "$.fetch", "an object, the body of a fetch", v)
 		return Fetch{}, ps.Err()
 	}
 	r, problems := decodeFetch(v, 0, "absent or 0: acks are answered at once")
@@ -120,12 +120,12 @@ func CheckQueues(queues []string, ps *payload.Problems) []string {
 }
 
 func errNoQueues(ps *payload.Problems, received jsontext.Value) {
-	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
+	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
 	ps.Hint("Send queues as an array of names, in the order in which they are to be served, such as [\"mail\"].")
 }
 
 func errManyQueues(ps *payload.Problems, n int) {
-	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", payload.Quote(strconv.Itoa(n)+" names"))
+	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", payload.Quote(strconv.Itoa(n)+" names"))
 	ps.Hint("Fetch from fewer queues at a time.")
 }
 

@@ -5,11 +5,11 @@ import "github.com/ojsd/ojsd/ojs"
 // stage is the HTTP status that answers a refusal, which says which stage of the checks has made it.
 func stage(e *ojs.Error) int {
 	switch ojs.ErrorKind(e.Type) {
-	case ojs.KindPayloadTooLarge, ojs.KindMetadataTooLarge, ojs.KindBatchSize:
+	case ojs.ErrPayloadTooLarge, ojs.ErrMetadataTooLarge, ojs.ErrBatchSize:
 		return 413
-	case ojs.KindValidation, ojs.KindUnsupported:
+	case ojs.ErrValidation, ojs.ErrUnsupported:
 		return 422
-	case ojs.KindNotFound:
+	case ojs.ErrNotFound:
 		return 404
 	}
 	return 400

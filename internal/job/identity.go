@@ -7,6 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,12 +20,12 @@ func (d *decoder) identity(j *Job) {
 	// (docs/reference/jobs.md, Identifiers).
 	if g := d.pick(idAttr); g.value != nil {
 		text, _ := d.text(g)
-		if j.ID, j.ClientID = ojs.ParseUUIDv7(text); !j.ClientID {
-			d.refuse(ojs.KindInvalidPayload, g, "a UUIDv7 in lower case")
+		if j.ID, j.ClientID = spec.ParseUUIDv7(text); !j.ClientID {
+			d.refuse(ojs.ErrInvalidPayload, g, "a UUIDv7 in lower case")
 		}
 	}
 	if g := d.pick(specversionAttr); g.value != nil && g.value[0] != '"' {
-		d.refuse(ojs.KindInvalidPayload, g, "a string such as 1.0")
+		d.refuse(ojs.ErrInvalidPayload, g, "a string such as 1.0")
 	}
 }
 
@@ -34,9 +35,9 @@ func (d *decoder) jobType(j *Job) {
 	switch {
 	// It comes first, because a type that is too long has a kind of error of its own.
 	case len(text) > maxTypeBytes:
-		d.refuse(ojs.KindJobTypeTooLong, g, "at most 255 bytes long")
+		d.refuse(ojs.ErrJobTypeTooLong, g, "at most 255 bytes long")
 	case !ok || !ValidType(text):
-		d.refuse(ojs.KindInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
+		d.refuse(ojs.ErrInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
 	}
 	j.Type = text
 }
@@ -45,9 +46,9 @@ func (d *decoder) jobType(j *Job) {
 func (d *decoder) args() {
 	switch g := d.pick(argsAttr); {
 	case g.value == nil || g.value[0] != '[':
-		d.refuse(ojs.KindInvalidArgs, g, "an array")
+		d.refuse(ojs.ErrInvalidArgs, g, "an array")
 	case d.tooDeep(g.value):
-		d.refuse(ojs.KindInvalidArgs, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidArgs, g, shallow(d.lim))
 		d.problems.Hint(flatten)
 	}
 }
@@ -118,9 +119,9 @@ func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected s
 func queueProblem(text string, isText bool) (kind ojs.ErrorKind, expected string) {
 	switch {
 	case len(text) > maxQueueBytes:
-		return ojs.KindQueueNameTooLong, "at most 128 bytes long"
+		return ojs.ErrQueueNameTooLong, "at most 128 bytes long"
 	case !isText || !ValidQueue(text):
-		return ojs.KindInvalidQueue, "a queue name of lower-case letters, digits, - and ., starting with a letter or digit"
+		return ojs.ErrInvalidQueue, "a queue name of lower-case letters, digits, - and ., starting with a letter or digit"
 	}
 	return "", ""
 }

@@ -17,14 +17,14 @@ func (d *decoder) labels(j *Job) {
 		text, ok := d.text(g)
 		j.Schema = text
 		if !ok || !AbsoluteURI(text) {
-			d.refuse(ojs.KindInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
+			d.refuse(ojs.ErrInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
 		}
 	}
 	if g := d.pick(tagsAttr); g.value != nil && !validTags(g.value) {
-		d.refuse(ojs.KindInvalidPayload, g, "an array of non-empty strings without U+0000")
+		d.refuse(ojs.ErrInvalidPayload, g, "an array of non-empty strings without U+0000")
 	}
 	if g := d.pick(retryAttr, retryPolicyAttr); d.tooDeep(g.value) {
-		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidPayload, g, shallow(d.lim))
 	}
 }
 
@@ -40,7 +40,7 @@ func (d *decoder) unknownDepth() {
 			if i >= d.unknown.fixed {
 				path = "$.options."
 			}
-			d.problems.Add(ojs.KindInvalidPayload, string(m.Name), path+string(m.Name), shallow(d.lim), m.Value)
+			d.problems.Add(ojs.ErrInvalidPayload, string(m.Name), path+string(m.Name), shallow(d.lim), m.Value)
 		}
 	}
 }

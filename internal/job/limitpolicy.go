@@ -174,7 +174,7 @@ func (d *decoder) rateLimit(j *Job) {
 // Problems that were there before are none of this policy: it is refused only for its own.
 func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Problems) *LimitPolicy {
 	if v[0] != '{' {
-		problems.Add(ojs.KindInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
+		problems.Add(ojs.ErrInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
 		return nil
 	}
 	r := limitReader{problems: problems, field: field + ".", path: path + "."}
@@ -187,7 +187,7 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Pro
 		r.refuse("scope", "absent: the policy holds for all jobs of the queue", scope)
 	}
 	if len(*problems) == before && p.unlimited() {
-		problems.Add(ojs.KindInvalidPayload, field, path, "an object with a limit: concurrency, rate, throttle, max_per_second, or limit and period", v)
+		problems.Add(ojs.ErrInvalidPayload, field, path, "an object with a limit: concurrency, rate, throttle, max_per_second, or limit and period", v)
 	}
 	if len(*problems) > before {
 		return nil
@@ -300,7 +300,7 @@ type limitReader struct {
 }
 
 func (r *limitReader) refuse(name, expected string, v jsontext.Value) {
-	r.problems.Add(ojs.KindInvalidPayload, r.field+name, r.path+name, expected, v)
+	r.problems.Add(ojs.ErrInvalidPayload, r.field+name, r.path+name, expected, v)
 }
 
 func (r *limitReader) needsKey(name string) {

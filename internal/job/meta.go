@@ -19,9 +19,9 @@ func (d *decoder) metaSources() []jsontext.Value {
 		switch {
 		case g.value == nil:
 		case g.value[0] != '{':
-			d.refuse(ojs.KindInvalidMetadata, g, "an object")
+			d.refuse(ojs.ErrInvalidMetadata, g, "an object")
 		case d.tooDeep(g.value):
-			d.refuse(ojs.KindInvalidMetadata, g, shallow(d.lim))
+			d.refuse(ojs.ErrInvalidMetadata, g, shallow(d.lim))
 			d.problems.Hint(flatten)
 		default:
 			list = append(list, g.value)

@@ -101,7 +101,7 @@ func NewNack(jobID string, failure *ErrorDraft, lim Limits) (Nack, *ojs.Error) {
 	var ps payload.Problems
 	payload.CheckJobID(jobID, &ps)
 	if failure == nil {
-		ps.Add(ojs.KindInvalidPayload, "error", "$.error", "an object with code and message", nil)
+		ps.Add(ojs.ErrInvalidPayload, "error", "$.error", "an object with code and message", nil)
 	} else {
 		r.Error = failure.workerError(lim)
 	}

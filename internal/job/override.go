@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -75,14 +76,14 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	}
 	d.metaSources()
 	for _, m := range unknown {
-		d.problems.Add(ojs.KindInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: a retry overrides queue, args, priority, meta and retry only", m.Value)
+		d.problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: a retry overrides queue, args, priority, meta and retry only", m.Value)
 	}
 	if err := inOverride(d.problems).Err(); err != nil {
 		return nil, err
 	}
 	if _, err := retry.Parse(fs.Get("retry"), retry.Default()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, err.With("validation_errors", []payload.Violation{{Path: "$.override." + field, Message: err.Message}})
+		return nil, spec.With(err, "validation_errors", []payload.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
 	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
 	// The decoder has set the default queue, so what was sent is asked of the fields.
@@ -135,7 +136,7 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 		return nil, errTenantChange(b)
 	}
 	if len(b) > o.lim.Meta() {
-		return nil, ojs.ErrTooLarge("meta", o.lim.Meta(), len(b))
+		return nil, spec.TooLarge("meta", o.lim.Meta(), len(b))
 	}
 	return b, nil
 }

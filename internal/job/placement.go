@@ -26,14 +26,14 @@ func (d *decoder) placement(j *Job) {
 	if g := d.pick(priorityAttr); g.value != nil {
 		p, ok := d.priority(g)
 		if !ok {
-			d.refuse(ojs.KindInvalidPayload, g, "an integer from -100 to 100, or HIGH, NORMAL or LOW")
+			d.refuse(ojs.ErrInvalidPayload, g, "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 		}
 		j.Priority = p
 	}
 	if g := d.pick(pendingAttr); g.value != nil {
 		var ok bool
 		if j.Pending, ok = d.boolean(g); !ok {
-			d.refuse(ojs.KindInvalidPayload, g, "a boolean")
+			d.refuse(ojs.ErrInvalidPayload, g, "a boolean")
 		}
 	}
 }
@@ -74,7 +74,7 @@ func (d *decoder) times(j *Job) {
 	j.ScheduledAt = d.when(schedule)
 	j.ExpiresAt = d.when(d.pick(expiresAtAttr))
 	if j.Pending && j.ScheduledAt.future() {
-		d.refuse(ojs.KindInvalidPayload, schedule, "absent or past when 'pending' is true")
+		d.refuse(ojs.ErrInvalidPayload, schedule, "absent or past when 'pending' is true")
 	}
 }
 
@@ -85,7 +85,7 @@ func (d *decoder) when(g given) When {
 	}
 	w, ok := d.time(g)
 	if !ok {
-		d.refuse(ojs.KindInvalidPayload, g, "an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as +PT5M")
+		d.refuse(ojs.ErrInvalidPayload, g, "an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as +PT5M")
 	}
 	return w
 }
@@ -104,12 +104,12 @@ func (d *decoder) durations(j *Job) {
 	// Otherwise the job could never run for as long as its own timeout permits. Only what the job itself says is compared: the
 	// server's default timeout may be longer than its total.
 	if j.TotalTimeoutMS > 0 && j.TotalTimeoutMS < j.TimeoutMS {
-		d.refuse(ojs.KindInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
+		d.refuse(ojs.ErrInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
 	}
 	if g := d.pick(resultTTLAttr); g.value != nil {
 		n, kind := d.integer(g)
 		if kind != rawjson.IsInt || n < -1 || n > maxMS/1000 {
-			d.refuse(ojs.KindInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
+			d.refuse(ojs.ErrInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
 		}
 		j.ResultTTL = &n
 	}
@@ -132,7 +132,7 @@ func (d *decoder) lasting(g given, unit int64) int64 {
 	if kind == rawjson.IsInt && n >= 0 && n <= maxMS/unit {
 		return n * unit
 	}
-	d.refuse(ojs.KindInvalidPayload, g, "an integer >= 0 of "+unitName(unit)+", at most 36500 days")
+	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of "+unitName(unit)+", at most 36500 days")
 	return 0
 }
 
@@ -160,6 +160,6 @@ func (d *decoder) visibility() int64 {
 	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= payload.MaxVisibilityMS/unit {
 		return n * unit
 	}
-	d.refuse(ojs.KindInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")
+	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")
 	return 0
 }

@@ -23,7 +23,7 @@ func DecodePriority(raw []byte) (int16, *ojs.Error) {
 		b.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 	}
 	for _, m := range unknown {
-		b.Problems.Add(ojs.KindInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: only the priority of a job can be changed", m.Value)
+		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: only the priority of a job can be changed", m.Value)
 	}
 	return p, b.Problems.Err()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -77,7 +78,7 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 		r.Checkpoint, err = encodeCheckpoint(checkpoint, nil, nil)
 	}
 	if len(r.Data) > MaxProgressData {
-		err = ojs.ErrTooLarge("data", MaxProgressData, len(r.Data))
+		err = spec.TooLarge("data", MaxProgressData, len(r.Data))
 	}
 	if err == nil {
 		r.JobID, err = ParseID(jobID)

@@ -25,7 +25,7 @@ func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 	var others []payload.Member
 	b.Fields, others = payload.Read(v, []string{"states", "older_than", "confirm", "cancelled_by"})
 	for _, m := range others { // ignoring a condition would remove more than meant
-		b.Problems.Add(ojs.KindInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: there is no such member", m.Value)
+		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: there is no such member", m.Value)
 	}
 	var r PurgeRequest
 	list, ok := []string(nil), false

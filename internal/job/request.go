@@ -2,6 +2,7 @@ package job
 
 import (
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -15,9 +16,9 @@ const noAttempt = 1<<31 - 1
 // ParseID reads the id of a job. A text that is no id belongs to no job, so the error is not_found. It is therefore checked
 // after the fields, where the existence of the job is (docs/reference/http.md, Check order).
 func ParseID(text string) ([16]byte, *ojs.Error) {
-	id, ok := ojs.ParseID(text)
+	id, ok := spec.ParseID(text)
 	if !ok {
-		return id, ojs.ErrNotFound("job", text)
+		return id, spec.NotFound("job", text)
 	}
 	return id, nil
 }
@@ -35,7 +36,7 @@ func NewIDList(texts []string) IDList {
 	l := IDList{Texts: texts}
 	seen := make(map[[16]byte]bool, len(texts))
 	for _, text := range texts {
-		id, ok := ojs.ParseID(text)
+		id, ok := spec.ParseID(text)
 		switch {
 		case !ok:
 			l.Invalid = append(l.Invalid, text)

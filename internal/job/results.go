@@ -3,6 +3,7 @@ package job
 import (
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -29,7 +30,7 @@ func DecodeResults(raw []byte) (IDList, *ojs.Error) {
 		return IDList{}, b.Problems.Err()
 	}
 	if len(ids) > MaxResults {
-		return IDList{}, ojs.ErrBatchSize(MaxResults, len(ids))
+		return IDList{}, spec.BatchSize(MaxResults, len(ids))
 	}
 	return NewIDList(payload.Distinct(ids)), nil
 }

@@ -33,7 +33,7 @@ func ReadStrategy(v jsontext.Value, ps *payload.Problems) string {
 	text, _ := rawjson.Text(v)
 	name := strings.ReplaceAll(text, "_", "-")
 	if !slices.Contains(strategies, name) {
-		ps.Add(ojs.KindInvalidPayload, "strategy", "$.strategy", "strict, round-robin, weighted or least-loaded", v)
+		ps.Add(ojs.ErrInvalidPayload, "strategy", "$.strategy", "strict, round-robin, weighted or least-loaded", v)
 		return StrategyStrict
 	}
 	return name
@@ -49,7 +49,7 @@ func Weight(v jsontext.Value) (n int64, ok bool) {
 // not checked.
 func ReadWeights(v jsontext.Value, ps *payload.Problems) map[string]int64 {
 	if v[0] != '{' {
-		ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)
+		ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)
 		return nil
 	}
 	weights := make(map[string]int64)
@@ -57,7 +57,7 @@ func ReadWeights(v jsontext.Value, ps *payload.Problems) map[string]int64 {
 		name := string(rawjson.Name(literal))
 		n, ok := Weight(value)
 		if !ok || !ValidQueue(name) || len(weights) == maxQueues {
-			ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name, for at most 100 queues", v)
+			ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name, for at most 100 queues", v)
 			return nil
 		}
 		weights[name] = n

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -114,14 +115,14 @@ func withTenant(meta []byte, tenant string) []byte {
 
 // errNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
 func errNoTenant() *ojs.Error {
-	err := ojs.ErrInvalidRequest(TenantHeader, "the name of a tenant", nil, "The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
+	err := spec.InvalidRequest(TenantHeader, "the name of a tenant", nil, "The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
 	err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
 	return err
 }
 
 // It names both tenants: the caller has sent both.
 func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
-	err := ojs.NewError(ojs.KindPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
+	err := spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
 		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
 	err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
 	return err
@@ -133,13 +134,13 @@ func errSharedLimit(key string) *ojs.Error {
 	if key != "" {
 		what = "Its rate_limit has the scope global, so it would be the limit of other tenants, too."
 	}
-	err := ojs.NewError(ojs.KindPermissionDenied, what, map[string]any{"field": "rate_limit"})
+	err := spec.NewError(ojs.ErrPermissionDenied, what, map[string]any{"field": "rate_limit"})
 	err.Hint = "Send a key, and no scope or tenant: the limit is that of the jobs of this tenant with the key."
 	return err
 }
 
 // errTenantChange refuses to give a stored job to another tenant.
 func errTenantChange(meta []byte) *ojs.Error {
-	return ojs.ErrInvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", rawjson.Show(payload.Find(meta, tenantMember)),
+	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", rawjson.Show(payload.Find(meta, tenantMember)),
 		"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 }

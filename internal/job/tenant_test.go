@@ -45,10 +45,10 @@ func TestWithTenant(t *testing.T) {
 	for _, meta := range []string{`{"tenant_id":"x"}`, `{"tenant_id":5}`, `{"tenant_id":{}}`, `{"tenant_id":"acme","tenant_id":"x"}`, `{"tenant\u005fid":"x"}`, `{"tenant_id":""}`} {
 		_, _, err := of.WithTenant([]byte(meta))
 		require.NotNil(t, err, meta)
-		require.Equal(t, string(ojs.KindPermissionDenied), err.Type, meta)
+		require.Equal(t, string(ojs.ErrPermissionDenied), err.Type, meta)
 	}
 	_, _, err := job.Limits{TenantRequired: true}.WithTenant([]byte(`{"tenant_id":"x"}`))
-	require.Equal(t, string(ojs.KindInvalidRequest), err.Type)
+	require.Equal(t, string(ojs.ErrInvalidRequest), err.Type)
 }
 
 // TestRetryKeepsTheTenant: what a retry changes of meta must not give the job to another tenant.

@@ -33,7 +33,7 @@ func (d *decoder) uniqueness(j *Job) {
 	key := d.pick(uniqueKeyAttr)
 	text, ok := rawjson.Text(key.value)
 	if key.value != nil && (!ok || len(text) != 64 || !payload.AllIn(text, isHex)) {
-		d.refuse(ojs.KindInvalidPayload, key, "64 lower-case hex digits")
+		d.refuse(ojs.ErrInvalidPayload, key, "64 lower-case hex digits")
 	}
 	g, there := d.pickObject(uniqueAttr)
 	if !there {
@@ -56,7 +56,7 @@ type uniqueReader struct {
 var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
 
 func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
-	r.problems.Add(ojs.KindInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
+	r.problems.Add(ojs.ErrInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
 }
 
 func (r *uniqueReader) read(v jsontext.Value) {

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 const anID = "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"
 
-var theID, _ = ojs.ParseID(anID)
+var theID, _ = spec.ParseID(anID)
 
 // withID puts an id in the place of "x".
 func withID(text string) []byte {
@@ -115,7 +116,7 @@ func TestDecodeAck(t *testing.T) {
 	_, err := DecodeAckItem([]byte(`"x"`), Limits{})
 	require.Equal(t, 400, stage(err))
 	_, err = DecodeAck([]byte(`{"job_id":"x"}`), Limits{})
-	require.Equal(t, ojs.ErrNotFound("job", "x"), err)
+	require.Equal(t, spec.NotFound("job", "x"), err)
 	for attempt, want := range map[string]int32{"-1": noAttempt, "2147483648": noAttempt, "2147483647": 1<<31 - 1} {
 		got, err := DecodeAck(withID(`{"job_id":"x","attempt":`+attempt+`}`), Limits{})
 		require.Nil(t, err)

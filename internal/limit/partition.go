@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Partition is what clients see of the jobs with one key, or of a limited queue. The counts are taken without the lock of
@@ -74,7 +74,7 @@ func (s *Store) Get(ctx context.Context, key string) (*Partition, error) {
 		return nil, pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return nil, ojs.ErrNotFound("rate_limit", key)
+		return nil, spec.NotFound("rate_limit", key)
 	}
 	p := newPartition(rows[0])
 	return &p, nil
@@ -93,7 +93,7 @@ func (s *Store) setQueue(ctx context.Context, key string) error {
 		return err
 	}
 	if p == nil {
-		return ojs.ErrNotFound("rate_limit", key)
+		return spec.NotFound("rate_limit", key)
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -83,7 +83,7 @@ func TestSharedLimitsAreNotForTenants(t *testing.T) {
 		body := fmt.Appendf(nil, `{"type":"t","args":[],"rate_limit":%s}`, policy)
 		_, wire := job.DecodeJob(body, job.Limits{Tenant: "a"})
 		require.NotNil(t, wire, policy)
-		require.Equal(t, string(ojs.KindPermissionDenied), wire.Type, policy)
+		require.Equal(t, string(ojs.ErrPermissionDenied), wire.Type, policy)
 		_, wire = job.DecodeJob(body, job.Limits{})
 		require.Nil(t, wire, policy)
 	}

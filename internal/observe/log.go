@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -57,7 +58,7 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 func ojsAttr(c *eventlog.Change) slog.Attr {
 	fields := make([]slog.Attr, 0, 8)
 	if c.JobID != [16]byte{} {
-		fields = append(fields, slog.String("job_id", ojs.FormatID(c.JobID)))
+		fields = append(fields, slog.String("job_id", spec.FormatID(c.JobID)))
 	}
 	if c.JobType != "" {
 		fields = append(fields, slog.String("job_type", c.JobType), slog.String("queue", c.Queue))
@@ -76,7 +77,7 @@ func ojsAttr(c *eventlog.Change) slog.Attr {
 	}
 	switch {
 	case c.Job != nil && c.Job.WorkflowID.Valid:
-		fields = append(fields, slog.String("workflow_id", ojs.FormatID(c.Job.WorkflowID.Bytes)))
+		fields = append(fields, slog.String("workflow_id", spec.FormatID(c.Job.WorkflowID.Bytes)))
 	case strings.HasPrefix(c.Type, "workflow."):
 		fields = append(fields, slog.String("workflow_id", c.Subject))
 	}
@@ -136,10 +137,10 @@ func attributes(c *eventlog.Change) (attrs []slog.Attr) {
 		return attrs
 	}
 	if c.Type == ojs.EventJobRetrying {
-		attrs = append(attrs, slog.String("next_retry_at", ojs.FormatTime(c.Job.NextAttemptAt.Time)), slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
+		attrs = append(attrs, slog.String("next_retry_at", spec.FormatTime(c.Job.NextAttemptAt.Time)), slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
 	}
 	if c.Type == ojs.EventJobScheduled {
-		attrs = append(attrs, slog.String("scheduled_at", ojs.FormatTime(c.Job.ScheduledAt.Time)))
+		attrs = append(attrs, slog.String("scheduled_at", spec.FormatTime(c.Job.ScheduledAt.Time)))
 	}
 	return attrs
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -99,7 +100,7 @@ type Body struct {
 
 // Refuse notes that a field is not what was expected.
 func (b *Body) Refuse(field, expected string) {
-	b.Problems.Add(ojs.KindInvalidPayload, field, "$."+field, expected, b.Get(field))
+	b.Problems.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, b.Get(field))
 }
 
 // JobID reads the required job_id.
@@ -120,7 +121,7 @@ func CheckJobID(id string, ps *Problems) {
 }
 
 func refuseJobID(ps *Problems, received jsontext.Value) {
-	ps.Add(ojs.KindInvalidPayload, "job_id", "$.job_id", "the id of a job", received)
+	ps.Add(ojs.ErrInvalidPayload, "job_id", "$.job_id", "the id of a job", received)
 }
 
 // WorkerID reads the optional worker_id.
@@ -148,13 +149,13 @@ func validWorkerID(id string) bool {
 }
 
 func refuseWorkerID(ps *Problems, received jsontext.Value) {
-	ps.Add(ojs.KindInvalidPayload, "worker_id", "$.worker_id", "a string of at most 255 bytes without U+0000", received)
+	ps.Add(ojs.ErrInvalidPayload, "worker_id", "$.worker_id", "a string of at most 255 bytes without U+0000", received)
 }
 
 // CheckVisibilityMS is VisibilityMS for a value that a transport has read.
 func CheckVisibilityMS(ms int64, ps *Problems) int64 {
 	if ms < 0 || ms > MaxVisibilityMS {
-		ps.Add(ojs.KindInvalidPayload, "visibility_timeout_ms", "$.visibility_timeout_ms", visibilityExpected, strconv.AppendInt(nil, ms, 10))
+		ps.Add(ojs.ErrInvalidPayload, "visibility_timeout_ms", "$.visibility_timeout_ms", visibilityExpected, strconv.AppendInt(nil, ms, 10))
 		return 0
 	}
 	return ms
@@ -197,7 +198,7 @@ func CheckConfirmed(confirm jsontext.Value, does string) *ojs.Error {
 	if confirmed, _ := rawjson.Bool(confirm); confirmed {
 		return nil
 	}
-	return ojs.ErrInvalidPayload("confirm", "true", rawjson.Show(confirm), "'confirm' must be true: this "+does+".")
+	return spec.InvalidPayload("confirm", "true", rawjson.Show(confirm), "'confirm' must be true: this "+does+".")
 }
 
 // Attempt reads the optional number of an attempt.

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -55,9 +56,9 @@ func (ps Problems) Err() *ojs.Error {
 		return nil
 	}
 	first := ps[0]
-	e := ojs.ErrInvalidField(first.Kind, first.Field, first.Expected, rawjson.Show(first.Received), first.Message)
+	e := spec.InvalidField(first.Kind, first.Field, first.Expected, rawjson.Show(first.Received), first.Message)
 	e.Hint = cmp.Or(first.Hint, e.Hint)
-	return e.With("validation_errors", ps.list())
+	return spec.With(e, "validation_errors", ps.list())
 }
 
 // Violation is an element of details.validation_errors.

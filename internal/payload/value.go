@@ -6,13 +6,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Object returns item if it is a JSON object, for the elements of a batch.
 func Object(item jsontext.Value, what string) (jsontext.Value, *ojs.Error) {
 	if item[0] != '{' {
-		return nil, ojs.ErrInvalidPayload(what, "a JSON object", rawjson.Show(item), "'"+what+"' must be a JSON object, got "+rawjson.Describe(item)+".")
+		return nil, spec.InvalidPayload(what, "a JSON object", rawjson.Show(item), "'"+what+"' must be a JSON object, got "+rawjson.Describe(item)+".")
 	}
 	return item, nil
 }

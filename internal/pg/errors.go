@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -109,7 +110,7 @@ func IsUnknown(err error) bool {
 // WriteError is ClientError for a statement that changes something and is a transaction of its own: it may have committed.
 func WriteError(err error) error {
 	if _, shown := errors.AsType[*ojs.Error](err); !shown && IsOutcomeUnknown(err) {
-		return errors.Join(ojs.ErrOutcomeUnknown(), err)
+		return errors.Join(spec.OutcomeUnknown(), err)
 	}
 	return ClientError(err)
 }
@@ -118,7 +119,7 @@ func WriteError(err error) error {
 // clients are not told that nothing was done.
 func PartlyError(err error) error {
 	if err != nil && (IsUnavailable(err) || IsTimeout(err)) {
-		return errors.Join(ojs.ErrOutcomeUnknown(), err)
+		return errors.Join(spec.OutcomeUnknown(), err)
 	}
 	return err
 }
@@ -132,11 +133,11 @@ func ClientError(err error) error {
 	case err == nil, errors.As(err, &wire):
 		return err
 	case IsUnknown(err):
-		return errors.Join(ojs.ErrOutcomeUnknown(), err)
+		return errors.Join(spec.OutcomeUnknown(), err)
 	case !connecting(err) && IsTimeout(err):
-		return errors.Join(ojs.ErrTimeout(), err)
+		return errors.Join(spec.Timeout(), err)
 	case IsUnavailable(err):
-		return errors.Join(ojs.ErrUnavailable(), err)
+		return errors.Join(spec.Unavailable(), err)
 	}
 	return err
 }

@@ -18,15 +18,15 @@ import (
 func TestClientError(t *testing.T) {
 	t.Parallel()
 	for code, kind := range map[string]ojs.ErrorKind{
-		"57P01": ojs.KindUnavailable, // admin_shutdown
-		"57P02": ojs.KindUnavailable, // crash_shutdown
-		"57P03": ojs.KindUnavailable, // cannot_connect_now
-		"57P05": ojs.KindUnavailable, // idle_session_timeout
-		"08006": ojs.KindUnavailable,
-		"53300": ojs.KindUnavailable,
-		"25006": ojs.KindUnavailable,
-		"57014": ojs.KindTimeout,
-		"55P03": ojs.KindTimeout,
+		"57P01": ojs.ErrUnavailable, // admin_shutdown
+		"57P02": ojs.ErrUnavailable, // crash_shutdown
+		"57P03": ojs.ErrUnavailable, // cannot_connect_now
+		"57P05": ojs.ErrUnavailable, // idle_session_timeout
+		"08006": ojs.ErrUnavailable,
+		"53300": ojs.ErrUnavailable,
+		"25006": ojs.ErrUnavailable,
+		"57014": ojs.ErrTimeout,
+		"55P03": ojs.ErrTimeout,
 		"42P01": "", // a defect of this program
 		"22000": "",
 	} {

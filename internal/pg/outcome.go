@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // After a connection has broken, a client of Postgres cannot know whether its last statement has committed. The functions of
@@ -170,9 +170,9 @@ func (d *DB) lookUp(ctx context.Context, u *Unknown, look func(ctx context.Conte
 
 // NotDone is the error of a write that certainly had no effect. It hides the error of the connection, which means unknown.
 func NotDone(err error) error {
-	shown := ojs.ErrUnavailable()
+	shown := spec.Unavailable()
 	if IsTimeout(err) {
-		shown = ojs.ErrTimeout()
+		shown = spec.Timeout()
 	}
 	return errors.Join(shown, fmt.Errorf("not carried out: %s", err.Error()))
 }

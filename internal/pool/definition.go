@@ -144,7 +144,7 @@ func readStarvation(b *payload.Body, d *Definition) {
 		return
 	}
 	add := func(member, expected string, v jsontext.Value) {
-		b.Problems.Add(ojs.KindInvalidPayload, "starvation_prevention"+member, "$.starvation_prevention"+member, expected, v)
+		b.Problems.Add(ojs.ErrInvalidPayload, "starvation_prevention"+member, "$.starvation_prevention"+member, expected, v)
 	}
 	if v[0] != '{' {
 		add("", "an object", v)

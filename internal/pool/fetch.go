@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Fetch claims jobs for a worker by the rules of its pool, or by the strategy that the fetch names. Any other fetch is that of package
@@ -85,7 +85,7 @@ func (s *Store) poolOf(ctx context.Context, v *view, f job.Fetch) (*Pool, error)
 	if f.Pool != "" {
 		// The view may be a second old; a fetch that names a pool right after its creation on another node may be refused.
 		if v.pools[f.Pool] == nil {
-			return nil, ojs.ErrNotFound("pool", f.Pool)
+			return nil, spec.NotFound("pool", f.Pool)
 		}
 		return v.pools[f.Pool], nil
 	}

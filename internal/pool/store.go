@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -174,7 +175,7 @@ func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, 
 		return nil, false, pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return nil, false, ojs.NewError(ojs.KindValidation, "There are 1000 pools already; delete one that is not needed.", map[string]any{"field": "pools", "max_pools": MaxPools})
+		return nil, false, spec.NewError(ojs.ErrValidation, "There are 1000 pools already; delete one that is not needed.", map[string]any{"field": "pools", "max_pools": MaxPools})
 	}
 	s.Changed()
 	// A higher concurrency makes room.
@@ -195,7 +196,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return ojs.ErrNotFound("pool", name)
+		return spec.NotFound("pool", name)
 	}
 	s.Changed()
 	return nil
@@ -228,7 +229,7 @@ func (s *Store) Get(ctx context.Context, name string) (*Shown, error) {
 	}
 	at := slices.IndexFunc(all, func(p Shown) bool { return p.Name == name })
 	if at < 0 {
-		return nil, ojs.ErrNotFound("pool", name)
+		return nil, spec.NotFound("pool", name)
 	}
 	return &all[at], nil
 }

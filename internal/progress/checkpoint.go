@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -50,16 +51,16 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 // refusedSave chooses the error for a job that the statement did not change. A job that no condition excludes is locked.
 // The cases are the conditions of JobCheckpoint, in the order in which clients see them (docs/reference/jobs.md, Checkpoints).
 func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
-	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
+	id, state := spec.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
 	case state.Terminal():
-		return ojs.ErrConflict(id, state, queue.LiveStates...)
+		return spec.Conflict(id, state, queue.LiveStates...)
 	case !queue.Run{WorkerID: save.WorkerID}.Owns(row.WorkerID):
-		return ojs.ErrNotOwner(id, save.WorkerID, row.WorkerID.String)
+		return spec.NotOwner(id, save.WorkerID, row.WorkerID.String)
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:
-		return ojs.ErrStaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
+		return spec.StaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
 	case save.Sequence >= 0 && save.Sequence <= row.CheckpointSeq.Int64:
-		e := ojs.NewError(ojs.KindInvalidStateTransition,
+		e := spec.NewError(ojs.ErrInvalidStateTransition,
 			fmt.Sprintf("sequence %d of the checkpoint of job %s must be greater than the stored %d.", save.Sequence, id, row.CheckpointSeq.Int64),
 			map[string]any{"job_id": id, "current_state": state, "field": "sequence", "sequence": save.Sequence, "current_sequence": row.CheckpointSeq.Int64})
 		e.Hint = "A later checkpoint is stored already: drop this one, or send a greater sequence, or none for the next number."

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -91,7 +92,7 @@ func (s *Store) getReport(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGe
 		return nil, pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return nil, ojs.ErrNotFound("job", ojs.FormatID(id))
+		return nil, spec.NotFound("job", spec.FormatID(id))
 	}
 	return &rows[0], nil
 }

@@ -101,7 +101,7 @@ func TestReportProgress(t *testing.T) {
 		require.NoError(t, save(5))
 		for _, refused := range []int64{5, 4} {
 			err := save(refused)
-			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+			domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 			require.ErrorContains(t, err, "must be greater than the stored 5")
 		}
 		require.NoError(t, save(6))
@@ -284,7 +284,7 @@ func TestLateForTheRun(t *testing.T) {
 		t.Run(name+"OfTheFirstWorkerIsRefused", func(t *testing.T) {
 			t.Parallel()
 			b, late, id := domaintest.Rerun(t, call.before, "w2")
-			domaintest.RequireCode(t, call.do(late, id, "w1"), ojs.KindNotOwner)
+			domaintest.RequireCode(t, call.do(late, id, "w1"), ojs.ErrNotOwner)
 			require.Equal(t, ojs.StateActive, b.State(id))
 			require.NoError(t, call.do(late, id, ""), "without a worker id, the attempt decides")
 			require.Empty(t, b.Texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))

@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -45,5 +46,5 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 	if err != nil {
 		return nil, err
 	}
-	return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
+	return nil, spec.Conflict(spec.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -106,11 +107,11 @@ func admission(q *queueconfig.Queue, j *job.Job) *ojs.Error {
 	if !j.Admitted {
 		switch {
 		case q.Draining():
-			return ojs.ErrQueuePaused(q.Name).With("status", queueconfig.Draining)
+			return spec.With(spec.QueuePaused(q.Name), "status", queueconfig.Draining)
 		case !q.Config.AllowsType(j.Type):
-			return ojs.ErrJobTypeNotAllowed(q.Name, j.Type)
+			return spec.JobTypeNotAllowed(q.Name, j.Type)
 		case j.Producer != "" && !q.Config.AllowsProducer(j.Producer):
-			return ojs.ErrProducerNotAllowed(q.Name)
+			return spec.ProducerNotAllowed(q.Name)
 		}
 	}
 	inherit(q, j)
@@ -156,7 +157,7 @@ func (s *Store) refuseUnknown(ctx context.Context, db pg.Conn, in *insertion) er
 	}
 	for _, i := range in.todo {
 		if name := in.jobs[i].Queue; slices.Contains(unknown, name) && !slices.Contains(found, name) && !in.jobs[i].Admitted {
-			in.res[i].refused = ojs.ErrNotFound("queue", name)
+			in.res[i].refused = spec.NotFound("queue", name)
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -291,11 +292,11 @@ func (queue *boundedQueue) pressure(own *tenantShare) *job.Pressure {
 func (b *boundCheck) errFull(queue *boundedQueue, own *tenantShare) *ojs.Error {
 	retryAfter := int(math.Ceil(b.store.config.FullRetryAfter.Seconds()))
 	if !own.fits(queue.policy) {
-		full := ojs.QueueFull{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
+		full := spec.FullQueue{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
 		if b.in.atomic {
 			full.Depth += own.dropped - own.entered
 		}
-		return ojs.ErrQueueFull(full)
+		return spec.QueueFull(full)
 	}
 	depth, bytes := queue.depth, queue.bytes
 	if b.in.atomic { // nothing is stored and nothing dropped: the queue stays as it was before the first of the jobs
@@ -306,7 +307,7 @@ func (b *boundCheck) errFull(queue *boundedQueue, own *tenantShare) *ojs.Error {
 		}
 	}
 	p := queue.policy
-	return ojs.ErrQueueFull(ojs.QueueFull{
+	return spec.QueueFull(spec.FullQueue{
 		Queue: queue.name, Strategy: p.Strategy, Depth: depth, Bound: p.MaxDepth, Bytes: bytes, MaxBytes: p.MaxSizeBytes,
 		RetryAfter: retryAfter,
 	})
@@ -420,7 +421,7 @@ func (s *Store) CountRefused(ctx context.Context, errs ...error) {
 
 // fullError is the error of a full queue in err; nil: there is none.
 func fullError(err error) *ojs.Error {
-	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindQueueFull) {
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrQueueFull) {
 		return wire
 	}
 	return nil

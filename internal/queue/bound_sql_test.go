@@ -101,7 +101,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
 		sqlFull(t, err, "Queue q reached its bound of 20 bytes.")
 		_, err = b.try(func(j *job.Job) { j.Args = []byte(`[1,2,3]`) })
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		b.Exec(`SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
 	})

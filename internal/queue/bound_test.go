@@ -28,7 +28,7 @@ func (b *bundle) bound(name, policy string, others ...*bundle) {
 // full requires that the error is that of a full queue.
 func full(t testing.TB, err error, depth, bound int64) {
 	t.Helper()
-	domaintest.RequireCode(t, err, ojs.KindQueueFull)
+	domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 	var wire *ojs.Error
 	require.ErrorAs(t, err, &wire)
 	require.Equal(t, []any{depth, bound}, []any{wire.Details["depth"], wire.Details["bound"]})
@@ -120,9 +120,9 @@ func TestBoundedQueue(t *testing.T) {
 		again := func(j *job.Job) { j.ID, j.ClientID = used.ID, true }
 		jobs := []*job.Job{domaintest.With(again), domaintest.NewJob("q"), domaintest.With(again)}
 		_, errs := b.EnqueueEach(t.Context(), jobs)
-		domaintest.RequireCode(t, errs[0], ojs.KindDuplicateJob)
+		domaintest.RequireCode(t, errs[0], ojs.ErrDuplicateJob)
 		require.NoError(t, errs[1])
-		domaintest.RequireCode(t, errs[2], ojs.KindDuplicateJob)
+		domaintest.RequireCode(t, errs[2], ojs.ErrDuplicateJob)
 	})
 
 	t.Run("OfTheDefaultPolicy", func(t *testing.T) {
@@ -465,12 +465,12 @@ func TestBoundInBytes(t *testing.T) {
 		_, err := b.try(sized(600))
 		require.NoError(t, err)
 		_, err = b.try(sized(401))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 		require.ErrorContains(t, err, "1000 bytes")
 		_, err = b.try(sized(400))
 		require.NoError(t, err)
 		_, err = b.try(sized(10))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 
 		j := b.Fetched(1, "q")[0]
 		_, err = b.try(sized(600))
@@ -478,7 +478,7 @@ func TestBoundInBytes(t *testing.T) {
 		_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: -1, Requeue: true}) // enters again without being asked
 		require.NoError(t, err)
 		_, err = b.try(sized(10))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 
 		for _, j := range b.Fetched(10, "q") {
 			_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1})
@@ -488,7 +488,7 @@ func TestBoundInBytes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.job_sizes`), "jobs that are gone are forgotten")
 		_, err = b.try(sized(1001))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 	})
 
 	t.Run("ShowsTheDepthToAJobThatIsTooLarge", func(t *testing.T) {
@@ -523,7 +523,7 @@ func TestBoundInBytes(t *testing.T) {
 		_, err = b.Fail(t.Context(), job.Nack{JobID: active.ID, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		_, err = b.try(sized(400))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 	})
 
 	t.Run("OfReplacedJobsOfTheSameCall", func(t *testing.T) {
@@ -552,7 +552,7 @@ func TestBoundInBytes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
 		_, err = b.try(sized(1001))
-		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -170,7 +171,7 @@ func TestTenantFetchesFromLimitedQueues(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return node.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
 	active := b.Texts(`SELECT id::text FROM ojs.jobs WHERE state = 'active' LIMIT 1`)
-	id, _ := ojs.ParseID(active[0])
+	id, _ := spec.ParseID(active[0])
 	_, err := node.Complete(t.Context(), job.Ack{JobID: id, Attempt: job.AnyAttempt})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a/key"}, <-got)

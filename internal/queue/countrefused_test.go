@@ -122,8 +122,8 @@ func TestRefusedJobsAreCountedOncePerCall(t *testing.T) {
 		b.bound("q", `{"max_depth":1,"strategy":"block"}`)
 		stored, errs := b.EnqueueEach(t.Context(), jobs(3, func(j *job.Job) { j.BlockFor = 20 * time.Millisecond }))
 		require.NotNil(t, stored[0])
-		domaintest.RequireCode(t, errs[1], ojs.KindQueueFull)
-		domaintest.RequireCode(t, errs[2], ojs.KindQueueFull)
+		domaintest.RequireCode(t, errs[1], ojs.ErrQueueFull)
+		domaintest.RequireCode(t, errs[2], ojs.ErrQueueFull)
 		require.Equal(t, map[string]int{"q": 2}, refused.take())
 
 		done := make(chan error, 1)

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -62,7 +63,7 @@ func (in Inserted) Record(i int) *job.Record { return in.rows[i].job }
 // Existing is the equivalent job because of which the job at an index was not stored, if its policy is to ignore it then.
 func (in Inserted) Existing(i int) *job.Record { return in.rows[i].existing }
 
-// Refused is why the job at an index was not stored: ojs.ErrDuplicateID, ojs.ErrDuplicate or ojs.ErrQueueFull. nil if it was stored or ignored.
+// Refused is why the job at an index was not stored: spec.DuplicateID, spec.Duplicate or spec.QueueFull. nil if it was stored or ignored.
 // The order is that of enqueued.outcome: a row has one of them at most.
 func (in Inserted) Refused(i int) *ojs.Error {
 	switch r := in.rows[i]; {
@@ -71,7 +72,7 @@ func (in Inserted) Refused(i int) *ojs.Error {
 	case r.full != nil:
 		return r.full
 	case r.taken:
-		return ojs.ErrDuplicateID(ojs.FormatID(in.jobs[i].ID))
+		return spec.DuplicateID(spec.FormatID(in.jobs[i].ID))
 	}
 	return nil
 }

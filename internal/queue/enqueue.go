@@ -10,13 +10,13 @@ import (
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/unique"
-	"github.com/ojsd/ojsd/ojs"
 )
 
-// Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
+// Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is spec.DuplicateID.
 //
-// When it returns a job, the job and its event are committed. After ojs.ErrOutcomeUnknown it may be stored; a client that chose
+// When it returns a job, the job and its event are committed. After spec.OutcomeUnknown it may be stored; a client that chose
 // the id can repeat the call safely. A job that a policy has answered with an existing one is no error: Outcome.Deduplicated
 // tells. It changes j: ID, UniqueKey, Producer, Lane, inherited timeouts and Outcome.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, err error) {
@@ -201,7 +201,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 		job.Producer = producer
 		if job.ClientID {
 			if ids[job.ID] {
-				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+				return nil, i, spec.DuplicateID(spec.FormatID(job.ID))
 			}
 			ids[job.ID] = true
 		}

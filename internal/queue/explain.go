@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Explain is why a job is not running, as the JSON object of docs/reference/jobs.md, Explain. SQL makes it, because applications ask
@@ -18,7 +18,7 @@ func (s *Store) Explain(ctx context.Context, id [16]byte) ([]byte, error) {
 	defer done()
 	explanation, err := s.db.Q.JobExplain(ctx, id)
 	if err == nil && explanation == nil {
-		err = ojs.ErrNotFound("job", ojs.FormatID(id))
+		err = spec.NotFound("job", spec.FormatID(id))
 	}
 	return explanation, pg.ClientError(err)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -146,7 +147,7 @@ func TestExplainAvailable(t *testing.T) {
 		b.Exec(`UPDATE ojs.jobs SET ready_seq = NULL WHERE id = $1`, jobs[1].ID)
 		e := b.explain(jobs[1].ID)
 		require.Equal(t, "cron_serial", e.codes())
-		require.Equal(t, ojs.FormatID(jobs[0].ID), e.Reasons[0]["running_job_id"])
+		require.Equal(t, spec.FormatID(jobs[0].ID), e.Reasons[0]["running_job_id"])
 	})
 
 	t.Run("ItsLane", func(t *testing.T) {
@@ -203,7 +204,7 @@ func TestExplainOtherStates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	_, err := b.Explain(t.Context(), job.NewID())
-	domaintest.RequireCode(t, err, ojs.KindNotFound)
+	domaintest.RequireCode(t, err, ojs.ErrNotFound)
 
 	scheduled := b.Enqueued(domaintest.With(func(j *job.Job) {
 		j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
@@ -253,7 +254,7 @@ func TestExplainOtherStates(t *testing.T) {
 
 func nackOf(t *testing.T, id [16]byte, text string) job.Nack {
 	t.Helper()
-	n, err := job.DecodeNack([]byte(`{"job_id":"`+ojs.FormatID(id)+`","error":`+text+`}`), job.Limits{})
+	n, err := job.DecodeNack([]byte(`{"job_id":"`+spec.FormatID(id)+`","error":`+text+`}`), job.Limits{})
 	require.Nil(t, err)
 	return n
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 func args(jobs []*job.Record) (texts []string) {
@@ -229,7 +229,7 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 		defer mu.Unlock()
 		for _, j := range jobs {
 			if active[j.ID] || done[j.ID] > 0 {
-				t.Errorf("job %s was claimed twice", ojs.FormatID(j.ID))
+				t.Errorf("job %s was claimed twice", spec.FormatID(j.ID))
 			}
 			active[j.ID] = true
 		}

@@ -6,10 +6,11 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Get reads a live or finished job. The error of an unknown id is ojs.ErrNotFound.
+// Get reads a live or finished job. The error of an unknown id is spec.NotFound.
 // It looks into both tables by their primary keys, and takes no place among the slow reads: acks and cancels that were refused
 // wait for it.
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
@@ -20,7 +21,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 		return nil, pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return nil, ojs.ErrNotFound("job", ojs.FormatID(id))
+		return nil, spec.NotFound("job", spec.FormatID(id))
 	}
 	return (*job.Record)(&rows[0]), nil
 }
@@ -51,7 +52,7 @@ func (s *Store) complement(ctx context.Context, j *job.Record) {
 	whole, err := s.Get(ctx, j.ID)
 	if err != nil {
 		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "error"),
-			slog.Group("ojs", "job_id", ojs.FormatID(j.ID)), slog.Any("error", err))
+			slog.Group("ojs", "job_id", spec.FormatID(j.ID)), slog.Any("error", err))
 		return
 	}
 	j.Args, j.Meta, j.Extra, j.Errors, j.PreviousErrors = whole.Args, whole.Meta, whole.Extra, whole.Errors, whole.PreviousErrors

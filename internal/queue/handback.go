@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.
@@ -32,6 +32,6 @@ func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	_, errs := s.FailEach(ctx, nacks)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		s.logger.WarnContext(ctx, "undelivered job was not handed back; it becomes available when its lease ends",
-			slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
+			slog.String("category", "worker"), slog.Group("ojs", "job_id", spec.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Answer is the stored reply of an idempotent call.
@@ -81,7 +81,7 @@ func (k IdempotencyKey) Claim(ctx context.Context, tx pgx.Tx) (Answer, error) {
 		return Answer{}, err
 	}
 	if !bytes.Equal(row.BodyHash, k.Hash) {
-		return Answer{}, ojs.ErrIdempotencyConflict(k.Key)
+		return Answer{}, spec.IdempotencyConflict(k.Key)
 	}
 	return Answer{Status: int(row.Status), Body: row.Response, Replayed: true}, nil
 }

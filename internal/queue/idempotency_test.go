@@ -46,7 +46,7 @@ func TestOnce(t *testing.T) {
 			}
 		}
 		_, err := once(another(func(k *queue.IdempotencyKey) { k.Hash = []byte("ydob") }), true)
-		domaintest.RequireCode(t, err, ojs.KindIdempotencyConflict)
+		domaintest.RequireCode(t, err, ojs.ErrIdempotencyConflict)
 		require.Equal(t, 4, runs)
 
 		refused := another(func(k *queue.IdempotencyKey) { k.Key = "refused" })

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -48,7 +49,7 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 	j.Outcome.Deduplicated = false
 	switch {
 	case e.taken:
-		return nil, ojs.ErrDuplicateID(ojs.FormatID(j.ID))
+		return nil, spec.DuplicateID(spec.FormatID(j.ID))
 	case e.refused != nil:
 		return nil, e.refused
 	case e.full != nil:

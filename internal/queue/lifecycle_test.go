@@ -37,9 +37,9 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.completed:active>completed"}, b.EventTypes(j.ID))
 
 		_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1})
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: job.NewID(), Attempt: -1})
-		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		domaintest.RequireCode(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("NackRetriesThenDiscards", func(t *testing.T) {
@@ -114,15 +114,15 @@ func TestLifecycle(t *testing.T) {
 			require.Equal(t, "cancelled", j.State)
 			require.Equal(t, was, j.PreviousState.String)
 			_, err = b.Cancel(t.Context(), jobs[i].ID, queue.Cancel{By: "test"})
-			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+			domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		}
 		late, err := b.Complete(t.Context(), job.Ack{JobID: jobs[3].ID, WorkerID: "w1", Attempt: 1})
 		require.NoError(t, err)
 		require.Equal(t, "cancelled", late.State)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[3].ID, WorkerID: "w2", Attempt: -1})
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[0].ID, Attempt: -1})
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 	})
 
 	t.Run("ADiscardedJobIsNotCancelled", func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		id := b.DeadLetter().ID
 		_, err := b.Cancel(t.Context(), id, queue.Cancel{By: "test"})
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, ojs.StateDiscarded, b.State(id))
 	})
 
@@ -140,11 +140,11 @@ func TestLifecycle(t *testing.T) {
 		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
 		_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w2", Attempt: -1})
-		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w1", Attempt: 2})
-		domaintest.RequireCode(t, err, ojs.KindStaleAttempt)
+		domaintest.RequireCode(t, err, ojs.ErrStaleAttempt)
 		_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
-		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(j.ID))
 	})
 
@@ -160,7 +160,7 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, "available", j.State)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		_, err = b.Activate(t.Context(), j.ID)
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 	})
 
 	t.Run("ExpiredJobsAreNotDelivered", func(t *testing.T) {
@@ -246,15 +246,15 @@ func TestClientIDs(t *testing.T) {
 		again := domaintest.NewJob("z")
 		again.ID, again.ClientID = in.ID, true
 		_, err = b.Enqueue(t.Context(), again)
-		domaintest.RequireCode(t, err, ojs.KindDuplicateJob)
+		domaintest.RequireCode(t, err, ojs.ErrDuplicateJob)
 
 		_, at, err := b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("z"), again})
-		domaintest.RequireCode(t, err, ojs.KindDuplicateJob)
+		domaintest.RequireCode(t, err, ojs.ErrDuplicateJob)
 		require.Equal(t, 1, at)
 		require.Empty(t, b.Fetched(1, "z"), "nothing of a refused batch is stored")
 
 		stored, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.NewJob("y"), again, domaintest.NewJob("y")})
-		domaintest.RequireCode(t, errs[1], ojs.KindDuplicateJob)
+		domaintest.RequireCode(t, errs[1], ojs.ErrDuplicateJob)
 		require.NotNil(t, stored[0])
 		require.NotNil(t, stored[2])
 

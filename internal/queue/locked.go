@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // A statement that changes jobs does not wait long for a row that another transaction has locked: an application that
@@ -78,7 +78,7 @@ func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
 
 // The text names the usual cause for the log; the client gets a timeout.
 func lockedTooLong(err error) error {
-	return errors.Join(ojs.ErrTimeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
+	return errors.Join(spec.Timeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
 }
 
 // operation is a state change that callers request for single jobs and that is flushed for many.

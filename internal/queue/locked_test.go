@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -47,10 +48,10 @@ func TestLockedJobs(t *testing.T) {
 		id := b.Fetched(1, "q")[0].ID
 		b.Lock(id)
 		_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
-		require.ErrorIs(t, err, ojs.ErrTimeout())
+		require.ErrorIs(t, err, spec.Timeout())
 		require.ErrorContains(t, err, "another transaction has locked the row of the job")
 		_, errs := b.CompleteEach(t.Context(), []job.Ack{{JobID: id, Attempt: -1}})
-		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
+		require.ErrorIs(t, errs[0], spec.Timeout())
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 }
@@ -95,7 +96,7 @@ func TestLockedIDs(t *testing.T) {
 	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', json_build_object('id', $1::text))`, ojs.FormatID(id))
+	_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', json_build_object('id', $1::text))`, spec.FormatID(id))
 	require.NoError(t, err)
 
 	same := domaintest.NewJob("q")
@@ -110,9 +111,9 @@ func TestLockedIDs(t *testing.T) {
 	other := domaintest.NewJob("q")
 	other.ID, other.ClientID = job.NewID(), true
 	b.Enqueued(other)
-	require.ErrorIs(t, <-locked, ojs.ErrTimeout())
+	require.ErrorIs(t, <-locked, spec.Timeout())
 
 	require.NoError(t, tx.Commit(t.Context()))
 	_, err = b.Enqueue(t.Context(), same)
-	require.ErrorIs(t, err, ojs.ErrDuplicateID(""))
+	require.ErrorIs(t, err, spec.DuplicateID(""))
 }

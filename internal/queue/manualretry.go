@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -28,7 +29,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
 		// The error rolls back a transaction that has changed nothing, and ends the locks of the keys.
 		if other, found := duplicates[id]; found && err == nil {
-			return ojs.ErrDuplicate(ojs.FormatID(other.ID), other.State, other.Key)
+			return spec.Duplicate(spec.FormatID(other.ID), other.State, other.Key)
 		}
 		if err != nil || len(rows) == 0 {
 			return err
@@ -51,7 +52,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 		if err != nil {
 			return nil, err
 		}
-		return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StateDiscarded)
+		return nil, spec.Conflict(spec.FormatID(id), ojs.JobState(stored.State), ojs.StateDiscarded)
 	}
 	return retried, nil
 }

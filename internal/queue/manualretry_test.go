@@ -118,9 +118,9 @@ func TestRetry(t *testing.T) {
 		b := setup(t)
 		stored := b.Enqueued(domaintest.NewJob("q"))[0]
 		_, err := b.Retry(t.Context(), stored.ID, nil)
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		_, err = b.Retry(t.Context(), job.NewID(), nil)
-		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		domaintest.RequireCode(t, err, ojs.ErrNotFound)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -83,6 +84,6 @@ func (s *Store) refusePriority(ctx context.Context, id [16]byte) error {
 	case ojs.StateAvailable, ojs.StateScheduled:
 		return ErrLocked
 	default:
-		return ojs.ErrConflict(ojs.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
+		return spec.Conflict(spec.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
 	}
 }

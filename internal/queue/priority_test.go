@@ -97,17 +97,17 @@ func TestSetPriority(t *testing.T) {
 		id := b.add("q", 0, "1")[0].ID
 		b.Fetched(1, "q")
 		_, _, err := b.SetPriority(t.Context(), id, 4)
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
 		require.NoError(t, err)
 		_, _, err = b.SetPriority(t.Context(), id, 4)
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		_, _, err = b.SetPriority(t.Context(), job.NewID(), 4)
-		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		domaintest.RequireCode(t, err, ojs.ErrNotFound)
 		waiting := domaintest.NewJob("q")
 		waiting.Pending = true
 		_, _, err = b.SetPriority(t.Context(), b.Enqueued(waiting)[0].ID, 4)
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 	})
 
 	t.Run("WaitsForALockedRow", func(t *testing.T) {

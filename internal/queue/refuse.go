@@ -7,6 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -70,15 +71,15 @@ func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []
 // Refused chooses the error for a job that the statement did not change: 404 or a conflict (docs/reference/jobs.md, Allowed
 // operations). If the job was cancelled during this run, it returns the job and no error.
 func (r Run) Refused(job *job.Record) (*job.Record, error) {
-	id := ojs.FormatID(r.JobID)
+	id := spec.FormatID(r.JobID)
 	switch {
 	case job == nil:
-		return nil, ojs.ErrNotFound("job", id)
+		return nil, spec.NotFound("job", id)
 	// The statement takes every live job, so it can only have been locked.
 	case r.cancels && !ojs.JobState(job.State).Terminal():
 		return nil, ErrLocked
 	case r.cancels:
-		return nil, ojs.ErrConflict(id, ojs.JobState(job.State), LiveStates...)
+		return nil, spec.Conflict(id, ojs.JobState(job.State), LiveStates...)
 	}
 	owned := r.Owns(job.WorkerID)
 	current := r.Attempt < 0 || r.Attempt == job.Attempt
@@ -86,11 +87,11 @@ func (r Run) Refused(job *job.Record) (*job.Record, error) {
 	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:
 		return job, nil
 	case job.State == string(ojs.StateActive) && !owned:
-		return nil, ojs.ErrNotOwner(id, r.WorkerID, job.WorkerID.String)
+		return nil, spec.NotOwner(id, r.WorkerID, job.WorkerID.String)
 	case job.State == string(ojs.StateActive) && !current:
-		return nil, ojs.ErrStaleAttempt(id, int64(r.Attempt), int64(job.Attempt))
+		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(job.Attempt))
 	case job.State == string(ojs.StateActive):
 		return nil, ErrLocked
 	}
-	return nil, ojs.ErrConflict(id, ojs.JobState(job.State), ojs.StateActive)
+	return nil, spec.Conflict(id, ojs.JobState(job.State), ojs.StateActive)
 }

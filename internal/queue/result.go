@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -83,7 +84,7 @@ func (s *Store) awaitEnd(ctx context.Context, w *resultWaiter, timeout <-chan ti
 func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 	row, err := s.results.Do(ctx, id)
 	if err == nil && row == nil {
-		err = ojs.ErrNotFound("job", ojs.FormatID(id))
+		err = spec.NotFound("job", spec.FormatID(id))
 	}
 	return row, pg.ClientError(err)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -18,7 +19,7 @@ import (
 func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
 	policy, err := retry.Decode(job.Retry)
 	if err != nil { // one invalid policy must not fail the other jobs of the statement
-		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", ojs.FormatID(n.JobID), "error", err)
+		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error", err)
 		n.Error.PolicyError = err.Error()
 	}
 	outcome := retry.Decide(s.failure(n, job, policy))

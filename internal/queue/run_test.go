@@ -36,7 +36,7 @@ func TestLateForTheRun(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobFail", "w2")
 		_, err := late.Fail(t.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
-		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
@@ -78,7 +78,7 @@ func TestLateForTheRun(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobComplete", "w2")
 		_, err := late.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
-		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(id))
 		_, err = late.Complete(t.Context(), job.Ack{JobID: id, Attempt: 1})
 		require.NoError(t, err, "without a worker id, the attempt decides")

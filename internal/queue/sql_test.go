@@ -23,6 +23,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -420,7 +421,7 @@ func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 		}
 		require.Equal(t, string(ojs.StateRetryable), job.State, policy)
 		require.Contains(t, string(job.Error), `"policy_error":"decode retry policy: `, policy)
-		require.Contains(t, log.String(), ojs.FormatID(job.ID), "the log names the job")
+		require.Contains(t, log.String(), spec.FormatID(job.ID), "the log names the job")
 		require.InDelta(t, 1000, job.RetryDelayMs.Int64, 500, "the default policy applies")
 	}
 	require.Equal(t, ojs.StateRetryable, b.State(good))

@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -100,7 +101,7 @@ func TestSQLEnqueueRefuses(t *testing.T) {
 	b := setup(t, unchecked)
 	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
 	for message, p := range map[string]push{
-		ojs.ErrQueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
+		spec.QueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
 		"'rate_limit' must be left out, because it is not supported by ojs.enqueue: nothing would enforce it.": options(`"rate_limit":{"key":"k"}`),
 		"'notify' must be of type boolean, got yes.":                                                           options(`"notify":"yes"`),
 		"'args' must have at most 1048576 bytes together with options.":                                        {typ: "a", args: `["` + strings.Repeat("x", 1_048_576) + `"]`},
@@ -155,7 +156,7 @@ func TestSQLEnqueueMakesIDs(t *testing.T) {
 	require.NoError(t, err)
 	last := ""
 	for _, text := range ids {
-		_, ok := ojs.ParseUUIDv7(text)
+		_, ok := spec.ParseUUIDv7(text)
 		require.True(t, ok, text)
 		require.GreaterOrEqual(t, text[:18], last[:min(18, len(last))], "ids grow with the time")
 		last = text
@@ -178,7 +179,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 		for _, job := range jobs {
 			_, err := b.sqlWithID(b.Pool, job.ID)
 			require.Equal(t, "23505", sqlState(err))
-			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(job.ID)).Message)
+			require.ErrorContains(t, err, spec.DuplicateID(spec.FormatID(job.ID)).Message)
 		}
 		require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs"))
 		require.Equal(t, 3, b.Number("SELECT count(*) FROM ojs.events"))
@@ -253,7 +254,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 }
 
 func (b *bundle) sqlWithID(db querier, id [16]byte) ([16]byte, error) {
-	return options(`"id":"`+ojs.FormatID(id)+`"`).sql(b.T.Context(), db)
+	return options(`"id":"`+spec.FormatID(id)+`"`).sql(b.T.Context(), db)
 }
 
 // TestSQLCancelEqualsHTTP compares the cancellation of jobs of every state in SQL and over HTTP.

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Tx is a transaction of bulk operations. InTx calls the functions in after when it has committed.
@@ -157,7 +157,7 @@ func distinct(jobs []*job.Job) (firsts []*job.Job, at map[[16]byte]int, errs []e
 	for i, job := range jobs {
 		assignID(job)
 		if _, found := at[job.ID]; found {
-			errs[i] = ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+			errs[i] = spec.DuplicateID(spec.FormatID(job.ID))
 			continue
 		}
 		at[job.ID] = len(firsts)

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -58,7 +59,7 @@ func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(end) {
-			return errors.Join(ojs.ErrTimeout(), errors.New("another transaction keeps the unique key locked"))
+			return errors.Join(spec.Timeout(), errors.New("another transaction keeps the unique key locked"))
 		}
 	}
 }
@@ -262,7 +263,7 @@ func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 			}
 			winners[h.ID] = i
 			set := replacementFor(&sets, u.in.jobs[i].Unique.States)
-			data := Cancel{By: replacedBy, Reason: "replaced by " + ojs.FormatID(u.in.jobs[i].ID)}.eventData()
+			data := Cancel{By: replacedBy, Reason: "replaced by " + spec.FormatID(u.in.jobs[i].ID)}.eventData()
 			set.cancels = append(set.cancels, cancellation{h.ID, data})
 		}
 	}
@@ -376,7 +377,7 @@ func (u *uniqueInsert) refuse() {
 		}
 		state := v.Existing.State
 		if v.Existing.Item != unique.Stored && u.in.atomic {
-			u.in.res[i].refused = ojs.ErrDuplicateInRequest(u.in.jobs[i].UniqueKey)
+			u.in.res[i].refused = spec.DuplicateInRequest(u.in.jobs[i].UniqueKey)
 			return
 		}
 		if at := v.Existing.Item; at != unique.Stored && state != ojs.StateCancelled {
@@ -384,7 +385,7 @@ func (u *uniqueInsert) refuse() {
 				state = ojs.JobState(stored.State)
 			}
 		}
-		u.in.res[i].refused = ojs.ErrDuplicate(ojs.FormatID(v.Existing.ID), state, u.in.jobs[i].UniqueKey)
+		u.in.res[i].refused = spec.Duplicate(spec.FormatID(v.Existing.ID), state, u.in.jobs[i].UniqueKey)
 	})
 }
 
@@ -402,7 +403,7 @@ func (u *uniqueInsert) each(visit func(i int, v unique.Verdict)) {
 func scheduledFor(j *job.Job, at job.When) *job.Job {
 	changed, echo := *j, ""
 	if !at.Relative {
-		echo = ojs.FormatTime(at.At)
+		echo = spec.FormatTime(at.At)
 	}
 	changed.Pending, changed.ScheduledAt, changed.Extra = false, at, job.ScheduledFor(j.Extra, echo)
 	return &changed

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -52,7 +53,7 @@ func TestUniqueInSQL(t *testing.T) {
 		require.Equal(t, `{"unique":{},"unique_key":"`+k+`"}`, string(first.Extra))
 		require.Equal(t, `{"unique_key":"`+k+`"}`, b.One(`SELECT data::text FROM ojs.events WHERE job_id = $1`, first.ID))
 		_, err := enqueue(k, `{"on_conflict":"reject"}`, "")
-		require.ErrorContains(t, err, "An equivalent job, "+ojs.FormatID(first.ID)+", already exists in state available. (SQLSTATE 23505)")
+		require.ErrorContains(t, err, "An equivalent job, "+spec.FormatID(first.ID)+", already exists in state available. (SQLSTATE 23505)")
 		_, err = b.Enqueue(ctx, overHTTP(k, "reject"))
 		requireDuplicate(t, err, first)
 	})
@@ -72,11 +73,11 @@ func TestUniqueInSQL(t *testing.T) {
 		require.Equal(t, "available", got.State)
 		for _, o := range old {
 			require.Equal(t, ojs.StateCancelled, b.State(o.ID))
-			require.JSONEq(t, `{"cancelled_by":"system:unique","reason":"replaced by `+ojs.FormatID(got.ID)+`"}`,
+			require.JSONEq(t, `{"cancelled_by":"system:unique","reason":"replaced by `+spec.FormatID(got.ID)+`"}`,
 				b.One(`SELECT data::text FROM ojs.events WHERE job_id = $1 AND type = 'job.cancelled'`, o.ID))
 		}
 		_, err := b.Enqueue(ctx, overHTTP(k, "reject", states(ojs.StateCancelled)))
-		require.ErrorContains(t, err, ojs.FormatID(old[0].ID), "a job cancelled in SQL keeps its key")
+		require.ErrorContains(t, err, spec.FormatID(old[0].ID), "a job cancelled in SQL keeps its key")
 	})
 
 	t.Run("ReplaceExceptSchedule", func(t *testing.T) {
@@ -93,13 +94,13 @@ func TestUniqueInSQL(t *testing.T) {
 		first := b.Enqueued(overHTTP(k, "reject"))[0]
 		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '1 hour' WHERE id = $1`, first.ID)
 		_, err := enqueue(k, `{"period":"PT61M"}`, "")
-		require.ErrorContains(t, err, ojs.FormatID(first.ID))
+		require.ErrorContains(t, err, spec.FormatID(first.ID))
 		enqueued(k, `{"period":"PT59M"}`, "")
 		enqueued(k, `{"states":["completed","active"]}`, "")
 		_, err = b.Cancel(ctx, first.ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
 		_, err = enqueue(k, `{"states":["cancelled"]}`, "")
-		require.ErrorContains(t, err, ojs.FormatID(first.ID)+", already exists in state cancelled")
+		require.ErrorContains(t, err, spec.FormatID(first.ID)+", already exists in state cancelled")
 	})
 
 	t.Run("RefusesWhatItCannotHonour", func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -49,7 +50,7 @@ func requireDuplicate(t *testing.T, err error, existing *job.Record) {
 	wire, ok := errors.AsType[*ojs.Error](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, "duplicate", wire.Code)
-	require.Equal(t, ojs.FormatID(existing.ID), wire.Details["existing_job_id"])
+	require.Equal(t, spec.FormatID(existing.ID), wire.Details["existing_job_id"])
 	require.EqualValues(t, existing.State, wire.Details["existing_job_state"])
 	require.Equal(t, existing.UniqueKey.String, wire.Details["unique_key"])
 	require.Len(t, existing.UniqueKey.String, 64)
@@ -94,7 +95,7 @@ func TestUnique(t *testing.T) {
 		require.Len(t, fresh.Outcome.Replaced, 3)
 		for _, o := range old {
 			require.Equal(t, ojs.StateCancelled, b.State(o.ID))
-			require.JSONEq(t, `{"cancelled_by":"system:unique","reason":"replaced by `+ojs.FormatID(got.ID)+`"}`,
+			require.JSONEq(t, `{"cancelled_by":"system:unique","reason":"replaced by `+spec.FormatID(got.ID)+`"}`,
 				b.One(`SELECT data::text FROM ojs.events WHERE job_id = $1 AND type = 'job.cancelled'`, o.ID))
 		}
 	})
@@ -115,7 +116,7 @@ func TestUnique(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "scheduled", got.State)
 		require.Equal(t, old.ScheduledAt, got.ScheduledAt)
-		require.JSONEq(t, `{"tags":["a"],"scheduled_at":"`+ojs.FormatTime(old.ScheduledAt.Time)+`"}`, string(got.Extra))
+		require.JSONEq(t, `{"tags":["a"],"scheduled_at":"`+spec.FormatTime(old.ScheduledAt.Time)+`"}`, string(got.Extra))
 		require.Equal(t, ojs.StateCancelled, b.State(old.ID))
 
 		waiting := b.Enqueued(uniqueJob("schedule2", "reject"))[0]
@@ -218,7 +219,7 @@ func TestUniqueInOneFlush(t *testing.T) {
 		require.Equal(t, []string{"job.enqueued>available", "job.cancelled:available>cancelled"}, b.EventTypes(stored[6].ID))
 		require.Equal(t, "scheduled", stored[7].State, "the oldest that blocked is the scheduled one")
 		require.Equal(t, stored[5].ScheduledAt, stored[7].ScheduledAt)
-		require.JSONEq(t, `{"scheduled_at":"`+ojs.FormatTime(stored[5].ScheduledAt.Time)+`"}`, string(stored[7].Extra))
+		require.JSONEq(t, `{"scheduled_at":"`+spec.FormatTime(stored[5].ScheduledAt.Time)+`"}`, string(stored[7].Extra))
 	})
 
 	t.Run("AtomicRejectStoresNothing", func(t *testing.T) {
@@ -407,7 +408,7 @@ func TestUniqueJobThatIsLocked(t *testing.T) {
 	for range 20 {
 		wg.Go(func() {
 			_, err := b.Enqueue(context.Background(), uniqueJob("locked", "replace"))
-			if wire, ok := errors.AsType[*ojs.Error](err); !ok || wire.Type != string(ojs.KindTimeout) {
+			if wire, ok := errors.AsType[*ojs.Error](err); !ok || wire.Type != string(ojs.ErrTimeout) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -420,7 +421,7 @@ func TestUniqueJobThatIsLocked(t *testing.T) {
 	wg.Wait()
 	require.Less(t, time.Since(started), 15*time.Second, "not one after the other")
 	stored, errs := b.EnqueueEach(t.Context(), []*job.Job{uniqueJob("locked", "replace"), uniqueJob("free", "ignore")})
-	domaintest.RequireCode(t, errs[0], ojs.KindTimeout)
+	domaintest.RequireCode(t, errs[0], ojs.ErrTimeout)
 	require.NotNil(t, stored[1])
 	require.NoError(t, tx.Rollback(t.Context()))
 	b.Enqueued(uniqueJob("locked", "replace"))

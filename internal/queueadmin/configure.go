@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,7 +32,7 @@ func (s *Store) Create(ctx context.Context, name string, change queueconfig.Chan
 		return nil, pg.WriteError(err)
 	}
 	if len(rows) == 0 {
-		return nil, ojs.ErrQueueExists(name)
+		return nil, spec.QueueExists(name)
 	}
 	s.committed(ctx, name, s.changed(ctx, ojs.EventQueueCreated, "queue created", name)...)
 	return newDetail(dbsqlc.Queue(rows[0])), nil
@@ -83,7 +84,7 @@ func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, c
 		return row, false, err
 	}
 	if len(rows) == 0 { // it was deleted since its row was found
-		return row, false, ojs.ErrUnavailable()
+		return row, false, spec.Unavailable()
 	}
 	config, wire := change.Apply(rows[0].Config)
 	if wire != nil {

@@ -21,10 +21,10 @@ func TestCreate(t *testing.T) {
 	require.Equal(t, "active", q.Status)
 	require.JSONEq(t, `{"backpressure":{"max_depth":100},"max_size":100}`, string(q.Own()))
 	_, err = b.Queues.Create(t.Context(), "q", queueconfig.Change{})
-	requireKind(t, ojs.KindInvalidStateTransition, err)
+	requireKind(t, ojs.ErrInvalidStateTransition, err)
 	b.Enqueued(domaintest.NewJob("implicit"))
 	_, err = b.Queues.Create(t.Context(), "implicit", queueconfig.Change{})
-	requireKind(t, ojs.KindInvalidStateTransition, err)
+	requireKind(t, ojs.ErrInvalidStateTransition, err)
 	require.Equal(t, []string{`queue.created {"queue":"q"}`}, b.events("q"))
 }
 
@@ -41,7 +41,7 @@ func TestConfigure(t *testing.T) {
 		require.Equal(t, `{"allowed_job_types":["mail.*"]}`, b.One(`SELECT config FROM ojs.queues WHERE name = 'q'`))
 		require.Len(t, b.events("q"), 3)
 		_, err := other.Enqueue(t.Context(), domaintest.NewJob("q"))
-		wire := wireError(t, ojs.KindJobTypeNotAllowed, err)
+		wire := wireError(t, ojs.ErrJobTypeNotAllowed, err)
 		require.Equal(t, "test.job", wire.Details["job_type"])
 		_, err = other.Enqueue(t.Context(), domaintest.With(func(j *job.Job) { j.Type = "mail.send" }))
 		require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestConfigure(t *testing.T) {
 		b := setup(t)
 		b.configure("q", `{"producers":["key:aaaaaaaa"]}`)
 		_, err := b.Enqueue(queue.WithProducer(t.Context(), "key:bbbbbbbb"), domaintest.NewJob("q"))
-		requireKind(t, ojs.KindPermissionDenied, err)
+		requireKind(t, ojs.ErrPermissionDenied, err)
 		_, err = b.Enqueue(queue.WithProducer(t.Context(), "key:aaaaaaaa"), domaintest.NewJob("q"))
 		require.NoError(t, err)
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
@@ -88,7 +88,7 @@ func TestStrictQueues(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *domaintest.Config) { c.Queue.StrictQueues = true })
 	_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
-	wire := wireError(t, ojs.KindNotFound, err)
+	wire := wireError(t, ojs.ErrNotFound, err)
 	require.Equal(t, "queue", wire.Details["resource_type"])
 	require.Empty(t, b.status("q"))
 	_, err = b.Queues.Create(t.Context(), "q", queueconfig.Change{})
@@ -97,7 +97,7 @@ func TestStrictQueues(t *testing.T) {
 	_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
 	require.NoError(t, err)
 	_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
-	requireKind(t, ojs.KindNotFound, err)
+	requireKind(t, ojs.ErrNotFound, err)
 }
 
 func TestList(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -74,7 +75,7 @@ func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 	// finish would move the jobs for ever.
 	if d.Strategy == Move && d.Target == d.Queue {
-		return ojs.ErrInvalidPayload("target_queue", "another queue", d.Target, "'target_queue' must be another queue.")
+		return spec.InvalidPayload("target_queue", "another queue", d.Target, "'target_queue' must be another queue.")
 	}
 	if _, err := s.Get(ctx, d.Queue); err != nil {
 		return err
@@ -86,7 +87,7 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 		}
 		// From the cache: a target that drains a moment later gets the jobs all the same.
 		if q := found[d.Target]; q != nil && q.Draining() {
-			return ojs.ErrQueuePaused(d.Target).With("status", queueconfig.Draining)
+			return spec.With(spec.QueuePaused(d.Target), "status", queueconfig.Draining)
 		}
 	}
 	// A queue that is being deleted has a status of its own and takes room in the memory of nodes.
@@ -102,12 +103,12 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 
 // The counts are those of the moment of the refusal.
 func errNotEmpty(name string, c counts) error {
-	return ojs.ErrQueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
+	return spec.QueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
 		map[string]any{"waiting": c.waiting, "active": c.active})
 }
 
 func errBeingDeleted(name string) error {
-	return ojs.ErrQueueState(name, "Queue "+name+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
+	return spec.QueueState(name, "Queue "+name+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
 }
 
 // The target is created before, in the same transaction, so that it exists when the first job moves.
@@ -142,7 +143,7 @@ func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 				return err
 			}
 			if len(moving) > 0 {
-				return ojs.ErrQueueState(d.Queue, "Queue "+d.Queue+" gets the jobs of queue "+moving[0]+", which is being deleted; delete it when that has ended.",
+				return spec.QueueState(d.Queue, "Queue "+d.Queue+" gets the jobs of queue "+moving[0]+", which is being deleted; delete it when that has ended.",
 					map[string]any{"moving_from": moving[0]})
 			}
 			now, err := q.SystemPing(ctx)

@@ -41,10 +41,10 @@ func TestDelete(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Reject})
-		requireKind(t, ojs.KindNotFound, err)
+		requireKind(t, ojs.ErrNotFound, err)
 		b.Enqueued(domaintest.NewJob("q"))
 		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Reject})
-		requireKind(t, ojs.KindInvalidStateTransition, err)
+		requireKind(t, ojs.ErrInvalidStateTransition, err)
 		require.Equal(t, "active", b.status("q"))
 	})
 
@@ -124,9 +124,9 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, queueadmin.Deleted{Draining: true}, res)
 		require.Equal(t, "draining deleting", b.status("q"))
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
-		requireKind(t, ojs.KindQueuePaused, err)
+		requireKind(t, ojs.ErrQueuePaused, err)
 		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
-		requireKind(t, ojs.KindInvalidStateTransition, err)
+		requireKind(t, ojs.ErrInvalidStateTransition, err)
 
 		_, err = b.Complete(t.Context(), job.Ack{JobID: running[0].ID, WorkerID: "w1", Attempt: 1})
 		require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, "paused deleting", b.status("q"))
 		require.Empty(t, b.Fetched(1, "q"))
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
-		requireKind(t, ojs.KindQueuePaused, err)
+		requireKind(t, ojs.ErrQueuePaused, err)
 		require.NoError(t, <-done)
 		require.Empty(t, b.status("q"))
 	})
@@ -241,7 +241,7 @@ func TestDelete(t *testing.T) {
 			_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "q"})
 			done <- err
 		}()
-		requireKind(t, ojs.KindInvalidPayload, domaintest.Await(t, done))
+		requireKind(t, ojs.ErrInvalidPayload, domaintest.Await(t, done))
 		require.Equal(t, "active", b.status("q"))
 	})
 
@@ -265,7 +265,7 @@ func TestDelete(t *testing.T) {
 		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
 		require.NoError(t, err)
 		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "to", Strategy: queueadmin.Discard})
-		requireKind(t, ojs.KindInvalidStateTransition, err)
+		requireKind(t, ojs.ErrInvalidStateTransition, err)
 		require.ErrorContains(t, err, "gets the jobs of queue q")
 		_, err = b.Complete(t.Context(), job.Ack{JobID: active.ID, WorkerID: "w1", Attempt: 1})
 		require.NoError(t, err)
@@ -281,7 +281,7 @@ func TestDelete(t *testing.T) {
 		_, err := b.Queues.Drain(t.Context(), "to", "a")
 		require.NoError(t, err)
 		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
-		requireKind(t, ojs.KindQueuePaused, err)
+		requireKind(t, ojs.ErrQueuePaused, err)
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 const (
@@ -100,7 +100,7 @@ func (s *Store) changed(ctx context.Context, eventType, message, name string) []
 }
 
 // notFound is the 404 for a queue.
-func notFound(name string) error { return ojs.ErrNotFound("queue", name) }
+func notFound(name string) error { return spec.NotFound("queue", name) }
 
 // roomFor refuses the configuration of one more queue than nodes keep in memory. The count is taken without a lock, so
 // calls at the same time may exceed the bound by a few; nodes hold ten times as many.
@@ -113,6 +113,6 @@ func (s *Store) roomFor(ctx context.Context, name string) error {
 	if err != nil || n < queueconfig.MaxConfigured {
 		return err
 	}
-	return ojs.ErrUnsupported("This server keeps the settings of at most 10000 queues; remove those of queues that are not used any more.",
+	return spec.Unsupported("This server keeps the settings of at most 10000 queues; remove those of queues that are not used any more.",
 		map[string]any{"limit": queueconfig.MaxConfigured})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -64,7 +65,7 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 			expected = specs[f].read(&config, v)
 		}
 		if expected != "" && !addInPolicy(&problems, field(f), v, where) {
-			problems.Add(ojs.KindInvalidPayload, path, where+"."+path, expected, v)
+			problems.Add(ojs.ErrInvalidPayload, path, where+"."+path, expected, v)
 		}
 	}
 	if err := problems.Err(); err != nil {
@@ -89,7 +90,7 @@ func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) 
 	case f == defaultRetry && v[0] == '{':
 		if _, wire := retry.Parse(v, retry.Default()); wire != nil {
 			name := fmt.Sprint("default_", wire.Details["field"])
-			*ps = append(*ps, payload.Problem{Kind: ojs.KindInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
+			*ps = append(*ps, payload.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
 		}
 	}
 	return len(*ps) > before
@@ -146,7 +147,7 @@ func (vs *values) collectGroup(first, last field, object jsontext.Value, problem
 		if first == keepCompleted {
 			expected = "an object, or one duration for all states"
 		}
-		problems.Add(ojs.KindInvalidPayload, group, where+"."+group, expected, object)
+		problems.Add(ojs.ErrInvalidPayload, group, where+"."+group, expected, object)
 	default:
 		for f := first; f <= last; f++ {
 			if v := payload.Find(object, specs[f].name); v != nil {
@@ -161,7 +162,7 @@ func (vs *values) collectGroup(first, last field, object jsontext.Value, problem
 func (c *Change) Apply(stored []byte) ([]byte, *ojs.Error) {
 	merged := overlay(stored, c.values)
 	if len(merged) > MaxBytes {
-		return nil, ojs.ErrTooLarge("config", MaxBytes, len(merged))
+		return nil, spec.TooLarge("config", MaxBytes, len(merged))
 	}
 	return merged, nil
 }

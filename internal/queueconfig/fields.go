@@ -38,15 +38,15 @@ const (
 	fieldCount
 )
 
-// spec is the place of a field in the stored object, and how its value is read. read sets the field in c and returns "", or
+// fieldSpec is the place of a field in the stored object, and how its value is read. read sets the field in c and returns "", or
 // what it expected, for the message of a refusal. It gets no null.
-type spec struct {
+type fieldSpec struct {
 	group, name string
 	read        func(c *Config, v jsontext.Value) (expected string)
 }
 
 // specs is in the order of the fields and of the stored object: the fields of a group follow each other.
-var specs = [fieldCount]spec{
+var specs = [fieldCount]fieldSpec{
 	concurrency:       {"", "concurrency", readConcurrency},
 	rateLimit:         {"", "rate_limit", readRateLimit},
 	maxDepth:          {"backpressure", "max_depth", readMaxDepth},

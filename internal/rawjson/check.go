@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -59,7 +60,7 @@ func explain(body []byte) *ojs.Error {
 
 // received is left out: a whole body in its own error would help nobody.
 func bad(message, expected string) *ojs.Error {
-	return ojs.ErrInvalidPayload("body", expected, nil, message)
+	return spec.InvalidPayload("body", expected, nil, message)
 }
 
 // The four characters that JSON permits, and no other white space.

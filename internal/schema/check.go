@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -101,7 +102,7 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	if err != nil {
 		s.logger.ErrorContext(ctx, "this node cannot compile a registered schema; upgrade it, or delete the schema", slog.String("category", "error"),
 			slog.String("schema", info.URI), slog.Any("error", err))
-		return nil, ojs.NewError(ojs.KindSchemaValidation, "The schema "+info.URI+" cannot be read by this node; register it again.", map[string]any{"field": "args", "schema": info.URI})
+		return nil, spec.NewError(ojs.ErrSchemaValidation, "The schema "+info.URI+" cannot be read by this node; register it again.", map[string]any{"field": "args", "schema": info.URI})
 	}
 	s.compiled.put(c)
 	return c, nil

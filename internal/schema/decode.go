@@ -6,6 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -22,10 +23,10 @@ func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
 	// A version of digits in a path counts as a number, as there is no JSON type to tell.
 	in := &Registration{Schema: Schema{Info: Info{Key: key, VersionNumber: IsNumber(key.Version)}}}
 	if !job.ValidType(key.Type) {
-		b.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", payload.Quote(key.Type))
+		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", payload.Quote(key.Type))
 	}
 	if !ValidVersion(key.Version) {
-		b.Problems.Add(ojs.KindInvalidPayload, "version", "$.version", versionExpected, payload.Quote(key.Version))
+		b.Problems.Add(ojs.ErrInvalidPayload, "version", "$.version", versionExpected, payload.Quote(key.Version))
 	}
 	in.URI = "urn:ojs:schema:" + key.Type + ":" + key.Version
 	if b.Get("uri") != nil {
@@ -45,7 +46,7 @@ func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 	in.URI = b.uri()
 	in.Type, _ = rawjson.Text(b.Get("type"))
 	if !job.ValidType(in.Type) {
-		b.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", b.Get("type"))
+		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", b.Get("type"))
 	}
 	in.Version, in.VersionNumber = b.version()
 	return b.finish(in)
@@ -104,7 +105,7 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	}
 	// The size is that of the document as sent, with its white space.
 	if len(document) > MaxBytes {
-		return nil, ojs.ErrTooLarge("schema", MaxBytes, len(document))
+		return nil, spec.TooLarge("schema", MaxBytes, len(document))
 	}
 	in.Document = rawjson.Compact(document)
 	if _, err := compile(in.Info, in.Document); err != nil {
@@ -115,6 +116,6 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 
 // The error has the place in the document, where the compiler tells it.
 func badSchema(err error) *ojs.Error {
-	wire := ojs.ErrInvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
-	return wire.With("validation_errors", []payload.Violation{{Path: "$.schema", Message: err.Error()}})
+	wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
+	return spec.With(wire, "validation_errors", []payload.Violation{{Path: "$.schema", Message: err.Error()}})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -123,12 +124,12 @@ func sameJSON(a, b []byte) bool {
 
 // It names the schema that is in the way, so that the client can compare.
 func errTaken(message string, stored *Schema) *ojs.Error {
-	return ojs.NewError(ojs.KindSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version, "uri": stored.URI})
+	return spec.NewError(ojs.ErrSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version, "uri": stored.URI})
 }
 
 // ErrTooMany refuses one schema more than a database may have.
 func ErrTooMany() *ojs.Error {
-	return ojs.NewError(ojs.KindUnsupported, fmt.Sprintf("The server has %d schemas, and keeps no more; delete some.", MaxSchemas), map[string]any{"max_schemas": MaxSchemas})
+	return spec.NewError(ojs.ErrUnsupported, fmt.Sprintf("The server has %d schemas, and keeps no more; delete some.", MaxSchemas), map[string]any{"max_schemas": MaxSchemas})
 }
 
 // Delete removes a version. Jobs that name it are not checked any more; if it was the newest, the one before is. Jobs that
@@ -147,7 +148,7 @@ func (s *Store) Delete(ctx context.Context, key Key) (deleted *Schema, err error
 	return deleted, err
 }
 
-func errMissing(key Key) error { return ojs.ErrNotFound("schema", key.Type+"/"+key.Version) }
+func errMissing(key Key) error { return spec.NotFound("schema", key.Type+"/"+key.Version) }
 
 // change runs do in a transaction that no other change overlaps. After its commit this node knows the change. The
 // notification goes with the commit. If the outcome of the commit is unknown, the next look of the Follower finds it out.
@@ -191,7 +192,7 @@ func (s *Store) GetByURI(ctx context.Context, uri string) (*Schema, error) {
 	defer cancel()
 	row, err := s.db.Q.SchemaGetByURI(ctx, uri)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, ojs.ErrNotFound("schema", uri)
+		return nil, spec.NotFound("schema", uri)
 	}
 	return fromRow(&row), pg.ClientError(err)
 }
@@ -205,7 +206,7 @@ func (s *Store) Versions(ctx context.Context, jobType string) ([]*Info, error) {
 	if versions := ix.types[jobType]; len(versions) > 0 {
 		return versions, nil
 	}
-	return nil, ojs.ErrNotFound("schema", jobType)
+	return nil, spec.NotFound("schema", jobType)
 }
 
 // List are all schemas by type, newest version first.

@@ -48,7 +48,7 @@ func (b *bundle) refuses(args string) bool {
 	b.T.Helper()
 	_, err := b.Enqueue(b.T.Context(), &job.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(args)})
 	if err != nil {
-		domaintest.RequireCode(b.T, err, ojs.KindSchemaValidation)
+		domaintest.RequireCode(b.T, err, ojs.ErrSchemaValidation)
 	}
 	return err != nil
 }
@@ -128,7 +128,7 @@ func TestOneOfManyRegistersAVersion(t *testing.T) {
 	group.Wait()
 	require.Len(t, created, 1)
 	require.Len(t, refused, 19)
-	domaintest.RequireCode(t, <-refused, ojs.KindSchemaExists)
+	domaintest.RequireCode(t, <-refused, ojs.ErrSchemaExists)
 }
 
 func TestMostSchemas(t *testing.T) {
@@ -139,7 +139,7 @@ func TestMostSchemas(t *testing.T) {
 		SELECT 'crowd', i::text, true, 'urn:' || i, '{}', false FROM generate_series(2, $1) i`, schema.MaxSchemas)
 	require.NoError(t, err)
 	_, _, err = b.Schemas.Put(t.Context(), registration(t, "2", `{}`))
-	domaintest.RequireCode(t, err, ojs.KindUnsupported)
+	domaintest.RequireCode(t, err, ojs.ErrUnsupported)
 	_, created, err := b.Schemas.Put(t.Context(), registration(t, "1", `{"minItems":1}`))
 	require.NoError(t, err)
 	require.False(t, created)
@@ -180,7 +180,7 @@ func TestIndependentJobsAreCheckedEach(t *testing.T) {
 		require.Equal(t, i == 1 || i == 4, stored[i] != nil, i)
 	}
 	_, at, err := b.EnqueueAll(t.Context(), jobs[1:])
-	domaintest.RequireCode(t, err, ojs.KindSchemaValidation)
+	domaintest.RequireCode(t, err, ojs.ErrSchemaValidation)
 	require.Equal(t, 1, at)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -79,7 +80,7 @@ func isWord(c byte) bool { return alphanumeric(c) || c == '_' }
 
 // refusal is the 422 for args that violate a schema. list has at least one element.
 func (c *compiled) refusal(list []payload.Violation) *ojs.Error {
-	return ojs.NewError(ojs.KindSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
+	return spec.NewError(ojs.ErrSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
 		"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,
 	})
 }

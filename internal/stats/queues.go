@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -72,7 +73,7 @@ func (s *Store) Queues(ctx context.Context, p Page) (page QueuePage, err error) 
 	return page, pg.ClientError(err)
 }
 
-// Queue reads one queue. The error of an unknown one is ojs.ErrNotFound. All of it is of one snapshot, the configuration
+// Queue reads one queue. The error of an unknown one is spec.NotFound. All of it is of one snapshot, the configuration
 // included.
 func (s *Store) Queue(ctx context.Context, name string) (Queue, error) {
 	var one [1]Queue
@@ -83,7 +84,7 @@ func (s *Store) Queue(ctx context.Context, name string) (Queue, error) {
 		r, err := q.QueueGet(ctx, name)
 		// No other error may become a 404.
 		if errors.Is(err, pgx.ErrNoRows) {
-			return ojs.ErrNotFound("queue", name)
+			return spec.NotFound("queue", name)
 		}
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -42,7 +43,7 @@ func (m Mode) Caller(values []string) (string, error) {
 			received = strconv.Itoa(len(values)) + " values"
 		}
 		const expected = "one name of 1 to 128 letters, digits, ., _ and -"
-		return "", ojs.ErrInvalidRequest(job.TenantHeader, expected, received, job.TenantHeader+" must be "+expected+".")
+		return "", spec.InvalidRequest(job.TenantHeader, expected, received, job.TenantHeader+" must be "+expected+".")
 	}
 	return values[0], nil
 }
@@ -57,7 +58,7 @@ func (m Mode) Limits(l job.Limits, caller string) job.Limits {
 // ErrOperators refuses a call of a tenant that would show or change what is not the tenant's: 403. The transports decide
 // which calls are meant (docs/reference/tenants.md, What a call reaches).
 func ErrOperators() *ojs.Error {
-	err := ojs.NewError(ojs.KindPermissionDenied, "This call is not for tenants: it is about the whole server.", map[string]any{"header": job.TenantHeader})
+	err := spec.NewError(ojs.ErrPermissionDenied, "This call is not for tenants: it is about the whole server.", map[string]any{"header": job.TenantHeader})
 	err.Hint = "Leave out the header " + job.TenantHeader + " if you operate this server."
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -72,7 +73,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 }
 
 // Stats reads the figures of a tenant in one snapshot, so the counts are exact. The error of a tenant that has never had a job is
-// ojs.ErrNotFound. Counts of published events plus those of the events behind the watermark make them exact.
+// spec.NotFound. Counts of published events plus those of the events behind the watermark make them exact.
 func (s *Store) Stats(ctx context.Context, tenant string) (Stats, error) {
 	stats := Stats{Counts: Counts{Name: tenant, ByState: map[ojs.JobState]int64{}}, Queues: []Counts{}}
 	ctx, done, err := s.db.Reading(ctx)
@@ -86,7 +87,7 @@ func (s *Store) Stats(ctx context.Context, tenant string) (Stats, error) {
 	}
 	// A tenant without jobs now, but with jobs before, has zeros.
 	if len(rows) == 0 && !known {
-		return stats, ojs.ErrNotFound("tenant", tenant)
+		return stats, spec.NotFound("tenant", tenant)
 	}
 	for _, r := range rows {
 		if n := len(stats.Queues); n == 0 || stats.Queues[n-1].Name != r.Queue {
@@ -122,7 +123,7 @@ func (s *Store) OfQueue(ctx context.Context, tenant string, stats queue.Stats) (
 	if err == nil && len(rows) == 0 {
 		var known bool
 		if known, err = s.db.Q.TenantHasQueue(ctx, tenant, stats.Name); err == nil && !known {
-			return stats, ojs.ErrNotFound("queue", stats.Name)
+			return stats, spec.NotFound("queue", stats.Name)
 		}
 	}
 	// The map is replaced and not changed, because stats may be shared with other callers.

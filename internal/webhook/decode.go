@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -157,19 +158,19 @@ func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
 // need refuses a member that is absent or null, and forgets it, so that it is refused once.
 func (r *reader) need(name, expected string) {
 	if rawjson.IsNull(r.members[name]) {
-		r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, nil)
+		r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, nil)
 		delete(r.members, name)
 	}
 }
 
 func (r *reader) mistyped(name, expected string) {
-	r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, r.members[name])
+	r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, r.members[name])
 }
 
 // limit refuses a value that has the right type. Only the first one is named: the answer has room for one field.
 func (r *reader) limit(name, expected string) {
 	if r.refused == nil {
-		r.refused = ojs.ErrValidation(name, rawjson.Show(r.members[name]), "'"+name+"' must be "+expected+".")
+		r.refused = spec.Validation(name, rawjson.Show(r.members[name]), "'"+name+"' must be "+expected+".")
 	}
 }
 
@@ -209,7 +210,7 @@ func (r *reader) read() *ojs.Error {
 func (r *reader) list(name string, v jsontext.Value) []string {
 	values, ok := job.DistinctStrings(v, func(s string) bool { return !strings.Contains(s, "\x00") })
 	if !ok {
-		r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, "an array of different strings", v)
+		r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, "an array of different strings", v)
 		return nil
 	}
 	if len(values) > maxWebhookPatterns {
@@ -228,11 +229,11 @@ func (r *reader) secret() {
 	switch {
 	case !ok:
 		r.problems = append(r.problems, payload.Problem{
-			Kind: ojs.KindInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
+			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
 		})
 	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
 		if r.refused == nil { // the value is not repeated: it may be a real one with a slip
-			r.refused = ojs.ErrValidation("secret", nil, "'secret' must be 8 to 256 printable ASCII characters long.")
+			r.refused = spec.Validation("secret", nil, "'secret' must be 8 to 256 printable ASCII characters long.")
 		}
 	}
 	r.w.Secret = text
@@ -268,7 +269,7 @@ func (r *reader) filter() {
 		into, known := map[string]*[]string{"queues": &w.Queues, "job_types": &w.JobTypes, "sources": &w.Sources}[name]
 		switch {
 		case !known:
-			r.problems.Add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
+			r.problems.Add(ojs.ErrInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
 		case rawjson.IsNull(value): // of equal names the last counts
 			*into = nil
 		default:

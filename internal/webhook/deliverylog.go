@@ -10,7 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // DeliveryList selects deliveries of the log. Zero values do not filter. Of Before and Offset at most one counts. Since and
@@ -119,7 +119,7 @@ func (s *Store) Delivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []A
 }
 
 // ErrNoDelivery is the API error for an unknown delivery.
-func ErrNoDelivery(id string) error { return ojs.ErrNotFound("webhook_delivery", id) }
+func ErrNoDelivery(id string) error { return spec.NotFound("webhook_delivery", id) }
 
 // Backlog counts the subscriptions, and the unfinished deliveries up to 100 000. The metrics of a node ask for it.
 func (s *Store) Backlog(ctx context.Context) (webhooks, pending int64, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -22,7 +23,7 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*DeliveryRecord
 	case err != nil:
 		return nil, nil, pg.PartlyError(err)
 	case len(again) == 0:
-		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
+		return nil, nil, spec.NewError(ojs.ErrInvalidStateTransition,
 			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryID(id)})
 	}
 	return row, attempts, pg.PartlyError(s.db.Q.WebhookNotify(ctx))

@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -93,7 +94,7 @@ type Secret struct {
 }
 
 // String keeps the value out of logs.
-func (s Secret) String() string { return "secret " + ojs.FormatID(s.ID) }
+func (s Secret) String() string { return "secret " + spec.FormatID(s.ID) }
 
 // secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here. One
 // secret that cannot be opened makes the whole subscription sealed: a request that lacks one of two signatures would fail
@@ -121,7 +122,7 @@ func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, erro
 	defer cancel()
 	secrets, sealed, err := s.secretsOf(ctx, s.db.Q, [][16]byte{webhook})
 	if err == nil && len(sealed) > 0 {
-		err = errors.Join(ojs.NewError(ojs.KindUnavailable, "The secret of this webhook is sealed with a key that this node does not have; ask another node, or the operator.", nil), errUnknownKey)
+		err = errors.Join(spec.NewError(ojs.ErrUnavailable, "The secret of this webhook is sealed with a key that this node does not have; ask another node, or the operator.", nil), errUnknownKey)
 	}
 	return secrets[webhook], pg.ClientError(err)
 }

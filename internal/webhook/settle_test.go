@@ -75,7 +75,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 	requireUnknown := func(t *testing.T, err error) {
 		t.Helper()
-		domaintest.RequireCode(t, err, ojs.KindTimeout)
+		domaintest.RequireCode(t, err, ojs.ErrTimeout)
 		var wire *ojs.Error
 		require.ErrorAs(t, err, &wire)
 		require.Equal(t, "unknown", wire.Details["outcome"])
@@ -103,7 +103,7 @@ func TestLostAnswer(t *testing.T) {
 				b, id := prepared(t)
 				b.network.Break(domaintest.LoseRequest, "commit")
 				_, err := c.do(b, id)
-				domaintest.RequireCode(t, err, ojs.KindUnavailable)
+				domaintest.RequireCode(t, err, ojs.ErrUnavailable)
 				require.Equal(t, 1, b.network.Broken())
 				require.Zero(t, b.sane.Number(c.done))
 				_, err = c.do(b, id)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -315,7 +316,7 @@ func TestDeliveryPrune(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
 	_, _, err = b.Webhooks.Delivery(t.Context(), old)
-	domaintest.RequireCode(t, err, ojs.KindNotFound)
+	domaintest.RequireCode(t, err, ojs.ErrNotFound)
 	for id, want := range map[[16]byte]string{kept: "delivered", waiting: "pending", orphan: "cancelled"} {
 		status, _ := b.deliveryStatus(id)
 		require.Equal(t, want, status)
@@ -436,7 +437,7 @@ func TestDeliveryOrder(t *testing.T) {
 		b.publish()
 		var seq int64
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
-		done := b.delivery(w, int(seq), ojs.FormatID(job.ID)) // by a replay
+		done := b.delivery(w, int(seq), spec.FormatID(job.ID)) // by a replay
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
 		created, err := b.Webhooks.CreateDeliveries(t.Context())
 		require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -21,10 +22,10 @@ const (
 )
 
 // ID is the id of a subscription as clients see it.
-func ID(id [16]byte) string { return WebhookPrefix + ojs.FormatID(id) }
+func ID(id [16]byte) string { return WebhookPrefix + spec.FormatID(id) }
 
 // DeliveryID is the id of a delivery as clients see it.
-func DeliveryID(id [16]byte) string { return DeliveryPrefix + ojs.FormatID(id) }
+func DeliveryID(id [16]byte) string { return DeliveryPrefix + spec.FormatID(id) }
 
 // Webhook is a subscription with its valid secrets, newest first. The secrets are sealed; only the id, the hint and the
 // times are shown.
@@ -63,7 +64,7 @@ func (s *Store) create(ctx context.Context, q *dbsqlc.Queries, id [16]byte, in *
 		return nil, err
 	}
 	if len(rows) == 0 {
-		refused := ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
+		refused := spec.NewError(ojs.ErrValidation, "There are too many webhook subscriptions; delete one that is not needed.",
 			map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
 		refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
 		return nil, refused
@@ -113,7 +114,7 @@ func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record
 }
 
 // ErrNoWebhook is the API error for an unknown subscription.
-func ErrNoWebhook(id string) error { return ojs.ErrNotFound("webhook_subscription", id) }
+func ErrNoWebhook(id string) error { return spec.NotFound("webhook_subscription", id) }
 
 // The order of rows is kept. All secrets come by one statement.
 func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []Record) ([]Webhook, error) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // A subscription of a tenant gets the events of its jobs, now and by a replay; one of an operator gets those of all.
@@ -28,7 +28,7 @@ func TestDeliveriesOfTenants(t *testing.T) {
 	subjects := func(w *webhook.Webhook) []string {
 		return b.Texts(`SELECT subject FROM ojs.webhook_deliveries WHERE webhook_id = $1`, w.ID)
 	}
-	require.Equal(t, []string{ojs.FormatID(stored[0].ID)}, subjects(acme))
+	require.Equal(t, []string{spec.FormatID(stored[0].ID)}, subjects(acme))
 	require.Empty(t, subjects(other))
 	require.Len(t, subjects(all), 4)
 
@@ -37,7 +37,7 @@ func TestDeliveriesOfTenants(t *testing.T) {
 	n, err := b.Webhooks.Replay(t.Context(), acme.ID, replay)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
-	require.Equal(t, []string{ojs.FormatID(stored[0].ID)}, subjects(acme))
+	require.Equal(t, []string{spec.FormatID(stored[0].ID)}, subjects(acme))
 
 	page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Tenant: "acme", Limit: 10})
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // testType is a type that webhooks alone send. It is never in the event log.
@@ -57,7 +57,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	if res.accepted() {
 		status = "delivered"
 	}
-	id, _ := ojs.ParseUUIDv7(m.ID[len(DeliveryPrefix):])
+	id, _ := spec.ParseUUIDv7(m.ID[len(DeliveryPrefix):])
 	err = d.store.LogTest(context.WithoutCancel(ctx), TestDelivery{
 		DeliveryOutcome: DeliveryOutcome{
 			ID: id, Status: status, Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration, Secret: m.Signer.ID,
@@ -75,8 +75,8 @@ func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*
 		return nil, err
 	}
 	e := envelope{
-		SpecVersion: "1.0", ID: "evt_" + ojs.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
-		Time: ojs.FormatTime(now), Subject: webhook, Data: data,
+		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
+		Time: spec.FormatTime(now), Subject: webhook, Data: data,
 	}
 	if w.PayloadFormat == "cloudevents" {
 		e.Type, e.DataContentType = "org.openjobspec."+testType, "application/json"

@@ -78,7 +78,7 @@ func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Erro
 	var ps payload.Problems
 	b := Beat{WorkerID: payload.CheckWorkerID(workerID, &ps), State: stateOf(state), VisibilityMS: payload.CheckVisibilityMS(visibilityMS, &ps)}
 	if b.WorkerID == "" && len(ps) == 0 {
-		ps.Add(ojs.KindInvalidPayload, "worker_id", "$.worker_id", "the non-empty id of this worker", nil)
+		ps.Add(ojs.ErrInvalidPayload, "worker_id", "$.worker_id", "the non-empty id of this worker", nil)
 	}
 	if jobID != "" {
 		b.Jobs, b.ActiveJobs = job.NewIDList([]string{jobID}), 1

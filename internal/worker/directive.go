@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // desiredState is the state that a worker should have (docs/reference/workers.md, Directives). A worker that terminates
@@ -49,7 +49,7 @@ func (s *Store) Direct(ctx context.Context, ref Ref, directive string) error {
 		return pg.WriteError(err)
 	}
 	if len(rows) == 0 {
-		return ojs.ErrNotFound("worker", ref.ID)
+		return spec.NotFound("worker", ref.ID)
 	}
 	// After the commit, or a fetch could be refused for a change that is rolled back.
 	s.workers.SetQuiet(ref.ID, isQuiet(directive) || isQuiet(rows[0].State))

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -53,7 +54,7 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 }
 
 func errTaken(id string) error {
-	taken := ojs.NewError(ojs.KindNotOwner, "The id "+id+" is that of a worker of somebody else.", map[string]any{"worker_id": id})
+	taken := spec.NewError(ojs.ErrNotOwner, "The id "+id+" is that of a worker of somebody else.", map[string]any{"worker_id": id})
 	taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
 	return taken
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -222,7 +223,7 @@ func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) (
 func (s *Store) Delete(ctx context.Context, ref Ref) (requeued int, err error) {
 	requeued, err = s.reapOne(ctx, ref)
 	if errors.Is(err, errAlive) {
-		return 0, ojs.ErrWorkerLives(ref.ID)
+		return 0, spec.WorkerLives(ref.ID)
 	}
 	if err != nil {
 		return requeued, err
@@ -231,7 +232,7 @@ func (s *Store) Delete(ctx context.Context, ref Ref) (requeued int, err error) {
 	defer cancel()
 	deleted, err := s.db.Q.WorkerDeleteStale(bounded, ref.ID, ref.Tenant)
 	if err == nil && deleted == 0 {
-		return requeued, ojs.ErrWorkerLives(ref.ID) // it has come back meanwhile
+		return requeued, spec.WorkerLives(ref.ID) // it has come back meanwhile
 	}
 	return requeued, pg.WriteError(err)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -50,7 +51,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 		return pg.WriteError(err)
 	}
 	if len(deleted) == 0 {
-		return ojs.ErrNotFound("worker", l.ID)
+		return spec.NotFound("worker", l.ID)
 	}
 	eventlog.Emit(ctx, s.commits, deleted, deregisterChange)
 	s.workers.SetQuiet(l.ID, false)
@@ -58,13 +59,13 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	return nil
 }
 
-// Get reads a worker. The error of an unknown id is ojs.ErrNotFound. A dead worker is found, too, for an hour.
+// Get reads a worker. The error of an unknown id is spec.NotFound. A dead worker is found, too, for an hour.
 func (s *Store) Get(ctx context.Context, ref Ref) (Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	w, err := s.db.Q.WorkerGet(ctx, ref.ID, ref.Tenant)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Record{}, ojs.ErrNotFound("worker", ref.ID)
+		return Record{}, spec.NotFound("worker", ref.ID)
 	}
 	return Record(w), pg.ClientError(err)
 }

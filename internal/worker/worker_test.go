@@ -308,7 +308,7 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, 1, b.reap())
 		late := domaintest.On(t, domaintest.Before(t, b.Pool, "WorkerDeleteStale", func() { b.Beat("w") }))
 		_, err := late.Workers.Delete(t.Context(), worker.Ref{ID: "w"})
-		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, "running", b.workerState("w"))
 	})
 }
@@ -330,10 +330,10 @@ func TestTenants(t *testing.T) {
 		b := setup(t)
 		require.NoError(t, beat(b, "mine"))
 		_, err := b.Workers.Get(t.Context(), others)
-		domaintest.RequireCode(t, err, ojs.KindNotFound)
-		domaintest.RequireCode(t, b.Workers.Direct(t.Context(), others, "quiet"), ojs.KindNotFound)
-		domaintest.RequireCode(t, b.Workers.Deregister(t.Context(), worker.Leave{Ref: others, Reason: "shutdown"}), ojs.KindNotFound)
-		domaintest.RequireCode(t, beat(b, "others"), ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotFound)
+		domaintest.RequireCode(t, b.Workers.Direct(t.Context(), others, "quiet"), ojs.ErrNotFound)
+		domaintest.RequireCode(t, b.Workers.Deregister(t.Context(), worker.Leave{Ref: others, Reason: "shutdown"}), ojs.ErrNotFound)
+		domaintest.RequireCode(t, beat(b, "others"), ojs.ErrNotOwner)
 		require.NoError(t, beat(b, ""))
 		require.Equal(t, "mine running", owner(b))
 		require.NoError(t, b.Workers.Direct(t.Context(), mine, "quiet"))
@@ -342,7 +342,7 @@ func TestTenants(t *testing.T) {
 		b.Silent(61, "w")
 		require.Equal(t, 1, b.reap())
 		_, err = b.Workers.Delete(t.Context(), others)
-		domaintest.RequireCode(t, err, ojs.KindNotFound)
+		domaintest.RequireCode(t, err, ojs.ErrNotFound)
 		require.Equal(t, "mine stale", owner(b))
 		require.NoError(t, beat(b, "others"), "nobody has it any more")
 		require.Equal(t, "others running", owner(b))
@@ -368,9 +368,9 @@ func TestTenants(t *testing.T) {
 			}))}
 			err := call(late)
 			if statement == "WorkerHeartbeat" {
-				domaintest.RequireCode(t, err, ojs.KindNotOwner)
+				domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 			} else {
-				domaintest.RequireCode(t, err, ojs.KindNotFound)
+				domaintest.RequireCode(t, err, ojs.ErrNotFound)
 			}
 			require.Equal(t, "others running", owner(b), statement)
 		}
@@ -384,7 +384,7 @@ func TestTenants(t *testing.T) {
 		require.NoError(t, beat(b, "others"))
 		until := b.One(`SELECT lease_until::text FROM ojs.jobs`)
 		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", Tenant: "mine", VisibilityMS: 3_600_000, Jobs: job.IDList{IDs: [][16]byte{id}}})
-		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, until, b.One(`SELECT lease_until::text FROM ojs.jobs`))
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // turns are the callers of Advance for one root. They share transactions: who comes while one runs waits for the next, which
@@ -153,7 +153,7 @@ func (s *Store) follow(ctx context.Context, roots [][16]byte) {
 func (s *Store) followOne(ctx context.Context, root [16]byte) {
 	if err := s.Advance(ctx, root); err != nil {
 		s.logger.WarnContext(ctx, "a workflow did not follow the change of a job; trying again within seconds",
-			slog.String("category", "error"), slog.Group("ojs", "workflow_id", ojs.FormatID(root)), slog.Any("error", err))
+			slog.String("category", "error"), slog.Group("ojs", "workflow_id", spec.FormatID(root)), slog.Any("error", err))
 		s.Wake()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -220,8 +221,8 @@ func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
 	} else {
 		b = append(b, '{')
 	}
-	b = append(ojs.AppendID(append(b, `"workflow_id":"`...), it.flow.ID), '"')
-	b = append(ojs.AppendID(append(b, `,"root_workflow_id":"`...), root), '"')
+	b = append(spec.AppendID(append(b, `"workflow_id":"`...), it.flow.ID), '"')
+	b = append(spec.AppendID(append(b, `,"root_workflow_id":"`...), root), '"')
 	if it.step.kind == kindCallback {
 		b = append(append(append(b, `,"workflow_callback":"`...), it.step.callback...), '"')
 	} else {
@@ -316,8 +317,8 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	for i, it := range of {
 		refused := in.Refused(i)
 		// An error rolls back the whole creation. In a running workflow it cannot happen, because such jobs are Unbounded.
-		if refused != nil && refused.Type == string(ojs.KindQueueFull) {
-			return refused.With("step_id", it.flow.Path+it.step.id) // nothing is stored
+		if refused != nil && refused.Type == string(ojs.ErrQueueFull) {
+			return spec.With(refused, "step_id", it.flow.Path+it.step.id) // nothing is stored
 		}
 		if refused != nil {
 			it.refused, it.details = errorObject(refused.Code, refused.Message), refused.Details

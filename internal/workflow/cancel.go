@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // CancelCounts are the counts of jobs of a cancelled workflow. StepsCancelled counts leaves that this call has cancelled,
@@ -38,7 +38,7 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	counts.StepsCancelled += jobs
 	if err != nil {
 		s.logger.WarnContext(ctx, "not all jobs of a cancelled workflow were cancelled; trying again within seconds", slog.String("category", "error"),
-			slog.Group("ojs", "workflow_id", ojs.FormatID(id)), slog.Any("error", err))
+			slog.Group("ojs", "workflow_id", spec.FormatID(id)), slog.Any("error", err))
 		s.Wake()
 	}
 	// The answer is read after the jobs, so that it shows their steps as cancelled where that was possible.
@@ -122,10 +122,10 @@ func (p *pass) notRoot(ctx context.Context, id [16]byte) error {
 		return err
 	}
 	if len(rows) == 0 {
-		return ojs.ErrNotFound("workflow", ojs.FormatID(id))
+		return spec.NotFound("workflow", spec.FormatID(id))
 	}
 	w := rows[0].Workflow
-	return errConflict(id, w.State, "is nested in workflow "+ojs.FormatID(w.RootID)+", which has to be cancelled as a whole")
+	return errConflict(id, w.State, "is nested in workflow "+spec.FormatID(w.RootID)+", which has to be cancelled as a whole")
 }
 
 // cancelJobs cancels the jobs of a cancelled tree that have not ended, and counts those of members. Jobs that another transaction
@@ -175,7 +175,7 @@ func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.
 	}
 	var res queue.Cancelled
 	// It is shown as cancelled_by (docs/reference/workflows.md, Cancel).
-	by := queue.Cancel{By: "workflow:" + ojs.FormatID(root)}
+	by := queue.Cancel{By: "workflow:" + spec.FormatID(root)}
 	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(ctx, func(tx pgx.Tx) (err error) {
 			res, skipped, err = s.jobs.CancelUnlockedTx(ctx, tx, "api", ids, force, by)

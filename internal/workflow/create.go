@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -112,7 +113,7 @@ func (s *Store) admit(ctx context.Context, nodes []*node) error {
 	}
 	at, err := s.jobs.Admit(ctx, jobs)
 	if wire, refused := errors.AsType[*ojs.Error](err); refused && at >= 0 {
-		return wire.With("step_id", steps[at])
+		return spec.With(wire, "step_id", steps[at])
 	}
 	return err
 }
@@ -169,8 +170,8 @@ func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 			return err
 		}
 		if stored < int64(len(part)) {
-			id := ojs.FormatID(p.root.ID)
-			return ojs.NewError(ojs.KindDuplicateJob, "A workflow with id "+id+" already exists.", map[string]any{"field": "id", "existing_workflow_id": id})
+			id := spec.FormatID(p.root.ID)
+			return spec.NewError(ojs.ErrDuplicateJob, "A workflow with id "+id+" already exists.", map[string]any{"field": "id", "existing_workflow_id": id})
 		}
 	}
 	return nil
@@ -191,8 +192,8 @@ func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 		for _, it := range part {
 			if it.refused != nil {
 				id := it.flow.Path + it.step.id
-				wire := ojs.NewError(ojs.KindDuplicateJob, "The job of step "+id+" has an equivalent; nothing was stored.", existing(it.details, items))
-				return wire.With("step_id", id)
+				wire := spec.NewError(ojs.ErrDuplicateJob, "The job of step "+id+" has an equivalent; nothing was stored.", existing(it.details, items))
+				return spec.With(wire, "step_id", id)
 			}
 		}
 		return nil
@@ -281,7 +282,7 @@ func (p *pass) settleFirst(ctx context.Context, items []*item) error {
 func existing(details map[string]any, items []*item) map[string]any {
 	details = maps.Clone(details)
 	for _, it := range items {
-		if it.job != nil && details["existing_job_id"] == ojs.FormatID(it.job.ID) {
+		if it.job != nil && details["existing_job_id"] == spec.FormatID(it.job.ID) {
 			delete(details, "existing_job_id")
 			delete(details, "existing_job_state")
 		}

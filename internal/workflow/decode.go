@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -66,7 +67,7 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	d.jobs = r.jobs
 	text, _ := rawjson.Text(f.Get("id"))
 	// The id is read last, so it cannot be the cause of a refusal.
-	d.ID, d.ClientID = ojs.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
+	d.ID, d.ClientID = spec.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
 	return d, nil
 }
 
@@ -129,7 +130,7 @@ func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
 	case t == Chain || t == Group || t == Batch:
 		return t
 	case text == "saga" && depth == 1:
-		r.add(path, ojs.ErrUnsupported("Workflows of type saga are not offered; send chain, group or batch.", map[string]any{"field": "type", "feature": "saga"}))
+		r.add(path, spec.Unsupported("Workflows of type saga are not offered; send chain, group or batch.", map[string]any{"field": "type", "feature": "saga"}))
 	default:
 		r.refuse(path+".type", "chain, group or batch; a workflow without a type has steps with depends_on", v)
 	}
@@ -311,7 +312,7 @@ func (r *reader) job(item jsontext.Value, path string, defaults job.Defaults) (*
 	// A workflow with options of 60 KiB and 10 000 jobs would otherwise become 600 MB from a body of less than a MB.
 	if r.templateRoom -= len(template); r.templateRoom < 0 {
 		r.stopped = true
-		r.add("$", ojs.ErrTooLarge("workflow", maxTemplateBytes, 0))
+		r.add("$", spec.TooLarge("workflow", maxTemplateBytes, 0))
 		return nil, nil
 	}
 	j, err := job.DecodeItem(template, r.lim)

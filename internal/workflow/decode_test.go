@@ -12,8 +12,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 func decode(t *testing.T, body string) *workflow.Definition {
@@ -111,7 +111,7 @@ func TestDecodeRoot(t *testing.T) {
 	d := decode(t, `{"type":"chain","id":"wf_019a0000-0000-7000-8000-000000000001","name":"n","meta":{ "a": 1 },"options":{"queue":"q"},"state":"failed",
 		"steps":[`+leaf+`,{"type":"group","name":"inner","id":"g","meta":{"b":2},"jobs":[`+leaf+`,`+leaf+`]}]}`)
 	require.True(t, d.ClientID)
-	require.Equal(t, "019a0000-0000-7000-8000-000000000001", ojs.FormatID(d.ID))
+	require.Equal(t, "019a0000-0000-7000-8000-000000000001", spec.FormatID(d.ID))
 	require.Equal(t, []string{"n", `{"a":1}`, "q"}, []string{d.Name, string(d.Meta), d.Members[0].Job.Queue})
 	require.Equal(t, 3, d.Leaves)
 	inner := d.Members[1].Nested

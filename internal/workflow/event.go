@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -24,7 +25,7 @@ type event struct {
 
 // data begins the payload of an event.
 func (p *pass) data() []byte {
-	b := append(ojs.AppendID([]byte(`{"workflow_id":"`), p.root.ID), `","workflow_name":`...)
+	b := append(spec.AppendID([]byte(`{"workflow_id":"`), p.root.ID), `","workflow_name":`...)
 	b, _ = jsontext.AppendQuote(b, p.root.Name) // valid UTF-8: the decoder has checked it
 	return b
 }
@@ -45,7 +46,7 @@ func (p *pass) stepCompleted(f *flow, st *step, c cause) {
 	b, _ = jsontext.AppendQuote(append(b, `,"step_type":`...), st.jobType)
 	b = strconv.AppendInt(append(b, `,"duration_ms":`...), ms, 10)
 	b = strconv.AppendInt(append(b, `,"steps_remaining":`...), int64(p.root.JobCount-p.root.CompletedCount), 10)
-	b = append(ojs.AppendID(append(b, `,"job_id":"`...), st.job), `"}`...)
+	b = append(spec.AppendID(append(b, `,"job_id":"`...), st.job), `"}`...)
 	p.events = append(p.events, event{ojs.EventWorkflowStepCompleted, source, b})
 }
 
@@ -104,7 +105,7 @@ func (p *pass) writeEvents(ctx context.Context) error {
 	if len(p.events) == 0 {
 		return nil
 	}
-	subject := ojs.FormatID(p.root.ID)
+	subject := spec.FormatID(p.root.ID)
 	a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Tenant: p.root.Tenant, Node: p.s.commits.Node}
 	for _, e := range p.events {
 		a.Types, a.Sources, a.Data = append(a.Types, e.kind), append(a.Sources, e.source), append(a.Data, e.data)

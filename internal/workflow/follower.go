@@ -13,7 +13,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/service"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 const (
@@ -148,7 +148,7 @@ func (s *Store) FollowLeft(ctx context.Context, age time.Duration) (again bool, 
 		if err == nil {
 			continue
 		}
-		failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", ojs.FormatID(r.RootID), err))
+		failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", spec.FormatID(r.RootID), err))
 		if ctx.Err() != nil || pg.IsUnavailable(err) {
 			break // the others would meet it, too
 		}
@@ -212,9 +212,9 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 		}
 		c.Stuck++
 		s.logger.ErrorContext(ctx, "a running workflow has no job that could move it; reading what became of its jobs", slog.String("category", "error"),
-			slog.Group("ojs", "workflow_id", ojs.FormatID(r.ID)))
+			slog.Group("ojs", "workflow_id", spec.FormatID(r.ID)))
 		if err := s.repair(ctx, r.ID); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", ojs.FormatID(r.ID), err))
+			failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", spec.FormatID(r.ID), err))
 		}
 	}
 	return c, failed

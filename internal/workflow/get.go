@@ -11,7 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Get reads a workflow, root or nested, with all that is nested in it, in one snapshot. One snapshot, because the tree is
@@ -38,7 +38,7 @@ func (s *Store) read(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (*Work
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, ojs.ErrNotFound("workflow", ojs.FormatID(id))
+		return nil, spec.NotFound("workflow", spec.FormatID(id))
 	}
 	top := &rows[0].Workflow
 	v := &view{q: q, top: top, flows: map[int32]*Workflow{}}
@@ -287,6 +287,6 @@ func (st *Step) Done() float64 {
 
 // logChange writes a line about a root. Meta and args are not logged: they belong to clients.
 func (s *Store) logChange(ctx context.Context, message string, w *Workflow, more ...any) {
-	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", ojs.FormatID(w.ID), "state", w.State),
+	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", spec.FormatID(w.ID), "state", w.State),
 		slog.Group("attributes", append([]any{"workflow_type", string(w.Type), "workflow_name", w.Name, "jobs", w.JobCount}, more...)...))
 }

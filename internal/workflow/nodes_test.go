@@ -12,6 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -115,7 +116,7 @@ func TestFollower(t *testing.T) {
 		dead.done("c")
 		b.Exec(`UPDATE ojs.workflows SET ancestors = '{7}' WHERE id = $1`, broken.ID) // there is no workflow 7
 		again, err := b.Workflows.FollowLeft(t.Context(), 0)
-		require.ErrorContains(t, err, ojs.FormatID(broken.ID))
+		require.ErrorContains(t, err, spec.FormatID(broken.ID))
 		require.True(t, again)
 		b.done("d")
 		b.Exec(`UPDATE ojs.workflows SET ancestors = '{}' WHERE id = $1`, broken.ID)
@@ -163,7 +164,7 @@ func TestFollower(t *testing.T) {
 		b.Exec(`DELETE FROM ojs.jobs`)
 		b.Exec(`UPDATE ojs.workflows SET ancestors = '{7}' WHERE id = $1`, broken.ID) // there is no workflow 7
 		c, err := b.Workflows.Check(t.Context(), [16]byte{})
-		require.ErrorContains(t, err, ojs.FormatID(broken.ID))
+		require.ErrorContains(t, err, spec.FormatID(broken.ID))
 		require.Equal(t, 2, c.Stuck)
 		require.Equal(t, "failed", b.read(w).State)
 	})

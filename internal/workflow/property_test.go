@@ -245,7 +245,7 @@ func (r *randomRun) create(def *workflow.Definition) error {
 		switch {
 		case err == nil:
 			return nil
-		case try > 0 && errors.As(err, &refused) && refused.Type == string(ojs.KindDuplicateJob):
+		case try > 0 && errors.As(err, &refused) && refused.Type == string(ojs.ErrDuplicateJob):
 			return nil
 		case r.kills == 0 || try == 10:
 			return err
@@ -308,7 +308,7 @@ func (r *randomRun) finish(ctx context.Context, rng *rand.Rand, j *job.Record, w
 		err := r.end(call, node, j, worker)
 		cancel()
 		var refused *ojs.Error
-		if err == nil || errors.As(err, &refused) && refused.Type == string(ojs.KindInvalidStateTransition) {
+		if err == nil || errors.As(err, &refused) && refused.Type == string(ojs.ErrInvalidStateTransition) {
 			return
 		}
 	}
@@ -441,7 +441,7 @@ func (r *randomRun) cancelled(after time.Duration, force bool) (cancelled bool, 
 	time.Sleep(after)
 	_, _, err = r.nodes[1].Workflows.Cancel(context.Background(), w.ID, force, "test")
 	var refused *ojs.Error
-	if err != nil && !(errors.As(err, &refused) && refused.Type == string(ojs.KindInvalidStateTransition)) {
+	if err != nil && !(errors.As(err, &refused) && refused.Type == string(ojs.ErrInvalidStateTransition)) {
 		return false, err.Error()
 	}
 	cancelled = err == nil

@@ -6,6 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,7 +21,7 @@ type refusals struct {
 // refuse notes that the value at path is not what was expected; nil: it is missing.
 func (r *refusals) refuse(path, expected string, v jsontext.Value) {
 	var ps payload.Problems
-	ps.Add(ojs.KindInvalidPayload, strings.TrimPrefix(path, "$."), path, expected, v)
+	ps.Add(ojs.ErrInvalidPayload, strings.TrimPrefix(path, "$."), path, expected, v)
 	ps.Hint("Correct the definition of the workflow; docs/reference/workflows.md shows each form.")
 	r.add("$", ps.Err())
 }
@@ -55,16 +56,16 @@ func (r *refusals) err() *ojs.Error {
 	if r.first == nil {
 		return nil
 	}
-	return r.first.With("validation_errors", r.all)
+	return spec.With(r.first, "validation_errors", r.all)
 }
 
 // stage orders refusals by the check that makes them. A size is checked last, as in the decoder of a job: a client that
 // corrects what is wrong should not have to shorten it first.
 func stage(e *ojs.Error) int {
 	switch ojs.ErrorKind(e.Type) {
-	case ojs.KindValidation, ojs.KindUnsupported:
+	case ojs.ErrValidation, ojs.ErrUnsupported:
 		return 1
-	case ojs.KindPayloadTooLarge, ojs.KindMetadataTooLarge:
+	case ojs.ErrPayloadTooLarge, ojs.ErrMetadataTooLarge:
 		return 2
 	}
 	return 0

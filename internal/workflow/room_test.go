@@ -19,7 +19,7 @@ func TestInheritedOptionsAreBounded(t *testing.T) {
 		r := newReader(job.Limits{}, 0)
 		r.templateRoom = 1 << 20
 		_, err := r.decode([]byte(`{"type":"group",` + inherited + `,"jobs":[` + jobs + `]}`))
-		require.Equal(t, string(ojs.KindPayloadTooLarge), err.Type)
+		require.Equal(t, string(ojs.ErrPayloadTooLarge), err.Type)
 		require.Less(t, r.leaves, 110)
 	}
 }

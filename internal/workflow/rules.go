@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -285,7 +286,7 @@ func (p *pass) cancelDependents(ctx context.Context, f *flow, st *step) error {
 // errConflict says that the state of a workflow does not allow the request. It is answered 409
 // (docs/reference/workflows.md, Cancel).
 func errConflict(id [16]byte, state, why string) *ojs.Error {
-	text := ojs.FormatID(id)
-	return ojs.NewError(ojs.KindInvalidStateTransition, "Workflow "+text+" "+why+".",
+	text := spec.FormatID(id)
+	return spec.NewError(ojs.ErrInvalidStateTransition, "Workflow "+text+" "+why+".",
 		map[string]any{"workflow_id": text, "current_state": state})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -258,7 +259,7 @@ func TestCancelWorkflow(t *testing.T) {
 		require.Equal(t, workflow.CancelCounts{StepsCancelled: 2, StepsAlreadyCompleted: 1}, n)
 		require.Equal(t, [6]int{3, 1, 1, 4, 1, 1}, counts(w), "the nested workflow had begun")
 		require.Equal(t, [6]int{2, 0, 1, 2, 0, 1}, counts(w.Steps[2].Workflow))
-		require.Equal(t, `{"cancelled_by":"workflow:`+ojs.FormatID(w.ID)+`"}`, b.One(`SELECT data::text FROM ojs.events WHERE type = 'job.cancelled'`))
+		require.Equal(t, `{"cancelled_by":"workflow:`+spec.FormatID(w.ID)+`"}`, b.One(`SELECT data::text FROM ojs.events WHERE type = 'job.cancelled'`))
 		b.ack(running, "")
 		b.nothing()
 		require.Equal(t, "cancelled a:completed b:completed n:cancelled[cancelled c:cancelled d:cancelled] on_complete:cancelled", states(b.read(w)))

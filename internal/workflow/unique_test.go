@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -37,7 +38,7 @@ func TestUnique(t *testing.T) {
 		wire := domainError(t, err)
 		require.Equal(t, "duplicate", wire.Code)
 		require.Equal(t, "b", wire.Details["step_id"])
-		require.Equal(t, ojs.FormatID(stored.ID), wire.Details["existing_job_id"])
+		require.Equal(t, spec.FormatID(stored.ID), wire.Details["existing_job_id"])
 		require.Equal(t, stored.UniqueKey.String, wire.Details["unique_key"])
 		b.nothing()
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workflows`))

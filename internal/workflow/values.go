@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // values are results as a job gets them: as an array, and as an object by step ids. Both are valid compact JSON, always an
@@ -85,7 +85,7 @@ func valueOf(r *dbsqlc.WorkflowStepValuesRow) (value, named []byte) {
 func omitted(size int64, id [16]byte, ofJob bool) []byte {
 	b := strconv.AppendInt([]byte(`{"omitted":true,"bytes":`), size, 10)
 	if ofJob {
-		b = append(ojs.AppendID(append(b, `,"job_id":"`...), id), '"')
+		b = append(spec.AppendID(append(b, `,"job_id":"`...), id), '"')
 	}
 	return append(b, '}')
 }

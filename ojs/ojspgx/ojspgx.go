@@ -25,7 +25,7 @@ type Querier interface {
 }
 
 // Enqueue makes a job in a transaction, and returns its id. A job that is refused aborts the transaction; the error can be compared with
-// ojs.KindDuplicateJob and ojs.KindInvalidPayload.
+// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload.
 func Enqueue(ctx context.Context, tx Querier, request *ojs.JobRequest) (id string, err error) {
 	params, err := sqlcall.Params(request)
 	if err != nil {

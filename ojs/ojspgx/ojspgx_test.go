@@ -96,7 +96,7 @@ func TestEnqueue(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, id, same, "the unique policy ignores the second one")
 		_, err = ojspgx.Enqueue(ctx, pool, ojs.NewRequest("b", nil, ojs.WithID(id)))
-		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 	})
 
 	t.Run("ManyInOneRoundTrip", func(t *testing.T) {
@@ -109,16 +109,16 @@ func TestEnqueue(t *testing.T) {
 		s, q := state(ids[1])
 		require.Equal(t, "available q2", s+" "+q)
 		_, err = ojspgx.EnqueueMany(ctx, pool, ojs.NewRequest("a", 1), ojs.NewRequest("B", 2))
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 	})
 
 	t.Run("Refusals", func(t *testing.T) {
 		_, err := ojspgx.Enqueue(ctx, pool, ojs.NewRequest("Not A Type", nil))
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		var driver *pgconn.PgError
 		require.ErrorAs(t, err, &driver)
 		_, err = ojssql.Enqueue(ctx, db, ojs.NewRequest("a", nil, ojs.WithPriority(1000)))
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		require.ErrorContains(t, err, "priority")
 		_, err = ojspgx.Enqueue(ctx, pool, ojs.NewRequest("a", nil, ojs.WithUnique(ojs.UniquePolicy{})))
 		require.ErrorContains(t, err, "UniqueKey")

@@ -23,7 +23,7 @@ type Querier interface {
 }
 
 // Enqueue makes a job in a transaction, and returns its id. A job that is refused aborts the transaction; the error can be compared with
-// ojs.KindDuplicateJob and ojs.KindInvalidPayload if the driver tells SQLSTATEs, as pgx and pq do.
+// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload if the driver tells SQLSTATEs, as pgx and pq do.
 func Enqueue(ctx context.Context, tx Querier, request *ojs.JobRequest) (id string, err error) {
 	params, err := sqlcall.Params(request)
 	if err != nil {

@@ -47,7 +47,7 @@ type plan struct {
 func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 	j := &record{request: sub}
 	if sub.Type == "" || len(sub.Args) == 0 || sub.Args[0] != '[' {
-		return plan{}, ojs.ErrInvalidPayload("type", "", nil, fmt.Sprintf("type or args: %v", errNoType))
+		return plan{}, invalidPayload("type", "type or args: %v", errNoType)
 	}
 	now := s.now()
 	j.JobInfo = ojs.JobInfo{
@@ -69,7 +69,7 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 	p := plan{job: j}
 	at, err := readTime(sub.Options.DelayUntil, now)
 	if err != nil {
-		return plan{}, ojs.ErrInvalidPayload("delay_until", "", nil, err.Error())
+		return plan{}, invalidPayload("delay_until", "%v", err)
 	}
 	if at.After(now) {
 		j.ScheduledAt, j.due = at, at
@@ -91,13 +91,13 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 			}
 		default:
 			if s.jobs[oldest.ID] != oldest {
-				return plan{}, ojs.ErrDuplicateInRequest("")
+				return plan{}, newError(ojs.ErrDuplicateJob, nil, "A job before it in this request is equivalent; nothing was stored.")
 			}
-			return plan{}, ojs.ErrDuplicate(oldest.ID, twins[0].state, "")
+			return plan{}, newError(ojs.ErrDuplicateJob, object{"existing_job_id": oldest.ID, "existing_job_state": twins[0].state}, "An equivalent job, %s, already exists in state %s.", oldest.ID, twins[0].state)
 		}
 	}
 	if s.jobs[j.ID] != nil || slices.ContainsFunc(before, func(b plan) bool { return b.job != nil && b.job.ID == j.ID }) {
-		return plan{}, ojs.ErrDuplicateID(j.ID)
+		return plan{}, duplicateID(j.ID)
 	}
 	j.State = ojs.StateAvailable
 	switch {
@@ -146,9 +146,9 @@ func (s *Server) enqueueOne(r *ojs.Request) answer {
 // It knows the kinds that this server answers, and 400 for the rest.
 func statusOf(e *ojs.Error) int {
 	switch {
-	case errors.Is(e, ojs.KindDuplicateJob) || e.Code == "conflict":
+	case errors.Is(e, ojs.ErrDuplicateJob) || e.Code == "conflict":
 		return http.StatusConflict
-	case errors.Is(e, ojs.KindNotFound):
+	case errors.Is(e, ojs.ErrNotFound):
 		return http.StatusNotFound
 	}
 	return http.StatusBadRequest
@@ -166,7 +166,12 @@ func (s *Server) enqueueBatch(r *ojs.Request) answer {
 	for i, sub := range body.Jobs {
 		p, refused := s.prepare(sub, plans...)
 		if refused != nil {
-			return refuse(statusOf(refused), ojs.ErrIndexed(refused, i))
+			refused.Message = fmt.Sprintf("job at index %d: %s", i, refused.Message)
+			if refused.Details == nil {
+				refused.Details = object{}
+			}
+			refused.Details["index"] = i
+			return refuse(statusOf(refused), refused)
 		}
 		plans = append(plans, p)
 	}

@@ -102,7 +102,7 @@ func (s *Server) cancel(j *record) answer {
 }
 
 func conflict(j *record, expected ojs.JobState) answer {
-	return refuse(http.StatusConflict, ojs.ErrConflict(j.ID, j.State, expected))
+	return refuse(http.StatusConflict, wrongState(j, expected))
 }
 
 func (s *Server) activate(j *record) answer {

@@ -74,7 +74,7 @@ func TestUniqueInBatches(t *testing.T) {
 		old, err := c.EnqueueRequest(ctx, unique(""))
 		require.NoError(t, err)
 		_, err = c.EnqueueBatch(ctx, unique("replace"), ojs.NewRequest("", nil))
-		require.ErrorIs(t, err, ojs.KindInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		_, err = c.EnqueueBatch(ctx, unique("replace", ojs.WithID(old.ID)))
 		require.Error(t, err, "a job whose id is taken replaces nothing")
 		s.RequireState(t, old.ID, ojs.StateAvailable)
@@ -85,7 +85,7 @@ func TestUniqueInBatches(t *testing.T) {
 		s := ojstest.New()
 		c := s.Client()
 		_, err := c.EnqueueBatch(ctx, unique(""), unique(""))
-		require.ErrorIs(t, err, ojs.KindDuplicateJob)
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		require.Empty(t, ojs.ErrorDetail(err, "existing_job_id"), "it is not stored")
 		s.RequireNotEnqueued(t, "u")
 

@@ -182,18 +182,18 @@ func (f *fault) answer(r *ojs.Request) (*ojs.Response, error) {
 	if f.err != nil {
 		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Sent: true, Err: f.err}
 	}
-	kind := ojs.KindInternal
+	kind := ojs.ErrInternal
 	switch f.status {
 	case http.StatusServiceUnavailable:
-		kind = ojs.KindUnavailable
+		kind = ojs.ErrUnavailable
 	case http.StatusGatewayTimeout:
-		kind = ojs.KindTimeout
+		kind = ojs.ErrTimeout
 	case http.StatusTooManyRequests:
-		kind = ojs.KindRateLimited
+		kind = ojs.ErrRateLimited
 	case http.StatusBadRequest:
-		kind = ojs.KindInvalidPayload
+		kind = ojs.ErrInvalidPayload
 	}
-	a := refuse(f.status, ojs.NewError(kind, "ojstest was told to answer with this", nil))
+	a := refuse(f.status, newError(kind, nil, "ojstest was told to answer with this"))
 	a.header = f.header
 	return a.response()
 }
@@ -210,9 +210,9 @@ type answer struct {
 func ok(body any) answer                     { return answer{status: http.StatusOK, body: body} }
 func created(body any) answer                { return answer{status: http.StatusCreated, body: body} }
 func refuse(status int, e *ojs.Error) answer { return answer{status: status, body: object{"error": e}} }
-func notFound(what, id string) answer        { return refuse(http.StatusNotFound, ojs.ErrNotFound(what, id)) }
+func notFound(what, id string) answer        { return refuse(http.StatusNotFound, noSuch(what, id)) }
 func invalid(field string, err error) answer {
-	return refuse(http.StatusBadRequest, ojs.ErrInvalidPayload(field, "", nil, fmt.Sprintf("%s: %v", field, err)))
+	return refuse(http.StatusBadRequest, invalidPayload(field, "%s: %v", field, err))
 }
 
 type object = map[string]any
@@ -267,7 +267,7 @@ func (s *Server) serve(ctx context.Context, r *ojs.Request) answer {
 }
 
 func noRoute(r *ojs.Request) answer {
-	return refuse(http.StatusNotFound, ojs.ErrNoRoute(r.Method, r.Path, ""))
+	return refuse(http.StatusNotFound, newError(ojs.ErrNotFound, nil, "There is no route %s %s.", r.Method, r.Path))
 }
 
 func (s *Server) now() time.Time { return time.Now().Add(s.offset).UTC() }

@@ -194,15 +194,15 @@ func (s *Server) held(o outcome) (*record, *ojs.Error) {
 	j := s.jobs[o.JobID]
 	switch {
 	case j == nil:
-		return nil, ojs.ErrNotFound("job", o.JobID)
+		return nil, noSuch("job", o.JobID)
 	case j.State == ojs.StateCancelled && j.WorkerID == o.WorkerID:
 		return j, nil
 	case j.State != ojs.StateActive:
-		return nil, ojs.ErrConflict(j.ID, j.State, ojs.StateActive)
+		return nil, wrongState(j, ojs.StateActive)
 	case o.WorkerID != "" && o.WorkerID != j.WorkerID:
-		return nil, ojs.ErrNotOwner(j.ID, o.WorkerID, j.WorkerID)
+		return nil, newError(ojs.ErrNotOwner, object{"job_id": j.ID, "worker_id": o.WorkerID}, "Job %s is reserved for worker_id %s, not for %s.", j.ID, j.WorkerID, o.WorkerID)
 	case o.Attempt != 0 && o.Attempt != j.Attempt:
-		return nil, ojs.ErrStaleAttempt(j.ID, int64(o.Attempt), int64(j.Attempt))
+		return nil, newError(ojs.ErrStaleAttempt, object{"job_id": j.ID}, "attempt %d is not the current attempt of job %s, which is %d.", o.Attempt, j.ID, j.Attempt)
 	}
 	return j, nil
 }

@@ -64,7 +64,7 @@ func (s *Server) serveWorkflows(path []string, r *ojs.Request) answer {
 	}
 	if r.Method == http.MethodDelete {
 		if w.state.Terminal() {
-			return refuse(http.StatusConflict, ojs.NewError(ojs.KindInvalidStateTransition, "the workflow has ended", object{"current_state": w.state}))
+			return refuse(http.StatusConflict, newError(ojs.ErrInvalidStateTransition, object{"current_state": w.state}, "the workflow has ended"))
 		}
 		s.cancelWorkflow(w, r.Query.Get("force") == "true")
 	}
@@ -80,7 +80,7 @@ func (s *Server) createWorkflow(r *ojs.Request) answer {
 		return invalid("steps", errNoType)
 	}
 	if s.workflows[d.ID] != nil {
-		return refuse(http.StatusConflict, ojs.ErrDuplicateID(d.ID))
+		return refuse(http.StatusConflict, duplicateID(d.ID))
 	}
 	w := s.newWorkflow(d, nil)
 	s.begin(w)

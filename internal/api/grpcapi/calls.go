@@ -15,7 +15,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Names of metadata (docs/reference/grpc.md, Metadata).
@@ -86,7 +86,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	}
 	c.caller = api.Caller{Principal: principal, Address: remote(ctx)}
 	if len(a.keys) > 0 && !known && !public(method) {
-		return ctx, ojs.ErrUnauthenticated()
+		return ctx, spec.Unauthenticated()
 	}
 	if !public(method) {
 		if c.caller.Tenant, err = a.callerTenant(ctx); err != nil {
@@ -132,7 +132,7 @@ func (a *API) checkMessage(ctx context.Context, req any) error {
 	field, limit := a.limitOf(callOf(ctx).method)
 	if message, ok := req.(proto.Message); ok {
 		if size := proto.Size(message); size > limit {
-			return ojs.ErrTooLarge(field, limit, size)
+			return spec.TooLarge(field, limit, size)
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (a *API) untilStop(run func() error) error {
 	case err := <-done:
 		return err
 	case <-a.Streams.Life().Done():
-		return ojs.ErrUnavailable()
+		return spec.Unavailable()
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // codec is the library's, but for messages that cannot be read, such as those with invalid UTF-8: the library would say
@@ -60,5 +60,5 @@ func readable(v any) error {
 		return nil
 	}
 	why, _ := protowire.ConsumeString(unknown[n:])
-	return ojs.ErrInvalidPayload("message", "a message of this method in valid protobuf", nil, "The message cannot be read: "+why+".")
+	return spec.InvalidPayload("message", "a message of this method in valid protobuf", nil, "The message cannot be read: "+why+".")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -28,7 +29,7 @@ func TestValuesSurvive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawValue(t, 4)
 		var r reader
-		text := jsontext.Value(r.appendValue(nil, "args", ojs.KindInvalidArgs, v))
+		text := jsontext.Value(r.appendValue(nil, "args", ojs.ErrInvalidArgs, v))
 		if !text.IsValid() {
 			t.Fatalf("%s is no JSON", text)
 		}
@@ -115,16 +116,16 @@ func TestZeroOptionsAreNotGiven(t *testing.T) {
 func TestCodes(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[ojs.ErrorKind]codes.Code{
-		ojs.KindInvalidPayload: codes.InvalidArgument, ojs.KindInvalidRequest: codes.InvalidArgument, ojs.KindValidation: codes.InvalidArgument,
-		ojs.KindSchemaValidation: codes.InvalidArgument, ojs.KindInvalidCron: codes.InvalidArgument, ojs.KindUnauthenticated: codes.Unauthenticated,
-		ojs.KindPermissionDenied: codes.PermissionDenied, ojs.KindNotFound: codes.NotFound, ojs.KindDuplicateJob: codes.AlreadyExists,
-		ojs.KindInvalidStateTransition: codes.FailedPrecondition, ojs.KindNotOwner: codes.FailedPrecondition, ojs.KindIdempotencyConflict: codes.FailedPrecondition,
-		ojs.KindQueuePaused: codes.FailedPrecondition, ojs.KindUnsupported: codes.FailedPrecondition, ojs.KindCursorExpired: codes.OutOfRange,
-		ojs.KindPayloadTooLarge: codes.ResourceExhausted, ojs.KindMetadataTooLarge: codes.ResourceExhausted, ojs.KindBatchSize: codes.ResourceExhausted,
-		ojs.KindRateLimited: codes.ResourceExhausted, ojs.KindQueueFull: codes.ResourceExhausted, ojs.KindInternal: codes.Internal,
-		ojs.KindUnavailable: codes.Unavailable, ojs.KindTimeout: codes.DeadlineExceeded,
+		ojs.ErrInvalidPayload: codes.InvalidArgument, ojs.ErrInvalidRequest: codes.InvalidArgument, ojs.ErrValidation: codes.InvalidArgument,
+		ojs.ErrSchemaValidation: codes.InvalidArgument, ojs.ErrInvalidCron: codes.InvalidArgument, ojs.ErrUnauthenticated: codes.Unauthenticated,
+		ojs.ErrPermissionDenied: codes.PermissionDenied, ojs.ErrNotFound: codes.NotFound, ojs.ErrDuplicateJob: codes.AlreadyExists,
+		ojs.ErrInvalidStateTransition: codes.FailedPrecondition, ojs.ErrNotOwner: codes.FailedPrecondition, ojs.ErrIdempotencyConflict: codes.FailedPrecondition,
+		ojs.ErrQueuePaused: codes.FailedPrecondition, ojs.ErrUnsupported: codes.FailedPrecondition, ojs.ErrCursorExpired: codes.OutOfRange,
+		ojs.ErrPayloadTooLarge: codes.ResourceExhausted, ojs.ErrMetadataTooLarge: codes.ResourceExhausted, ojs.ErrBatchSize: codes.ResourceExhausted,
+		ojs.ErrRateLimited: codes.ResourceExhausted, ojs.ErrQueueFull: codes.ResourceExhausted, ojs.ErrInternal: codes.Internal,
+		ojs.ErrUnavailable: codes.Unavailable, ojs.ErrTimeout: codes.DeadlineExceeded,
 	} {
-		require.Equal(t, want, codeOf(ojs.NewError(kind, "m", nil)), kind)
+		require.Equal(t, want, codeOf(spec.NewError(kind, "m", nil)), kind)
 	}
 }
 
@@ -138,7 +139,7 @@ func TestDetailsFitIntoTrailers(t *testing.T) {
 	for i := range violations {
 		violations[i] = map[string]string{"path": "$." + huge, "message": huge}
 	}
-	e := ojs.ErrInvalidPayload("field", huge, huge, huge+"\xff").With("validation_errors", violations).With("bad", "\xff")
+	e := spec.With(spec.With(spec.InvalidPayload("field", huge, huge, huge+"\xff"), "validation_errors", violations), "bad", "\xff")
 	size := 0
 	for _, d := range a.details(t.Context(), e, codes.InvalidArgument) {
 		size += proto.Size(d.(proto.Message))

@@ -7,6 +7,7 @@ import (
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -63,11 +64,11 @@ func nameCron(err error) error {
 func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
 	name := in.GetName()
 	if name == "" {
-		return nil, ojs.ErrInvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
+		return nil, spec.InvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
 	}
 	if !cron.ValidName(name) {
 		// What cannot be a name is the name of no cron.
-		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
+		return nil, spec.NotFound("cron", shorten(name, maxDetail))
 	}
 	if _, err := a.Crons.Delete(ctx, cron.Ref{Tenant: tenantOf(ctx), Name: name}); err != nil {
 		return nil, err

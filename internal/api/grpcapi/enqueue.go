@@ -10,13 +10,14 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // draft reads a new job.
 // The caller must look at r.err before it uses the draft.
 func (r *reader) draft(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) job.Draft {
-	return job.Draft{Type: kind, Args: r.array("args", ojs.KindInvalidArgs, args), Options: r.options(options)}
+	return job.Draft{Type: kind, Args: r.array("args", ojs.ErrInvalidArgs, args), Options: r.options(options)}
 }
 
 // Enqueue is POST /jobs.
@@ -116,14 +117,14 @@ func keep(j, parts *ojsv1.Job) {
 // there is nothing to check.
 func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
-		return nil, ojs.ErrBatchSize(a.config.MaxBatchSize, n)
+		return nil, spec.BatchSize(a.config.MaxBatchSize, n)
 	}
 	var r reader
 	drafts := make([]job.Draft, 0, len(in.GetJobs()))
 	for i, entry := range in.GetJobs() {
 		draft := r.draft(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
 		if r.err != nil {
-			r.err = ojs.ErrIndexed(r.err, i)
+			r.err = spec.Indexed(r.err, i)
 			break
 		}
 		drafts = append(drafts, draft)

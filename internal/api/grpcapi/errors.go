@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,7 +39,7 @@ type notOffered struct{ wire *ojs.Error }
 func (e notOffered) Error() string { return e.wire.Error() }
 
 func errNotOffered(message string, details map[string]any) error {
-	return notOffered{ojs.ErrUnsupported(message, details)}
+	return notOffered{spec.Unsupported(message, details)}
 }
 
 // statusOf is the error that a client is shown, and the gRPC status that carries it.
@@ -91,58 +92,58 @@ func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) 
 func fromLibrary(s *status.Status) *ojs.Error {
 	switch s.Code() {
 	case codes.ResourceExhausted:
-		return ojs.NewError(ojs.KindPayloadTooLarge, s.Message(), nil)
+		return spec.NewError(ojs.ErrPayloadTooLarge, s.Message(), nil)
 	case codes.InvalidArgument:
-		return ojs.ErrInvalidPayload("message", "", nil, s.Message())
+		return spec.InvalidPayload("message", "", nil, s.Message())
 	case codes.NotFound:
-		return ojs.NewError(ojs.KindNotFound, s.Message(), nil)
+		return spec.NewError(ojs.ErrNotFound, s.Message(), nil)
 	case codes.Unimplemented:
-		return ojs.ErrUnsupported(s.Message(), nil)
+		return spec.Unsupported(s.Message(), nil)
 	case codes.Unavailable, codes.Canceled:
-		return ojs.ErrUnavailable()
+		return spec.Unavailable()
 	}
-	return ojs.ErrInternal()
+	return spec.Internal()
 }
 
 // codesByKind gives the status code of each kind of error (docs/reference/grpc.md, Status codes).
 // A kind without a gRPC operation has a code all the same, so that a new use of it does not become INTERNAL.
 var codesByKind = map[ojs.ErrorKind]codes.Code{
-	ojs.KindInvalidPayload:         codes.InvalidArgument,
-	ojs.KindInvalidJobType:         codes.InvalidArgument,
-	ojs.KindInvalidQueue:           codes.InvalidArgument,
-	ojs.KindInvalidArgs:            codes.InvalidArgument,
-	ojs.KindInvalidMetadata:        codes.InvalidArgument,
-	ojs.KindInvalidCron:            codes.InvalidArgument,
-	ojs.KindQueueNameTooLong:       codes.InvalidArgument,
-	ojs.KindJobTypeTooLong:         codes.InvalidArgument,
-	ojs.KindInvalidRequest:         codes.InvalidArgument,
-	ojs.KindMethodNotAllowed:       codes.Internal,
-	ojs.KindValidation:             codes.InvalidArgument,
-	ojs.KindSchemaValidation:       codes.InvalidArgument,
-	ojs.KindUnsupported:            codes.FailedPrecondition,
-	ojs.KindCompression:            codes.InvalidArgument,
-	ojs.KindUnauthenticated:        codes.Unauthenticated,
-	ojs.KindPermissionDenied:       codes.PermissionDenied,
-	ojs.KindNotFound:               codes.NotFound,
-	ojs.KindInvalidStateTransition: codes.FailedPrecondition,
-	ojs.KindNotOwner:               codes.FailedPrecondition,
-	ojs.KindStaleAttempt:           codes.FailedPrecondition,
-	ojs.KindIdempotencyConflict:    codes.FailedPrecondition,
-	ojs.KindDuplicateJob:           codes.AlreadyExists,
-	ojs.KindPayloadTooLarge:        codes.ResourceExhausted,
-	ojs.KindMetadataTooLarge:       codes.ResourceExhausted,
-	ojs.KindBatchSize:              codes.ResourceExhausted,
-	ojs.KindQueuePaused:            codes.FailedPrecondition,
-	ojs.KindQueueFull:              codes.ResourceExhausted,
-	ojs.KindRateLimited:            codes.ResourceExhausted,
-	ojs.KindInternal:               codes.Internal,
-	ojs.KindUnavailable:            codes.Unavailable,
-	ojs.KindTimeout:                codes.DeadlineExceeded,
-	ojs.KindJobTypeNotAllowed:      codes.FailedPrecondition,
-	ojs.KindWaitTimeout:            codes.DeadlineExceeded,
-	ojs.KindCursorExpired:          codes.OutOfRange,
-	ojs.KindResultPruned:           codes.NotFound,
-	ojs.KindSchemaExists:           codes.FailedPrecondition,
+	ojs.ErrInvalidPayload:         codes.InvalidArgument,
+	ojs.ErrInvalidJobType:         codes.InvalidArgument,
+	ojs.ErrInvalidQueue:           codes.InvalidArgument,
+	ojs.ErrInvalidArgs:            codes.InvalidArgument,
+	ojs.ErrInvalidMetadata:        codes.InvalidArgument,
+	ojs.ErrInvalidCron:            codes.InvalidArgument,
+	ojs.ErrQueueNameTooLong:       codes.InvalidArgument,
+	ojs.ErrJobTypeTooLong:         codes.InvalidArgument,
+	ojs.ErrInvalidRequest:         codes.InvalidArgument,
+	ojs.ErrMethodNotAllowed:       codes.Internal,
+	ojs.ErrValidation:             codes.InvalidArgument,
+	ojs.ErrSchemaValidation:       codes.InvalidArgument,
+	ojs.ErrUnsupported:            codes.FailedPrecondition,
+	ojs.ErrCompression:            codes.InvalidArgument,
+	ojs.ErrUnauthenticated:        codes.Unauthenticated,
+	ojs.ErrPermissionDenied:       codes.PermissionDenied,
+	ojs.ErrNotFound:               codes.NotFound,
+	ojs.ErrInvalidStateTransition: codes.FailedPrecondition,
+	ojs.ErrNotOwner:               codes.FailedPrecondition,
+	ojs.ErrStaleAttempt:           codes.FailedPrecondition,
+	ojs.ErrIdempotencyConflict:    codes.FailedPrecondition,
+	ojs.ErrDuplicateJob:           codes.AlreadyExists,
+	ojs.ErrPayloadTooLarge:        codes.ResourceExhausted,
+	ojs.ErrMetadataTooLarge:       codes.ResourceExhausted,
+	ojs.ErrBatchSize:              codes.ResourceExhausted,
+	ojs.ErrQueuePaused:            codes.FailedPrecondition,
+	ojs.ErrQueueFull:              codes.ResourceExhausted,
+	ojs.ErrRateLimited:            codes.ResourceExhausted,
+	ojs.ErrInternal:               codes.Internal,
+	ojs.ErrUnavailable:            codes.Unavailable,
+	ojs.ErrTimeout:                codes.DeadlineExceeded,
+	ojs.ErrJobTypeNotAllowed:      codes.FailedPrecondition,
+	ojs.ErrWaitTimeout:            codes.DeadlineExceeded,
+	ojs.ErrCursorExpired:          codes.OutOfRange,
+	ojs.ErrResultPruned:           codes.NotFound,
+	ojs.ErrSchemaExists:           codes.FailedPrecondition,
 }
 
 // codeOf is the status code of an error.
@@ -161,7 +162,7 @@ func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []prot
 			details = append(details, &errdetails.BadRequest{FieldViolations: violations})
 		}
 	}
-	if e.Type == string(ojs.KindRateLimited) || e.Type == string(ojs.KindQueueFull) {
+	if e.Type == string(ojs.ErrRateLimited) || e.Type == string(ojs.ErrQueueFull) {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(e))})
 	}
 	return details

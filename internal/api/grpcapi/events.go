@@ -15,7 +15,7 @@ import (
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // It is no type of the catalogue, and has no id to resume from.
@@ -246,10 +246,10 @@ func eventOf(e *eventlog.Event) *ojsv1.Event {
 		Source: e.Source(), Subject: e.Subject(), Specversion: api.SpecVersion,
 	}
 	if e.JobID != nil && strings.HasPrefix(e.Type, "job.") {
-		out.JobId = ojs.FormatID(*e.JobID)
+		out.JobId = spec.FormatID(*e.JobID)
 	}
 	if e.WorkflowID != nil {
-		out.WorkflowId = ojs.FormatID(*e.WorkflowID)
+		out.WorkflowId = spec.FormatID(*e.WorkflowID)
 	}
 	return out
 }

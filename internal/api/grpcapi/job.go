@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -24,7 +25,7 @@ func jobOf(j *job.Record) *ojsv1.Job {
 	// What the client sent is kept as it was, and is read here again.
 	extra := readExtra(j.Extra)
 	out := &ojsv1.Job{
-		Id: ojs.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
+		Id: spec.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
 		Priority: int32(j.Priority), Attempt: j.Attempt, MaxAttempts: narrow(j.MaxAttempts), TraceId: j.TraceID.String, WorkflowId: extra.workflow,
 		RetryPolicy: extra.retryPolicy(j.MaxAttempts), UniquePolicy: extra.uniquePolicy(j.Args), Result: wrapped(j.Result), Tags: extra.tags,
 		CreatedAt: momentOf(j.CreatedAt), EnqueuedAt: momentOf(j.EnqueuedAt), StartedAt: momentOf(j.StartedAt),

@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (docs/reference/http.md,
@@ -23,7 +23,7 @@ func parseID(text string) ([16]byte, error) {
 }
 
 func errNoJobID() error {
-	return ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+	return spec.InvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
 }
 
 // GetJob is GET /jobs/{id}.

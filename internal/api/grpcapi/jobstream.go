@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -35,7 +36,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 		return wire
 	}
 	if want.WorkerID == "" {
-		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
+		return spec.InvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
 	}
 	want.Wait, want.Tenant = jobWait, tenantOf(stream.Context())
 	out, err := a.open(stream)

@@ -43,7 +43,7 @@ func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
 	}
 	// JSON cannot hold such a number, so the rules of HTTP do not know it.
 	if c := in.GetBackoffCoefficient(); math.IsNaN(c) || math.IsInf(c, 0) {
-		r.refuse(ojs.KindValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
+		r.refuse(ojs.ErrValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
 	} else {
 		d.BackoffCoefficient = c
 	}
@@ -83,7 +83,7 @@ func (r *reader) ttl(d *durationpb.Duration) time.Duration {
 	// A time.Duration ends at 292 years, beyond the limit.
 	ttl := d.AsDuration() // the nearest there is if it is out of range
 	if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {
-		r.refuse(ojs.KindInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
+		r.refuse(ojs.ErrInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
 	}
 	return ttl
 }
@@ -91,7 +91,7 @@ func (r *reader) ttl(d *durationpb.Duration) time.Duration {
 // meta adds the trace id if meta has no trace context of its own (docs/reference/events.md, Trace id).
 // The copy of trace_id in meta is where HTTP clients have it, too.
 func (r *reader) meta(in *ojsv1.EnqueueOptions) []byte {
-	meta := r.object("meta", ojs.KindInvalidMetadata, in.GetMeta())
+	meta := r.object("meta", ojs.ErrInvalidMetadata, in.GetMeta())
 	// Also one that is no text: the client has said something about it.
 	_, taken := in.GetMeta().GetFields()["trace_id"]
 	if in.GetTraceId() == "" || r.err != nil || taken || job.TraceID(meta) != "" {

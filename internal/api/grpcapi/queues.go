@@ -6,6 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -15,7 +16,7 @@ import (
 func pageSize(limit int32) (int, error) {
 	switch {
 	case limit < 0:
-		return 0, ojs.ErrInvalidRequest("limit", "an integer of at least 1", limit, "limit must be an integer of at least 1.")
+		return 0, spec.InvalidRequest("limit", "an integer of at least 1", limit, "limit must be an integer of at least 1.")
 	case limit == 0:
 		return api.DefaultPage, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -25,7 +26,7 @@ type reader struct{ err *ojs.Error }
 // The first problem counts; HTTP lists all, which the decoders of the domains do for what they check.
 func (r *reader) refuse(kind ojs.ErrorKind, field, expected, received string) {
 	if r.err == nil {
-		r.err = ojs.ErrInvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))
+		r.err = spec.InvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))
 	}
 }
 
@@ -36,7 +37,7 @@ func (r *reader) milliseconds(field string, d *durationpb.Duration) int64 {
 		return 0
 	}
 	if err := d.CheckValid(); err != nil {
-		r.refuse(ojs.KindInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
+		r.refuse(ojs.ErrInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
 		return 0
 	}
 	// CheckValid has made sure that both parts have the same sign.
@@ -59,7 +60,7 @@ func (r *reader) moment(field string, t *timestamppb.Timestamp) *time.Time {
 		return nil
 	}
 	if err := t.CheckValid(); err != nil {
-		r.refuse(ojs.KindInvalidPayload, field, "a timestamp from year 1 to 9999", strconv.FormatInt(t.GetSeconds(), 10)+" s")
+		r.refuse(ojs.ErrInvalidPayload, field, "a timestamp from year 1 to 9999", strconv.FormatInt(t.GetSeconds(), 10)+" s")
 		return nil
 	}
 	at := t.AsTime()

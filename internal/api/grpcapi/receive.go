@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // 4 MiB is the bound of the library for messages and what clients accept by default.
@@ -55,7 +55,7 @@ func (r received) read(m any, codec encoding.CodecV2) error {
 	}
 	length := binary.BigEndian.Uint32(header[1:])
 	if int64(length) > int64(r.limit) {
-		return ojs.ErrTooLarge(r.field, r.limit, int(length))
+		return spec.TooLarge(r.field, r.limit, int(length))
 	}
 	data, err := r.body(int(length))
 	// A closure, because data is assigned again by append; the codec has copied what it needs.
@@ -107,7 +107,7 @@ func (r received) decompress(data mem.BufferSlice) ([]byte, error) {
 	var text []byte
 	for {
 		if len(text) > r.limit {
-			return nil, ojs.ErrTooLarge(r.field, r.limit, 0)
+			return nil, spec.TooLarge(r.field, r.limit, 0)
 		}
 		if len(text) == cap(text) {
 			capacity := min(max(2*cap(text), chunk), r.limit+1)
@@ -128,7 +128,7 @@ func (r received) decompress(data mem.BufferSlice) ([]byte, error) {
 }
 
 func brokenMessage(err error) error {
-	return ojs.ErrInvalidPayload("message", "a message in valid gzip", nil, fmt.Sprintf("The message cannot be decompressed: %v.", err))
+	return spec.InvalidPayload("message", "a message in valid gzip", nil, fmt.Sprintf("The message cannot be decompressed: %v.", err))
 }
 
 // end makes sure that no second message follows where a method takes one.
@@ -193,7 +193,7 @@ func (s *serverStream) RecvMsg(m any) error {
 			return nil
 		}
 		if stream.RecvCompress() != "" {
-			return ojs.ErrUnauthenticated()
+			return spec.Unauthenticated()
 		}
 		from.field, from.limit = "message", openMessage
 	}

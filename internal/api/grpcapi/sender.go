@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -16,7 +17,7 @@ import (
 const readRetry = time.Second
 
 // It is compared by identity, to log it as what it is.
-var errTooSlow = ojs.NewError(ojs.KindUnavailable, "The client takes too long to read; open the stream again where it ended.", nil)
+var errTooSlow = spec.NewError(ojs.ErrUnavailable, "The client takes too long to read; open the stream again where it ended.", nil)
 
 // sender is a stream that the server writes to. Writing has a goroutine of its own: the library lets it wait for a client that
 // does not read for as long as the handler does not return.
@@ -70,7 +71,7 @@ func (s *sender) run(do func() error) error {
 	case <-done:
 		// What do returns then is the end of its context, which the client should see as the stop of the node.
 		if stopped.Err() != nil && s.client.Err() == nil {
-			return ojs.ErrUnavailable()
+			return spec.Unavailable()
 		}
 		return err
 	case <-s.slow:
@@ -82,7 +83,7 @@ func (s *sender) run(do func() error) error {
 		case <-done:
 		case <-last.C:
 		}
-		return ojs.ErrUnavailable()
+		return spec.Unavailable()
 	}
 }
 

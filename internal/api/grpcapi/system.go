@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Manifest is GET /ojs/manifest.
@@ -70,7 +70,7 @@ func (h *healthAPI) status(ctx context.Context, service string) (serving, bool) 
 func (h *healthAPI) Check(ctx context.Context, in *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	status, known := h.status(ctx, in.GetService())
 	if !known {
-		return nil, ojs.ErrNotFound("service", shorten(in.GetService(), maxDetail))
+		return nil, spec.NotFound("service", shorten(in.GetService(), maxDetail))
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: status}, nil
 }

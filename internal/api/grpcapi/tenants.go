@@ -9,8 +9,8 @@ import (
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // tenantKey is job.TenantHeader as metadata spell it.
@@ -83,7 +83,7 @@ func (a *API) confine(ctx context.Context, req any) error {
 func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 	caller, found := tenantOf(ctx), true
 	text, kind := subjectOf(of, req)
-	id, isID := ojs.ParseID(text)
+	id, isID := spec.ParseID(text)
 	switch {
 	case of == aboutWorkflow && isID:
 		found, err = a.Tenants.HasWorkflow(ctx, caller, id)
@@ -91,7 +91,7 @@ func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
 		found, err = a.Tenants.HasJob(ctx, caller, id)
 	}
 	if err == nil && !found {
-		err = ojs.ErrNotFound(kind, text)
+		err = spec.NotFound(kind, text)
 	}
 	return err
 }
@@ -116,7 +116,7 @@ func subjectOf(of reach, req any) (text, kind string) {
 // The heartbeat itself is carried out, and extends nothing.
 func (a *API) ownBeat(ctx context.Context, text string) (string, error) {
 	caller := tenantOf(ctx)
-	id, isID := ojs.ParseID(text)
+	id, isID := spec.ParseID(text)
 	if caller == "" || !isID {
 		return text, nil
 	}

@@ -6,6 +6,7 @@ import (
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -41,7 +42,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 // worker.
 func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse, error) {
 	var r reader
-	result := r.object("result", ojs.KindInvalidPayload, in.GetResult())
+	result := r.object("result", ojs.ErrInvalidPayload, in.GetResult())
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -62,7 +63,7 @@ func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse
 func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
 	if e := in.GetError(); e != nil && e.GetCode() == "" && e.GetMessage() == "" {
 		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
-		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
+		return nil, spec.InvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
 	}
 	var r reader
 	// nil without an error, which the rules refuse.
@@ -93,7 +94,7 @@ func (r *reader) failure(e *ojsv1.JobError) *job.ErrorDraft {
 	}
 	return &job.ErrorDraft{
 		Code: e.GetCode(), Message: e.GetMessage(), Retryable: e.GetRetryable(), Backtrace: e.GetBacktrace(),
-		Details: r.object("details", ojs.KindInvalidPayload, e.GetDetails()),
+		Details: r.object("details", ojs.ErrInvalidPayload, e.GetDetails()),
 	}
 }
 
@@ -130,7 +131,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 		job, err := a.Jobs.Get(ctx, id)
 		if err != nil { // it is extended all the same
 			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",
-				slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(id)), slog.Any("error", err))
+				slog.String("category", "worker"), slog.Group("ojs", "job_id", spec.FormatID(id)), slog.Any("error", err))
 			return out, nil
 		}
 		out.NewDeadline = momentOf(job.LeaseUntil)

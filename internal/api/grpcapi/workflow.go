@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // CreateWorkflow is POST /workflows with steps that depend on each other.
@@ -123,11 +123,11 @@ func (a *API) CancelWorkflow(ctx context.Context, in *ojsv1.CancelWorkflowReques
 // A missing id is a mistake of the call, a malformed one an unknown workflow.
 func workflowID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, ojs.ErrInvalidPayload("workflow_id", "the id of a workflow", nil, "'workflow_id' is required: send the id of a workflow.")
+		return [16]byte{}, spec.InvalidPayload("workflow_id", "the id of a workflow", nil, "'workflow_id' is required: send the id of a workflow.")
 	}
-	id, ok := ojs.ParseID(text)
+	id, ok := spec.ParseID(text)
 	if !ok {
-		return id, ojs.ErrNotFound("workflow", shorten(text, maxDetail))
+		return id, spec.NotFound("workflow", shorten(text, maxDetail))
 	}
 	return id, nil
 }
@@ -147,7 +147,7 @@ var workflowStepStates = map[string]ojsv1.WorkflowStepState{
 // workflowOf shows the steps of the workflow itself, and behind them those that were sent as callbacks.
 // Steps of nested workflows are read by the id of that workflow.
 func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
-	out := &ojsv1.Workflow{Id: ojs.FormatID(w.ID), Name: w.Name, State: workflowStates[w.State], CreatedAt: timestamppb.New(w.CreatedAt)}
+	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: workflowStates[w.State], CreatedAt: timestamppb.New(w.CreatedAt)}
 	if w.EndedAt != nil {
 		out.CompletedAt = timestamppb.New(*w.EndedAt)
 	}
@@ -177,7 +177,7 @@ func stepOf(st *workflow.Step) *ojsv1.WorkflowStepStatus {
 	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: workflowStepStates[st.State]}
 	// Without a job the field is empty: the step waits, or its job could not be made.
 	if st.JobID != nil {
-		out.JobId = ojs.FormatID(*st.JobID)
+		out.JobId = spec.FormatID(*st.JobID)
 	}
 	if st.Callback == "" {
 		out.DependsOn = st.DependsOn

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -63,7 +64,7 @@ func (a *API) searchJobs(c echo.Context) error {
 	if numbered {
 		cursor = page.next(len(found.Jobs))
 	} else if found.Next != nil {
-		cursor = ojs.FormatID(*found.Next)
+		cursor = spec.FormatID(*found.Next)
 	}
 	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = appendJobs(append(b, `{"items":`...), found.Jobs, shape{}, next)
@@ -121,7 +122,7 @@ func oneOf(c echo.Context, name string, values ...string) (string, error) {
 		}
 	}
 	expected := strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
-	return "", ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+	return "", spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
 }
 
 // getAdminJob shows everything about a job that its owner can be asked about.
@@ -154,7 +155,7 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 	policy.MaxAttempts = j.MaxAttempts
 	b = append(append(b, `,"retry_policy":`...), policy.Encode()...)
 	b = append(b, `,"metadata":{"id":"`...)
-	b = append(ojs.AppendID(b, j.ID), '"')
+	b = append(spec.AppendID(b, j.ID), '"')
 	b = appendTimeOrNull(b, "created_at", j.CreatedAt)
 	b = appendTimeOrNull(b, "enqueued_at", j.EnqueuedAt)
 	b = appendTimeOrNull(b, "started_at", j.StartedAt)

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -69,13 +70,13 @@ type adminQueue struct {
 func newAdminQueue(q stats.Queue) adminQueue {
 	v := adminQueue{
 		Name: q.Name, State: q.Status, Status: q.Status, Paused: q.Status == "paused", Counts: newStateCounts(q.Jobs),
-		CreatedAt: ojs.FormatTime(q.CreatedAt), UpdatedAt: ojs.FormatTime(q.UpdatedAt),
+		CreatedAt: spec.FormatTime(q.CreatedAt), UpdatedAt: spec.FormatTime(q.UpdatedAt),
 	}
 	if v.Paused && !q.PausedAt.IsZero() {
-		v.PausedAt = ojs.FormatTime(q.PausedAt)
+		v.PausedAt = spec.FormatTime(q.PausedAt)
 	}
 	if !q.OldestAt.IsZero() {
-		v.OldestAvailableAt = ojs.FormatTime(q.OldestAt)
+		v.OldestAvailableAt = spec.FormatTime(q.OldestAt)
 	}
 	v.Throughput.Processed, v.Throughput.Failed = round1(q.Rates.Completed), round1(q.Rates.Failed)
 	v.Latency.P50, v.Latency.P95, v.Latency.P99 = round1(q.Latency.Percentile(0.5)), round1(q.Latency.Percentile(0.95)), round1(q.Latency.Percentile(0.99))
@@ -120,7 +121,7 @@ func (a *API) listAdminQueues(c echo.Context) error {
 func (a *API) getAdminQueue(c echo.Context) error {
 	name := param(c, "name")
 	if api.CheckQueue("name", name) != nil {
-		return ojs.ErrNotFound("queue", name)
+		return spec.NotFound("queue", name)
 	}
 	detail, err := a.queueDetail(c.Request().Context(), name)
 	if err != nil {
@@ -226,7 +227,7 @@ func newBound(q stats.Queue) *boundView {
 func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if api.CheckQueue("name", name) != nil {
-		return ojs.ErrNotFound("queue", name)
+		return spec.NotFound("queue", name)
 	}
 	in, wire := job.DecodePurge(body)
 	if wire != nil {
@@ -257,7 +258,7 @@ func (a *API) adminPauseQueue(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": ojs.FormatTime(s.PausedAt)})
+	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
 }
 
 func (a *API) adminResumeQueue(c echo.Context, body []byte) error {
@@ -269,7 +270,7 @@ func (a *API) adminResumeQueue(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": ojs.FormatTime(s.Since)})
+	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
 }
 
 // queueCommand reads the name of the queue, and who gives the command.

@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -173,7 +174,7 @@ func (a *API) getStatsHistory(c echo.Context) error {
 	data := make([]historyPoint, len(points))
 	for i, p := range points {
 		data[i] = historyPoint{
-			Timestamp: ojs.FormatTime(p.At), Processed: p.Completed, Completed: p.Completed, Failed: p.Failed, Enqueued: p.Enqueued,
+			Timestamp: spec.FormatTime(p.At), Processed: p.Completed, Completed: p.Completed, Failed: p.Failed, Enqueued: p.Enqueued,
 			Discarded: p.Discarded, Cancelled: p.Cancelled,
 			P50: round1(p.Durations.Percentile(0.5)), P99: round1(p.Durations.Percentile(0.99)), Average: round1(api.Average(p.DurationMS, p.Completed)),
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/maintenance"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // adminRoutes are those of docs/reference/admin.md.
@@ -55,7 +55,7 @@ func sendMaintenance(c echo.Context, s maintenance.State) error {
 		if t.IsZero() {
 			return ""
 		}
-		return ojs.FormatTime(t)
+		return spec.FormatTime(t)
 	}
 	return sendJSON(c, http.StatusOK, maintenanceBody{
 		Enabled: s.On, Maintenance: s.On, Reason: s.Reason, StartedAt: text(s.StartedAt), EnabledAt: text(s.StartedAt), StartedBy: s.StartedBy,

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -35,7 +36,7 @@ type batch struct {
 // batchError shows the limit in a header, too, when there were too many items.
 // Callers must use it for every error of a decoder that counts items. asError keeps a nil wire nil.
 func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
-	if wire != nil && wire.Type == string(ojs.KindBatchSize) {
+	if wire != nil && wire.Type == string(ojs.ErrBatchSize) {
 		c.Response().Header().Set("X-OJS-Max-Batch-Size", strconv.Itoa(a.maxItems()))
 	}
 	return asError(wire)
@@ -211,7 +212,7 @@ func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []erro
 	kept := 0
 	for i, req := range reqs {
 		if !own[ids[i]] {
-			errs[at[i]] = ojs.ErrNotFound("job", ojs.FormatID(ids[i]))
+			errs[at[i]] = spec.NotFound("job", spec.FormatID(ids[i]))
 			continue
 		}
 		reqs[kept], at[kept] = req, at[i]
@@ -278,7 +279,7 @@ func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job
 	b = append(b, `{"job_id":`...)
 	if job != nil {
 		b = append(b, '"')
-		b = ojs.AppendID(b, job.ID)
+		b = spec.AppendID(b, job.ID)
 		b = append(b, '"')
 	} else {
 		b = appendQuoted(b, sentJobID(item))

@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // BenchmarkHandler measures everything this package adds to a request: 17 000 requests/s on 2 cores leave 118 µs for
@@ -29,7 +29,7 @@ func BenchmarkHandler(b *testing.B) {
 	for i := range ten {
 		ten[i] = &active
 	}
-	id := ojs.FormatID(j.ID)
+	id := spec.FormatID(j.ID)
 	a := newAPI(io.Discard)
 
 	for _, bench := range []struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -77,7 +78,7 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	case "", "identity":
 		// An honest client with too much is refused before it is read. With gzip the length says nothing, so readUpTo counts.
 		if r.ContentLength > int64(limit.bytes) {
-			return buf, ojs.ErrTooLarge(limit.field, limit.bytes, int(r.ContentLength))
+			return buf, spec.TooLarge(limit.field, limit.bytes, int(r.ContentLength))
 		}
 	case "gzip":
 		zr, err := gzip.NewReader(r.Body)
@@ -87,7 +88,7 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 		// Only one encoding is taken; "gzip, gzip" is refused below as another one.
 		src = zr
 	default:
-		return buf, ojs.ErrCompression(encoding)
+		return buf, spec.Compression(encoding)
 	}
 
 	// readUpTo reads at most one byte beyond the limit, so a small gzip body that expands to gigabytes costs no more than the
@@ -101,7 +102,7 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	case err != nil:
 		return buf, brokenStream(err)
 	case len(buf) > limit.bytes:
-		return buf, ojs.ErrTooLarge(limit.field, limit.bytes, 0)
+		return buf, spec.TooLarge(limit.field, limit.bytes, 0)
 	}
 	return buf, nil
 }
@@ -163,7 +164,7 @@ func brokenStream(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) { // http.Server.ReadTimeout
 		text = "The body took too long: a request must arrive within 2 minutes."
 	}
-	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil, text), err)
+	return errors.Join(spec.InvalidPayload("body", "a complete body", nil, text), err)
 }
 
 // checkContentType accepts the two JSON names, whatever their parameters. Only a body needs one.
@@ -171,7 +172,7 @@ func checkContentType(value string) error {
 	if value == "" || isMedia(value, mediaOJS) || isMedia(value, mediaJSON) {
 		return nil
 	}
-	return ojs.ErrInvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, value, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
+	return spec.InvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, value, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
 }
 
 // buffers serve request bodies and responses.

@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // idempotency makes the key of a call: the header wins over the body, and the answer is remembered for one body.
@@ -125,7 +125,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 	for i, item := range in.items {
 		job, wire := job.DecodeItem(item, lim)
 		if jobs[i] = job; wire != nil {
-			errs[i] = ojs.ErrIndexed(wire, i)
+			errs[i] = spec.Indexed(wire, i)
 		}
 	}
 	if err := blockFor(c, jobs...); err != nil {
@@ -319,7 +319,7 @@ func (a *API) selectJobs(c echo.Context, in job.BulkSelect) (sel selection, err 
 		return sel, err
 	}
 	for _, id := range sel.ids {
-		sel.texts = append(sel.texts, ojs.FormatID(id))
+		sel.texts = append(sel.texts, spec.FormatID(id))
 	}
 	return sel, nil
 }
@@ -352,7 +352,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		}
 		items = append(append(items, `{"index":`...), strconv.Itoa(i)...)
 		items = appendText(items, "job_id", text)
-		id, ok := ojs.ParseID(text)
+		id, ok := spec.ParseID(text)
 		switch {
 		case ok && res.Changed[id] && !used[id]:
 			used[id] = true
@@ -392,7 +392,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 // found".
 func skipReason(id [16]byte, res queue.BulkResult) string {
 	if other, duplicate := res.Duplicates[id]; duplicate {
-		return "job " + ojs.FormatID(other) + " has its unique key"
+		return "job " + spec.FormatID(other) + " has its unique key"
 	}
 	if state, stored := res.Skipped[id]; stored {
 		return "job is " + string(state)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/progress"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // checkpointRoutes are those of docs/reference/jobs.md, Progress. The durable helpers of the JS and Python SDKs put their prefix in front
@@ -58,7 +58,7 @@ func (a *API) getCheckpoint(c echo.Context) error {
 		return err
 	}
 	if saved.Stored == nil {
-		return ojs.ErrNotFound("checkpoint", ojs.FormatID(id))
+		return spec.NotFound("checkpoint", spec.FormatID(id))
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = appendCheckpoint(b, saved)
@@ -105,14 +105,14 @@ func (a *API) deleteCheckpoint(c echo.Context) error {
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"deleted":true,"job_id":"`...)
-		return append(ojs.AppendID(b, id), `"}`...)
+		return append(spec.AppendID(b, id), `"}`...)
 	})
 }
 
 // appendSaved appends the head of an answer, still open.
 // created_at is the time of this save by the clock of the database, not that of the first one.
 func appendSaved(b []byte, saved progress.Checkpoint) []byte {
-	b = ojs.AppendID(append(b, `{"job_id":"`...), saved.JobID)
+	b = spec.AppendID(append(b, `{"job_id":"`...), saved.JobID)
 	b = append(b, `","sequence":`...)
 	b = strconv.AppendInt(b, saved.Sequence, 10)
 	return appendMoment(b, "created_at", &saved.SavedAt)

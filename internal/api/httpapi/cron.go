@@ -7,7 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/cron"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // maxCronPage is both default and maximum: clients of the specification expect all crons in one answer. The list cuts
@@ -45,7 +45,7 @@ func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c,
 func (a *API) putCron(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
-		return ojs.ErrInvalidPayload("name", "a cron name", nil, "The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
+		return spec.InvalidPayload("name", "a cron name", nil, "The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
 	}
 	return a.register(c, body, name)
 }
@@ -77,7 +77,7 @@ func (a *API) register(c echo.Context, body []byte, name string) error {
 func (a *API) cronRef(c echo.Context) (cron.Ref, error) {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
-		return cron.Ref{}, ojs.ErrNotFound("cron", name)
+		return cron.Ref{}, spec.NotFound("cron", name)
 	}
 	return cron.Ref{Tenant: a.tenant(c.Request()), Name: name}, nil
 }
@@ -160,7 +160,7 @@ func (a *API) triggerCron(c echo.Context, body []byte) error {
 		return err
 	}
 	return respond(c, http.StatusCreated, func(b []byte) []byte {
-		b = ojs.AppendID(append(b, `{"job_id":"`...), job.ID)
+		b = spec.AppendID(append(b, `{"job_id":"`...), job.ID)
 		b = appendJob(append(b, `","job":`...), job, shape{})
 		return append(appendText(b, "cron_name", ref.Name), '}')
 	})
@@ -197,7 +197,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 			// It takes 1 and 0 as well.
 			enabled, err := strconv.ParseBool(text)
 			if err != nil {
-				return ojs.ErrInvalidRequest("enabled", "true or false", text, "enabled must be true or false.")
+				return spec.InvalidRequest("enabled", "true or false", text, "enabled must be true or false.")
 			}
 			l.Enabled = &enabled
 		}
@@ -267,7 +267,7 @@ func (a *API) getCronHistory(c echo.Context) error {
 func appendCronRun(b []byte, r *cron.Run) []byte {
 	b = append(b, `{"job_id":`...)
 	if r.JobID.Valid {
-		b = append(ojs.AppendID(append(b, '"'), r.JobID.Bytes), '"')
+		b = append(spec.AppendID(append(b, '"'), r.JobID.Bytes), '"')
 	} else {
 		b = append(b, `null`...)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -166,7 +167,7 @@ func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFu
 		case "all":
 			want.Everything = true
 		default:
-			return ojs.ErrInvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
+			return spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
 		}
 		filter, err := a.deadLetterQuery(c)
 		if err != nil {
@@ -225,7 +226,7 @@ func ageParameter(c echo.Context, name string) (w job.When, err error) {
 	w, ok := job.ParseAge(text)
 	if !ok {
 		const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-		return w, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+		return w, spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
 	}
 	return w, nil
 }
@@ -245,7 +246,7 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 	failed := make([]map[string]string, len(res.Failed))
 	// A job that another call has taken meanwhile is named, and is no reason to fail the rest.
 	for i, f := range res.Failed {
-		failed[i] = map[string]string{"job_id": ojs.FormatID(f.ID), "error": f.Reason}
+		failed[i] = map[string]string{"job_id": spec.FormatID(f.ID), "error": f.Reason}
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"action": "retry", "matched": res.Matched, "succeeded": res.Succeeded, "retried": res.Succeeded, "failed": len(res.Failed), "errors": failed,
@@ -259,7 +260,7 @@ func (a *API) purgeConfirmed(c echo.Context) error {
 		return err
 	}
 	if c.QueryParam("confirm") != "true" {
-		return ojs.ErrInvalidRequest("confirm", "true", c.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
+		return spec.InvalidRequest("confirm", "true", c.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
 	}
 	return a.purge(c)
 }
@@ -269,7 +270,7 @@ func (a *API) purgeConfirmed(c echo.Context) error {
 func nothingEmpty(c echo.Context) error {
 	for name, values := range c.QueryParams() {
 		if strings.TrimSpace(strings.Join(values, "")) == "" {
-			return ojs.ErrInvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
+			return spec.InvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
 		}
 	}
 	return nil
@@ -288,7 +289,7 @@ func (a *API) postPurge(c echo.Context, body []byte) error {
 		// The first member is enough for the error.
 		for literal := range rawjson.Members(body) {
 			name := string(rawjson.Name(literal))
-			return ojs.ErrInvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
+			return spec.InvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
 		}
 	}
 	return a.purge(c)
@@ -337,7 +338,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 		return err
 	}
 	// max_age and max_count are absent without a limit.
-	retention := map[string]any{"next_prune_at": ojs.FormatTime(s.Now.Add(a.prune()))}
+	retention := map[string]any{"next_prune_at": spec.FormatTime(s.Now.Add(a.prune()))}
 	if age := a.config.DeadLetterMaxAge; age > 0 {
 		retention["max_age"] = days(age)
 	}
@@ -347,7 +348,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType, "retention": retention}
 	if s.Total > 0 {
 		// Of an empty list there is neither.
-		body["oldest_at"], body["newest_at"] = ojs.FormatTime(s.Oldest), ojs.FormatTime(s.Newest)
+		body["oldest_at"], body["newest_at"] = spec.FormatTime(s.Oldest), spec.FormatTime(s.Newest)
 	}
 	return sendJSON(c, http.StatusOK, body)
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // deliveryStatuses are those of docs/reference/webhooks.md, Delivery log, and of the CHECK of the table.
@@ -69,16 +69,16 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 	}
 	if l.Status != "" && !slices.Contains(deliveryStatuses, l.Status) {
 		expected := "one of " + strings.Join(deliveryStatuses, ", ")
-		return l, ojs.ErrInvalidRequest("status", expected, l.Status, "status must be "+expected+".")
+		return l, spec.InvalidRequest("status", expected, l.Status, "status must be "+expected+".")
 	}
 	if !api.Storable(l.Type) {
-		return l, ojs.ErrInvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
+		return l, spec.InvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
 	}
 	// In the log of one subscription the id of the path replaces it.
 	if text := c.QueryParam("subscription_id"); text != "" {
 		id, err := cursorID(text, webhook.WebhookPrefix)
 		if err != nil {
-			return l, ojs.ErrInvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_….")
+			return l, spec.InvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_….")
 		}
 		l.Webhook = id
 	}
@@ -86,7 +86,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 	if text := c.QueryParam("event_id"); text != "" {
 		position, err := eventlog.ParsePosition(text)
 		if err != nil {
-			return l, ojs.ErrInvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
+			return l, spec.InvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
 		}
 		l.Event = &webhook.EventPlace{Seq: position.Seq, Sub: position.Sub}
 	}
@@ -137,7 +137,7 @@ func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 	m := map[string]any{
 		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.ID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
-		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
+		"created_at": spec.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
 	}
 	// While a node sends the delivery, the column has the end of the lease.
 	if d.Status == "pending" || d.Status == "failed" {
@@ -172,7 +172,7 @@ func showDeliveryWhole(d *webhook.DeliveryRecord, attempts []webhook.AttemptReco
 	list := make([]map[string]any, len(attempts))
 	for i, at := range attempts {
 		list[i] = map[string]any{
-			"attempt": at.Attempt, "started_at": ojs.FormatTime(at.StartedAt.Time), "duration_ms": at.DurationMs, "status_code": at.StatusCode,
+			"attempt": at.Attempt, "started_at": spec.FormatTime(at.StartedAt.Time), "duration_ms": at.DurationMs, "status_code": at.StatusCode,
 			"error": nil, "response_snippet": nil,
 		}
 		if at.Error.Valid {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,7 +39,7 @@ func appendJob(b []byte, j *job.Record, as shape) []byte {
 // byte equal (docs/reference/http.md, Read); do not range over a map here.
 func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, `"specversion":"1.0","id":"`...)
-	b = ojs.AppendID(b, j.ID)
+	b = spec.AppendID(b, j.ID)
 	b = append(b, `","type":"`...)
 	b = append(b, j.Type...)
 	b = append(b, `","queue":"`...)
@@ -200,14 +201,14 @@ func appendOptional(b []byte, name, value string, there bool) []byte {
 	return appendText(b, name, value)
 }
 
-// appendClock is AppendFormat with ojs.TimeFormat in 30 ns instead of 140: a job shows three or four times.
-// It agrees with ojs.FormatTime, in ms, rounded down. t must be in UTC: nothing here looks at a zone.
+// appendClock is AppendFormat with spec.TimeFormat in 30 ns instead of 140: a job shows three or four times.
+// It agrees with spec.FormatTime, in ms, rounded down. t must be in UTC: nothing here looks at a zone.
 func appendClock(b []byte, t time.Time) []byte {
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
 	// A client may choose such a year, for example in scheduled_at.
 	if year < 1000 || year > 9999 {
-		return t.AppendFormat(b, ojs.TimeFormat)
+		return t.AppendFormat(b, spec.TimeFormat)
 	}
 	b = append(appendTwo(appendTwo(b, year/100), year%100), '-')
 	b = append(appendTwo(b, int(month)), '-')

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -30,10 +31,10 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 		h.Set("Retry-After", "1")
 	}
 	body := shownError{Error: shown}
-	if shown.Type == string(ojs.KindQueueFull) {
+	if shown.Type == string(ojs.ErrQueueFull) {
 		body.queueFull = newQueueFull(h, shown)
 	}
-	if shown.Type == string(ojs.KindBatchSize) {
+	if shown.Type == string(ojs.ErrBatchSize) {
 		body.MaxBatchSize, _ = shown.Details["max_batch_size"].(int)
 	}
 	text, mErr := marshal(map[string]any{"error": body})
@@ -76,10 +77,10 @@ func (a *API) routeError(err error, c echo.Context) error {
 		if method == http.MethodHead { // its headers are those of GET
 			method = http.MethodGet
 		}
-		return ojs.ErrNoRoute(method, path, nearest(a.templates, method, path))
+		return spec.NoRoute(method, path, nearest(a.templates, method, path))
 	case http.StatusMethodNotAllowed:
 		allow := c.Response().Header().Get(echo.HeaderAllow)
-		return ojs.ErrMethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))
+		return spec.MethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))
 	}
 	return err
 }

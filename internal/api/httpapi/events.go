@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Pages of the polling API. A page also ends at 8 MiB, or when 100 000 numbers of the log were looked at, whichever comes
@@ -154,7 +154,7 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	}
 	// A subject is compared as it is: an id of a job, a worker, or the name of a queue or cron.
 	if q.Subject = c.QueryParam("subject"); !api.Storable(q.Subject) {
-		return q, ojs.ErrInvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
+		return q, spec.InvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
 	}
 	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {
 		return q, err
@@ -175,7 +175,7 @@ func timeParam(c echo.Context, name string) (time.Time, error) {
 	}
 	at, ok := job.ParseTime(text)
 	if !ok {
-		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
+		return time.Time{}, spec.InvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
 	}
 	return at, nil
 }
@@ -195,7 +195,7 @@ func readFormat(c echo.Context) (cloud bool, err error) {
 	case "cloudevents":
 		return true, nil
 	default:
-		return false, ojs.ErrInvalidRequest("format", "ojs or cloudevents", format, "format must be ojs or cloudevents.")
+		return false, spec.InvalidRequest("format", "ojs or cloudevents", format, "format must be ojs or cloudevents.")
 	}
 }
 
@@ -207,7 +207,7 @@ func (a *API) getEvent(c echo.Context) error {
 	// The path is checked before format, so that an unknown event is 404 in any form.
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
-		return ojs.ErrNotFound("event", text)
+		return spec.NotFound("event", text)
 	}
 	cloud, err := readFormat(c)
 	if err != nil {
@@ -220,7 +220,7 @@ func (a *API) getEvent(c echo.Context) error {
 	}
 	// An event without a tenant, such as that of a queue, is not shown to tenants either.
 	if caller := a.tenant(c.Request()); !found || caller != "" && event.Tenant != caller {
-		return ojs.ErrNotFound("event", text)
+		return spec.NotFound("event", text)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })
 }
@@ -247,7 +247,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
-		b = append(b, ojs.FormatID(id)...)
+		b = append(b, spec.FormatID(id)...)
 		b = append(b, `","events":[`...)
 		for i, h := range history {
 			if i > 0 {
@@ -260,7 +260,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 			if h.From != "" {
 				b = appendText(b, "from", h.From)
 			}
-			b = appendText(b, "timestamp", ojs.FormatTime(h.Time))
+			b = appendText(b, "timestamp", spec.FormatTime(h.Time))
 			b = appendText(b, "id", h.ID)
 			// data is never absent in the log.
 			b = append(append(b, `,"data":`...), h.Data...)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -126,7 +127,7 @@ func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 func stateFrame(e *eventlog.Event) []byte {
 	// 384 bytes hold a frame with names of usual length.
 	b := frameHead(make([]byte, 0, 384), e, typeState)
-	b = ojs.AppendID(append(b, `{"job_id":"`...), *e.JobID)
+	b = spec.AppendID(append(b, `{"job_id":"`...), *e.JobID)
 	b = appendText(append(b, '"'), "queue", e.Queue)
 	b = appendText(b, "type", e.JobType)
 	if e.From != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -157,7 +158,7 @@ func historyFilter(c echo.Context, name string, words []string) ([]string, error
 	for _, v := range values {
 		if words != nil && !slices.Contains(words, v) {
 			all := strings.Join(words, ", ")
-			return nil, ojs.ErrInvalidRequest(name, all, v, name+" must be any of "+all+".")
+			return nil, spec.InvalidRequest(name, all, v, name+" must be any of "+all+".")
 		}
 	}
 	return values, nil
@@ -197,9 +198,9 @@ func appendRecord(b []byte, e *eventlog.Event) []byte {
 	b = e.Position.Append(append(b, `{"id":"`...))
 	b = append(b, `","job_id":"`...)
 	// The history has events of jobs only.
-	b = append(b, ojs.FormatID(*e.JobID)...)
+	b = append(b, spec.FormatID(*e.JobID)...)
 	b = appendText(append(b, '"'), "event_type", kind)
-	b = appendText(b, "timestamp", ojs.FormatTime(e.Time))
+	b = appendText(b, "timestamp", spec.FormatTime(e.Time))
 	actorType, actorID := actorOf(e, data)
 	b = append(b, `,"actor":{`...)
 	b = append(b, appendText(nil, "type", actorType)[1:]...)

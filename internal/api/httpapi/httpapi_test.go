@@ -19,8 +19,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // newAPI has no store, so that whatever needs one panics. End-to-end tests are in package server.
@@ -38,7 +38,7 @@ func newAPI(log io.Writer) *API {
 func TestEmptyPageOfWorkflows(t *testing.T) {
 	t.Parallel()
 	id := job.NewID()
-	require.JSONEq(t, `{"workflows":[],"items":[],"total":0,"pagination":{"total":0,"limit":10,"offset":0,"page":1,"per_page":10,"has_more":true,"next_cursor":"`+ojs.FormatID(id)+`"}}`,
+	require.JSONEq(t, `{"workflows":[],"items":[],"total":0,"pagination":{"total":0,"limit":10,"offset":0,"page":1,"per_page":10,"has_more":true,"next_cursor":"`+spec.FormatID(id)+`"}}`,
 		string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{Next: &id})))
 	require.Contains(t, string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{})), `"has_more":false}`)
 }
@@ -201,7 +201,7 @@ func TestAppendClock(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.Unix(rapid.Int64Range(-1<<37, 1<<39).Draw(t, "seconds"), rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds")).UTC()
-		if want, got := at.Format(ojs.TimeFormat), string(appendClock(nil, at)); got != want {
+		if want, got := at.Format(spec.TimeFormat), string(appendClock(nil, at)); got != want {
 			t.Fatalf("%s, want %s", got, want)
 		}
 	})

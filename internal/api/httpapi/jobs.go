@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -96,7 +97,7 @@ func created(c echo.Context, in *job.Job, job *job.Record) error {
 	}
 	showPressure(c, in)
 	var b [64]byte
-	c.Response().Header()["Location"] = []string{string(ojs.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
+	c.Response().Header()["Location"] = []string{string(spec.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
 	return respond(c, status, func(b []byte) []byte {
 		return appendWrapped(b, job, shape{existing: in.Outcome.Deduplicated}, flat(c))
 	})
@@ -201,7 +202,7 @@ func (a *API) listJobs(c echo.Context) error {
 	}
 	cursor := ""
 	if found.Next != nil {
-		cursor = ojs.FormatID(*found.Next)
+		cursor = spec.FormatID(*found.Next)
 	}
 	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
@@ -219,7 +220,7 @@ func stateList(c echo.Context) ([]string, error) {
 	states := list(c, "state")
 	for _, s := range states {
 		if !ojs.JobState(s).Valid() {
-			return nil, ojs.ErrInvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
+			return nil, spec.InvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
 		}
 	}
 	return states, nil

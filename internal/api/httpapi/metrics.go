@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -94,7 +95,7 @@ func (a *API) getMetricsSummary(c echo.Context) error {
 		return a.getMetrics(c)
 	case "", "json":
 	default:
-		return ojs.ErrInvalidRequest("format", "json or prometheus", format, "format must be json or prometheus.")
+		return spec.InvalidRequest("format", "json or prometheus", format, "format must be json or prometheus.")
 	}
 	g, err := a.metrics.Gauges(c.Request().Context())
 	if err != nil {

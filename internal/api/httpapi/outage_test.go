@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // A call is answered 503 only if none of its items can have been carried out.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	away, unknown, refused := ojs.ErrUnavailable(), ojs.ErrOutcomeUnknown(), ojs.ErrNotFound("job", "x")
+	away, unknown, refused := spec.Unavailable(), spec.OutcomeUnknown(), spec.NotFound("job", "x")
 	for name, c := range map[string]struct {
 		errs []error
 		done bool // the first item

@@ -7,7 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // maxOffset bounds the rows that a page passes over one by one. A cursor that is an id has no such cost.
@@ -51,7 +51,7 @@ func readPageOf(c echo.Context, standard, largest int) (page, error) {
 		p.offset = 0
 	}
 	if p.offset > maxOffset {
-		return p, ojs.ErrInvalidRequest("offset", "at most 1000000", p.offset, "offset must be at most 1000000; use cursor to read further.")
+		return p, spec.InvalidRequest("offset", "at most 1000000", p.offset, "offset must be at most 1000000; use cursor to read further.")
 	}
 	return p, nil
 }
@@ -61,7 +61,7 @@ func (p page) behind() (*[16]byte, error) {
 	if p.cursor == "" {
 		return nil, nil
 	}
-	id, ok := ojs.ParseID(p.cursor)
+	id, ok := spec.ParseID(p.cursor)
 	if !ok {
 		return nil, api.ErrCursor(p.cursor)
 	}
@@ -102,7 +102,7 @@ func wholeNumber(c echo.Context, names []string, otherwise, least int) (int, err
 		n, err := strconv.Atoi(text)
 		if err != nil || n < least {
 			expected := "an integer of at least " + strconv.Itoa(least)
-			return 0, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+			return 0, spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
 		}
 		return n, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/pool"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // poolRoutes are those of docs/reference/fairness.md, Pools and Statistics.
@@ -45,7 +45,7 @@ type shownPool struct {
 func showPool(p *pool.Shown) shownPool {
 	s := shownPool{
 		ID: p.Name, Name: p.Name, Queues: p.Queues, Strategy: p.Strategy, Weights: p.Weights, Isolated: p.Isolated, Starvation: p.Starvation,
-		ActiveWorkers: p.Workers, Workers: p.Workers, ActiveJobs: p.ActiveJobs, CreatedAt: ojs.FormatTime(p.CreatedAt), UpdatedAt: ojs.FormatTime(p.UpdatedAt),
+		ActiveWorkers: p.Workers, Workers: p.Workers, ActiveJobs: p.ActiveJobs, CreatedAt: spec.FormatTime(p.CreatedAt), UpdatedAt: spec.FormatTime(p.UpdatedAt),
 	}
 	if p.Concurrency > 0 {
 		s.Concurrency = &p.Concurrency
@@ -61,7 +61,7 @@ func showPool(p *pool.Shown) shownPool {
 func poolName(c echo.Context) (string, error) {
 	name := param(c, "name")
 	if !pool.ValidName(name) {
-		return "", ojs.ErrNotFound("pool", name)
+		return "", spec.NotFound("pool", name)
 	}
 	return name, nil
 }
@@ -109,7 +109,7 @@ func (a *API) getPool(c echo.Context) error {
 func (a *API) putPool(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if !pool.ValidName(name) {
-		return ojs.ErrInvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
+		return spec.InvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
 	}
 	// All problems of the body are listed.
 	definition, wire := pool.Decode(body)

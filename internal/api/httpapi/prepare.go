@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // mediaPython contains the text application/json for a client that looks for it (docs/reference/http.md, Official clients).
@@ -136,14 +136,14 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			principal, ok := a.keys.Bearer(r.Header.Get("Authorization"))
 			if !ok {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
-				return ojs.ErrUnauthenticated()
+				return spec.Unauthenticated()
 			}
 			// The producer is checked against the configuration of queues when a job is stored.
 			c.SetRequest(r.WithContext(queue.WithProducer(r.Context(), principal)))
 		}
 		// An empty value is refused; only an absent header is fine.
 		if v, present := r.Header["Ojs-Version"]; present && !job.ValidVersion(v[0]) {
-			return ojs.ErrVersion("OJS-Version", v[0])
+			return spec.Version("OJS-Version", v[0])
 		}
 		// Checked here once, so that API.tenant can ignore the error later.
 		if _, err := a.config.Tenancy.Caller(r.Header[tenantHeader]); err != nil {

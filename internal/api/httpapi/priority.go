@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // The admin path does the same, for tools whose base is /admin. routeReach lets a tenant use both.
@@ -39,7 +39,7 @@ func (a *API) patchJob(c echo.Context, body []byte) error {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = ojs.AppendID(append(b, `{"id":"`...), id)
+		b = spec.AppendID(append(b, `{"id":"`...), id)
 		b = strconv.AppendInt(append(b, `","priority":`...), int64(priority), 10)
 		b = strconv.AppendInt(append(b, `,"previous_priority":`...), int64(previous), 10)
 		return append(appendJob(append(b, `,"job":`...), stored, shape{}), '}')

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -78,7 +79,7 @@ func (a *API) getProgress(c echo.Context) error {
 
 // progress, message and data are null until something was reported.
 func appendProgress(b []byte, p progress.Progress) []byte {
-	b = ojs.AppendID(append(b, `{"job_id":"`...), p.JobID)
+	b = spec.AppendID(append(b, `{"job_id":"`...), p.JobID)
 	b = appendText(append(b, '"'), "state", string(p.State))
 	b = append(b, `,"progress":`...)
 	if p.Progress.Valid {

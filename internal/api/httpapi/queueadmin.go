@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -78,7 +79,7 @@ func (a *API) listQueues(c echo.Context) error {
 				b = append(b, ',')
 			}
 			b = append(appendQueueStatus(append(b, '{'), q.name, q.status), `,"created_at":"`...)
-			b = append(append(b, ojs.FormatTime(q.createdAt.Time)...), `"}`...)
+			b = append(append(b, spec.FormatTime(q.createdAt.Time)...), `"}`...)
 			// page.append shows it only if there is more.
 			next = q.name
 		}
@@ -133,12 +134,12 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	}
 	name, isText := rawjson.Text(fields.Present(fields.Find(object, "name")))
 	if !isText {
-		return ojs.ErrInvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
+		return spec.InvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
 	}
 	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
 	// parameters.
 	if _, kind, expected := job.QueueProblem(fields.Quote(name)); kind != "" {
-		return ojs.ErrInvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
+		return spec.InvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
 	// Members of a queue that are no settings, such as name and config, are ignored by it.
 	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
@@ -147,7 +148,7 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	}
 	if config := fields.Present(fields.Find(object, "config")); config != nil {
 		if config[0] != '{' {
-			return ojs.ErrInvalidPayload("config", "an object", rawjson.Show(config), "'config' must be an object, got "+rawjson.Describe(config)+".")
+			return spec.InvalidPayload("config", "an object", rawjson.Show(config), "'config' must be an object, got "+rawjson.Describe(config)+".")
 		}
 		nested, wire := queueconfig.ParseChange(config, "$.config")
 		if wire != nil {
@@ -165,7 +166,7 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	return respond(c, http.StatusCreated, func(b []byte) []byte {
 		b = appendQueueHead(append(b, '{'), q)
 		b = append(append(b, `,"config":`...), q.Own()...)
-		b = append(append(append(b, `,"created_at":"`...), ojs.FormatTime(q.CreatedAt)...), '"')
+		b = append(append(append(b, `,"created_at":"`...), spec.FormatTime(q.CreatedAt)...), '"')
 		b = appendQueueStatus(append(b, `,"queue":{`...), q.Name, q.Status)
 		return append(b, `}}`...)
 	})
@@ -217,8 +218,8 @@ func (a *API) getQueue(c echo.Context) error {
 		b = integer(integer(b, "available", f.Counts[ojs.StateAvailable]), "active", f.Counts[ojs.StateActive])
 		b = integer(integer(b, "completed_today", f.CompletedToday), "failed_today", f.FailedToday)
 		b = appendQueueStatus(append(b, `},"queue":{`...), q.Name, q.Status)
-		b = append(append(b, `},"created_at":"`...), ojs.FormatTime(q.CreatedAt)...)
-		b = append(append(append(b, `","updated_at":"`...), ojs.FormatTime(q.UpdatedAt)...), '"')
+		b = append(append(b, `},"created_at":"`...), spec.FormatTime(q.CreatedAt)...)
+		b = append(append(append(b, `","updated_at":"`...), spec.FormatTime(q.UpdatedAt)...), '"')
 		// Until the last active job has ended, a resume takes the deletion back.
 		if q.Deleting {
 			b = append(b, `,"deleting":true`...)

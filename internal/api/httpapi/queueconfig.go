@@ -22,7 +22,7 @@ func (a *API) getQueueConfig(c echo.Context) error {
 	if err != nil {
 		// Any other error, such as an outage, must not look like an empty configuration.
 		wire, isWire := errors.AsType[*ojs.Error](err)
-		if name != queueconfig.Default || !isWire || ojs.ErrorKind(wire.Type) != ojs.KindNotFound {
+		if name != queueconfig.Default || !isWire || ojs.ErrorKind(wire.Type) != ojs.ErrNotFound {
 			return err
 		}
 		q = &queueadmin.Detail{Name: name, Status: queueconfig.Active}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -115,6 +116,6 @@ func newQueueStats(s queue.Stats) queueStatsBody {
 			AvgWaitMS:     api.Average(s.Rates.WaitMs, s.Rates.Started),
 			Throughput:    api.Average(s.Rates.Completed, 3600),
 		},
-		ComputedAt: ojs.FormatTime(s.ComputedAt),
+		ComputedAt: spec.FormatTime(s.ComputedAt),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,7 +39,7 @@ func textMember(object jsontext.Value, name string) (string, error) {
 	v := fields.Present(fields.Find(object, name))
 	text, isText := rawjson.Text(v)
 	if v != nil && !isText {
-		return "", ojs.ErrInvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
+		return "", spec.InvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
 	}
 	return text, nil
 }
@@ -168,7 +169,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 	case d.Strategy == "":
 		d.Strategy = queueadmin.Reject
 	case !slices.Contains(deletionStrategies, d.Strategy):
-		return d, ojs.ErrInvalidPayload("strategy", "reject, discard or move", d.Strategy, "'strategy' must be reject, discard or move.")
+		return d, spec.InvalidPayload("strategy", "reject, discard or move", d.Strategy, "'strategy' must be reject, discard or move.")
 	}
 	if d.Strategy != queueadmin.Move {
 		// The answer must not name a target that nothing moved to.
@@ -176,7 +177,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 		return d, nil
 	}
 	if !job.ValidQueue(d.Target) {
-		return d, ojs.ErrInvalidPayload("target_queue", "the name of a queue", d.Target, "'target_queue' must be the name of the queue to which jobs move.")
+		return d, spec.InvalidPayload("target_queue", "the name of a queue", d.Target, "'target_queue' must be the name of the queue to which jobs move.")
 	}
 	return d, nil
 }
@@ -217,7 +218,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 	// Problems of a body have a JSONPath, which the helper adds.
 	refuse := func(field, expected string, v jsontext.Value) error {
 		var ps fields.Problems
-		ps.Add(ojs.KindInvalidPayload, field, "$."+field, expected, v)
+		ps.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, v)
 		return ps.Err()
 	}
 	v := fields.Present(fields.Find(object, "states"))

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,7 +39,7 @@ func (a *API) limitKey(c echo.Context) (string, error) {
 	case caller != "" && job.ValidLimitKey(key) && !strings.HasPrefix(key, job.QueueLimitPrefix):
 		return job.PartitionKey(caller, key, nil), nil
 	}
-	return "", ojs.ErrNotFound("rate_limit", key)
+	return "", spec.NotFound("rate_limit", key)
 }
 
 // shownKey is the key of a partition as the caller knows it.
@@ -53,8 +54,8 @@ func (a *API) shownKey(c echo.Context, key string) string {
 // shownPartition is the partition as the caller knows it. The error of an unknown one names it so, too.
 // It changes p, which belongs to this request. Any other error is passed on as it is.
 func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*limit.Partition, error) {
-	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) {
-		return nil, ojs.ErrNotFound("rate_limit", param(c, "key"))
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) {
+		return nil, spec.NotFound("rate_limit", param(c, "key"))
 	}
 	if err == nil {
 		p.Key = a.shownKey(c, p.Key)
@@ -122,7 +123,7 @@ func (a *API) getRateLimit(c echo.Context) error {
 // can be set before the first job names it.
 func (a *API) putRateLimit(c echo.Context, body []byte) error {
 	if text := param(c, "key"); !job.ValidPartitionKey(text) { // it would be created
-		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
+		return spec.InvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
 	}
 	key, err := a.limitKey(c)
 	if err != nil {

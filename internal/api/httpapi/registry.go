@@ -9,8 +9,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // registryRoutes are the worker registry and the operator's part of it (docs/reference/workers.md, Registry).
@@ -70,7 +70,7 @@ func notCall(h echo.HandlerFunc) echo.HandlerFunc {
 func (a *API) workerRef(c echo.Context) (worker.Ref, error) {
 	id := param(c, "id")
 	if id == "" || len(id) > 255 || !api.Storable(id) {
-		return worker.Ref{}, ojs.ErrNotFound("worker", id)
+		return worker.Ref{}, spec.NotFound("worker", id)
 	}
 	return worker.Ref{Tenant: a.tenant(c.Request()), ID: id}, nil
 }
@@ -95,7 +95,7 @@ func (a *API) postRegister(c echo.Context, body []byte) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"ok":true`...)
 		b = appendText(b, "worker_id", in.WorkerID)
-		b = appendText(b, "server_time", ojs.FormatTime(res.Time))
+		b = appendText(b, "server_time", spec.FormatTime(res.Time))
 		b = strconv.AppendInt(append(b, `,"heartbeat_interval":`...), interval, 10)
 		b = appendSeconds(append(b, `,"heartbeat_timeout":`...), dead)
 		b = appendSeconds(append(b, `,"visibility_timeout_default":`...), a.Jobs.DefaultVisibility())

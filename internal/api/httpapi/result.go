@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -44,16 +45,16 @@ func (a *API) getResult(c echo.Context) error {
 	// 410 and not 404: the job exists, and its result will not come back.
 	case res.Pruned:
 		// result_ttl is set by the job, so the client can send a longer one with the next.
-		return ojs.NewError(ojs.KindResultPruned, "The result of job "+ojs.FormatID(id)+" is not kept any more; its result_ttl is over.",
-			map[string]any{"job_id": ojs.FormatID(id)})
+		return spec.NewError(ojs.ErrResultPruned, "The result of job "+spec.FormatID(id)+" is not kept any more; its result_ttl is over.",
+			map[string]any{"job_id": spec.FormatID(id)})
 	// Without wait a job that has not ended is an ordinary answer.
 	case wait > 0 && !ojs.JobState(res.State).Terminal():
-		return ojs.NewError(ojs.KindWaitTimeout, "Job "+ojs.FormatID(id)+" is still in state "+res.State+"; ask again.",
-			map[string]any{"job_id": ojs.FormatID(id), "current_state": res.State})
+		return spec.NewError(ojs.ErrWaitTimeout, "Job "+spec.FormatID(id)+" is still in state "+res.State+"; ask again.",
+			map[string]any{"job_id": spec.FormatID(id), "current_state": res.State})
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
-		b = append(b, ojs.FormatID(id)...)
+		b = append(b, spec.FormatID(id)...)
 		b = appendText(append(b, '"'), "state", res.State)
 		return append(appendResult(b, res), '}')
 	})
@@ -71,7 +72,7 @@ func readResultWait(c echo.Context) (time.Duration, error) {
 	case "true", "1":
 		return time.Duration(min(seconds, maxResultWait)) * time.Second, nil
 	default:
-		return 0, ojs.ErrInvalidRequest("wait", "true or false", text, "wait must be true or false.")
+		return 0, spec.InvalidRequest("wait", "true or false", text, "wait must be true or false.")
 	}
 }
 
@@ -118,7 +119,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 				b = append(b, ',')
 			}
 			b = append(appendQuoted(b, text), ':')
-			id, _ := ojs.ParseID(text)
+			id, _ := spec.ParseID(text)
 			res := byID[id]
 			if res == nil {
 				b = append(b, `null`...)
@@ -142,7 +143,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
 	for _, text := range texts {
 		n += 64
-		if id, _ := ojs.ParseID(text); byID[id] != nil {
+		if id, _ := spec.ParseID(text); byID[id] != nil {
 			n += 128 + len(byID[id].Result) + len(byID[id].Error)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -53,7 +54,7 @@ func (a *API) getRetries(c echo.Context) error {
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
-		b = append(b, ojs.FormatID(id)...)
+		b = append(b, spec.FormatID(id)...)
 		b = append(b, `","retries":[`...)
 		for i, run := range runs {
 			if i > 0 {
@@ -80,7 +81,7 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 			started = e.Time
 		case "job.failed":
 			data := membersOf(e.Data)
-			run := failedRun{message: errorText(data["error"]), started: started, failedAt: ojs.FormatTime(e.Time)}
+			run := failedRun{message: errorText(data["error"]), started: started, failedAt: spec.FormatTime(e.Time)}
 			run.attempt, _ = rawjson.Int(data["attempt"])
 			run.state, _ = rawjson.Text(data["next_state"])
 			// It is absent for a failure after which the job is not tried again.
@@ -121,7 +122,7 @@ func (r failedRun) append(b []byte) []byte {
 	b = appendText(b, "state", r.state)
 	b = appendText(b, "error", r.message)
 	if !r.started.IsZero() {
-		b = appendText(b, "started_at", ojs.FormatTime(r.started))
+		b = appendText(b, "started_at", spec.FormatTime(r.started))
 	}
 	// failed_at is the time of the event, or that of the stored failure; both are by the clock of the database.
 	b = appendText(b, "failed_at", r.failedAt)
@@ -142,7 +143,7 @@ func (a *API) getLineage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	text, workflow := ojs.FormatID(id), `null`
+	text, workflow := spec.FormatID(id), `null`
 	// It is what the job shows as workflow_id.
 	if own := job.WorkflowOf(stored.Extra); own != "" {
 		workflow = `"` + own + `"`

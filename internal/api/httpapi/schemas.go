@@ -9,7 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // schemaRoutes are those of docs/reference/schemas.md: by URI, as SDKs call them, and by type and version, for operators.
@@ -80,7 +80,7 @@ func schemaKey(c echo.Context) schema.Key {
 func knownKey(c echo.Context) (schema.Key, error) {
 	key := schemaKey(c)
 	if !api.Storable(key.Type) || !schema.ValidVersion(key.Version) {
-		return key, ojs.ErrNotFound("schema", key.Type+"/"+key.Version)
+		return key, spec.NotFound("schema", key.Type+"/"+key.Version)
 	}
 	return key, nil
 }
@@ -89,7 +89,7 @@ func knownKey(c echo.Context) (schema.Key, error) {
 func schemaURI(c echo.Context) (string, error) {
 	uri := param(c, "uri")
 	if !api.Storable(uri) {
-		return "", ojs.ErrNotFound("schema", uri)
+		return "", spec.NotFound("schema", uri)
 	}
 	return uri, nil
 }
@@ -238,5 +238,5 @@ func appendSchemaInfo(b []byte, info *schema.Info) []byte {
 		b = appendText(b, "version", info.Version)
 	}
 	b = strconv.AppendBool(append(b, `,"enforce":`...), info.Enforce)
-	return appendText(b, "created_at", ojs.FormatTime(info.CreatedAt))
+	return appendText(b, "created_at", spec.FormatTime(info.CreatedAt))
 }

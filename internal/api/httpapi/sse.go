@@ -13,7 +13,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // A client of writeBytes in 10 s reads 6.4 KiB/s; a slower one loses its stream and can resume.
@@ -66,7 +66,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	s.idle.Stop()
 	if !c.Response().Committed {
 		if a.streams.Life().Err() != nil {
-			return ojs.ErrUnavailable() // it was cut short by the node, not by what it asked
+			return spec.Unavailable() // it was cut short by the node, not by what it asked
 		}
 		return err
 	}

@@ -75,7 +75,7 @@ func (s *sse) readProgress(id [16]byte) (*progress.Progress, error) {
 			return &job, nil
 		}
 		var wire *ojs.Error
-		if errors.As(err, &wire) && wire.Type == string(ojs.KindNotFound) {
+		if errors.As(err, &wire) && wire.Type == string(ojs.ErrNotFound) {
 			return nil, nil
 		}
 		if err := s.failed(err); err != nil {

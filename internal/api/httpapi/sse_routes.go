@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -61,7 +62,7 @@ func readResume(c echo.Context) (*eventlog.Position, error) {
 		}
 		position, err := eventlog.ParsePosition(sent.text)
 		if err != nil {
-			return nil, ojs.ErrInvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+			return nil, spec.InvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
 		}
 		return &position, nil
 	}
@@ -96,13 +97,13 @@ func parseChannel(text string) (channel, error) {
 	}
 	switch {
 	case kind == "job" && found:
-		if id, ok := ojs.ParseID(subject); ok {
-			return channel{name: "job:" + ojs.FormatID(id), job: &id}, nil
+		if id, ok := spec.ParseID(subject); ok {
+			return channel{name: "job:" + spec.FormatID(id), job: &id}, nil
 		}
 	case kind == "queue" && found && job.ValidQueue(subject):
 		return channel{name: text, queue: subject}, nil
 	}
-	return channel{}, ojs.ErrInvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
+	return channel{}, spec.InvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
 }
 
 // q is a copy.
@@ -168,7 +169,7 @@ func (a *API) streamQueue(c echo.Context) error {
 	}
 	name := param(c, "name")
 	if !job.ValidQueue(name) {
-		return ojs.ErrNotFound("queue", name)
+		return spec.NotFound("queue", name)
 	}
 	req.channel, req.query.Queues = "queue:"+name, []string{name}
 	// The look comes after the subscription, see follow.
@@ -183,7 +184,7 @@ func (a *API) streamQueue(c echo.Context) error {
 func (a *API) requireQueue(c echo.Context, name string) error {
 	known, err := a.Jobs.QueueExists(c.Request().Context(), name)
 	if err == nil && !known {
-		err = ojs.ErrNotFound("queue", name)
+		err = spec.NotFound("queue", name)
 	}
 	return err
 }
@@ -199,7 +200,7 @@ func (a *API) streamJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	req.channel, req.query.JobID = "job:"+ojs.FormatID(id), &id
+	req.channel, req.query.JobID = "job:"+spec.FormatID(id), &id
 	return a.stream(c, func(s *sse) error { return s.followJob(c, req) })
 }
 
@@ -303,7 +304,7 @@ func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, erro
 // stateOf is a state frame made of the job itself.
 // It has no from, attempt and reason, which the job does not keep.
 func stateOf(job *job.Record) []byte {
-	b := ojs.AppendID([]byte(`{"job_id":"`), job.ID)
+	b := spec.AppendID([]byte(`{"job_id":"`), job.ID)
 	b = appendText(append(b, '"'), "queue", job.Queue)
 	b = appendText(b, "type", job.Type)
 	b = appendText(b, "to", job.State)

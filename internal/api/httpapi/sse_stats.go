@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // statsView is the latest overview, which all stats streams of a node share.
@@ -114,7 +114,7 @@ func newStats(o queue.Overview) statsBody {
 			state = "quiet"
 		}
 		body.Workers.Total = w.Total
-		body.Workers.Active = append(body.Workers.Active, statsWorker{w.ID, state, w.ActiveJobs, ojs.FormatTime(w.LastBeatAt.Time)})
+		body.Workers.Active = append(body.Workers.Active, statsWorker{w.ID, state, w.ActiveJobs, spec.FormatTime(w.LastBeatAt.Time)})
 	}
 	if finished := o.Latest.Completed + o.Latest.Failed; finished > 0 {
 		body.ErrorRate = 100 * o.Latest.Failed / finished
@@ -212,7 +212,7 @@ func liveFrame(e *eventlog.Event) []byte {
 	b := frameHead(make([]byte, 0, 384), e, e.Type)
 	b = append(e.Position.Append(append(b, `{"id":"`...)), '"')
 	if e.JobID != nil {
-		b = append(ojs.AppendID(append(b, `,"job_id":"`...), *e.JobID), '"')
+		b = append(spec.AppendID(append(b, `,"job_id":"`...), *e.JobID), '"')
 		b = appendText(appendText(b, "type", e.JobType), "job_type", e.JobType)
 	}
 	b = appendText(b, "queue", e.Queue)

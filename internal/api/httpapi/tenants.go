@@ -7,8 +7,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // tenantHeader is job.TenantHeader as net/http spells it.
@@ -187,16 +187,16 @@ func missing(c echo.Context, of reach) error {
 	switch of {
 	case aboutJob:
 		id, _ := jobID(c)
-		return ojs.ErrNotFound("job", ojs.FormatID(id))
+		return spec.NotFound("job", spec.FormatID(id))
 	case aboutDeadLetter:
-		return ojs.ErrNotFound("dead_letter_job", id)
+		return spec.NotFound("dead_letter_job", id)
 	case aboutWorkflow:
 		id, _ := workflowID(c)
-		return ojs.ErrNotFound("workflow", ojs.FormatID(id))
+		return spec.NotFound("workflow", spec.FormatID(id))
 	case aboutWebhook:
-		return ojs.ErrNotFound("webhook_subscription", id)
+		return spec.NotFound("webhook_subscription", id)
 	default:
-		return ojs.ErrNotFound("webhook_delivery", id)
+		return spec.NotFound("webhook_delivery", id)
 	}
 }
 
@@ -209,7 +209,7 @@ func (a *API) ownJob(c echo.Context, id [16]byte) error {
 	}
 	own, err := a.Tenants.HasJob(c.Request().Context(), caller, id)
 	if err == nil && !own {
-		err = ojs.ErrNotFound("job", ojs.FormatID(id))
+		err = spec.NotFound("job", spec.FormatID(id))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -29,7 +30,7 @@ const maxTenantOffset = 10_000
 // The list of the queues of a tenant uses it, too.
 func checkTenantOffset(p page) error {
 	if p.offset > maxTenantOffset {
-		return ojs.ErrInvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
+		return spec.InvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
 	}
 	return nil
 }
@@ -75,7 +76,7 @@ func (a *API) tenantPage(c echo.Context, p page) (tenant.Page, error) {
 	}
 	own, err := a.Tenants.Stats(ctx, caller)
 	// A tenant that has had no job is not known yet; its list is empty and not an error.
-	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) { // it has had no job yet
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) { // it has had no job yet
 		return tenant.Page{}, nil
 	}
 	return tenant.Page{Tenants: []tenant.Counts{own.Counts}, Total: 1}, err
@@ -118,7 +119,7 @@ func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
 func (a *API) getTenant(c echo.Context) error {
 	id := param(c, "id")
 	if caller := a.tenant(c.Request()); !job.ValidTenant(id) || caller != "" && caller != id {
-		return ojs.ErrNotFound("tenant", id)
+		return spec.NotFound("tenant", id)
 	}
 	stats, err := a.Tenants.Stats(c.Request().Context(), id)
 	if err != nil {

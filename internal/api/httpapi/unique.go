@@ -6,7 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // listUnique lists the jobs that hold unique keys (docs/reference/unique.md, List).
@@ -29,7 +29,7 @@ func (a *API) listUnique(c echo.Context) error {
 	// The cursor is the id of the last job shown, while lists of jobs have that of the last one looked at: here the page is
 	// not cut by its bytes.
 	if page.More {
-		next = ojs.FormatID(page.Jobs[len(page.Jobs)-1].ID)
+		next = spec.FormatID(page.Jobs[len(page.Jobs)-1].ID)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"items":[`...)
@@ -46,7 +46,7 @@ func (a *API) listUnique(c echo.Context) error {
 // The key is a hash in hexadecimal and needs no quotes. locked_until is left out if the policy has no period.
 // The job is not shown whole, so the page stays small and is built whole.
 func appendUniqueJob(b []byte, j *queue.UniqueJob) []byte {
-	b = ojs.AppendID(append(append(append(b, `{"key":"`...), j.Key...), `","job_id":"`...), j.ID)
+	b = spec.AppendID(append(append(append(b, `{"key":"`...), j.Key...), `","job_id":"`...), j.ID)
 	b = appendText(append(b, '"'), "type", j.Type)
 	b = appendText(b, "queue", j.Queue)
 	b = appendText(b, "state", j.State)

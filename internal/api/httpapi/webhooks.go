@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/ojs"
@@ -84,7 +85,7 @@ func (a *API) webhookRoutes(v1 *echo.Group) {
 
 // It is 422 and not 404, so that a client learns that a setting is missing and not a subscription.
 func webhooksOff(echo.Context) error {
-	return ojs.ErrUnsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
+	return spec.Unsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
 }
 
 // prefixedID reads the id in the path; what has another form belongs to nothing.
@@ -93,7 +94,7 @@ func prefixedID(c echo.Context, prefix string, missing func(id string) error) (i
 	text := param(c, "id")
 	rest, ok := strings.CutPrefix(text, prefix)
 	if ok {
-		id, ok = ojs.ParseUUIDv7(rest)
+		id, ok = spec.ParseUUIDv7(rest)
 	}
 	if !ok {
 		return id, missing(text)
@@ -141,20 +142,20 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 	}
 	// Patterns in a body are fields, so they are invalid_payload; in a query they are invalid_request.
 	if pattern, ok := errors.AsType[*eventlog.PatternError](err); ok {
-		return match, ojs.ErrInvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
+		return match, spec.InvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
 	}
 	// Polling takes an unknown type, which matches nothing; a subscription that would never get an event is refused.
 	for i, p := range types {
 		if !slices.ContainsFunc(a.eventTypes(), func(t string) bool { return eventlog.MatchPattern(p, t) }) {
-			return match, ojs.ErrValidation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
+			return match, spec.Validation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
 		}
 	}
 	// ParseTypePatterns drops empty patterns.
 	if len(types) < len(in.Events) {
-		return match, ojs.ErrInvalidPayload("events", "patterns such as job.*", "", "'events' contains an empty pattern.")
+		return match, spec.InvalidPayload("events", "patterns such as job.*", "", "'events' contains an empty pattern.")
 	}
 	if err := a.webhooks.Rules.CheckURL(in.URL); newURL && err != nil {
-		return match, ojs.ErrValidation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
+		return match, spec.Validation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
 	}
 	return webhook.Match{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
 }
@@ -210,13 +211,13 @@ func (a *API) listWebhooks(c echo.Context) error {
 	if text := c.QueryParam("active"); text != "" {
 		active, err := strconv.ParseBool(text)
 		if err != nil {
-			return ojs.ErrInvalidRequest("active", "true or false", text, "active must be true or false.")
+			return spec.InvalidRequest("active", "true or false", text, "active must be true or false.")
 		}
 		l.Active = &active
 	}
 	// The URL is compared exactly.
 	if l.URL = c.QueryParam("url"); !api.Storable(l.URL) {
-		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
+		return spec.InvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
 	l.Limit++ // one more tells whether there are more
 	list, total, err := a.Webhooks.List(c.Request().Context(), l)
@@ -243,7 +244,7 @@ func cursorID(cursor, prefix string) (*[16]byte, error) {
 		return nil, nil
 	}
 	rest, ok := strings.CutPrefix(cursor, prefix)
-	id, valid := ojs.ParseUUIDv7(rest)
+	id, valid := spec.ParseUUIDv7(rest)
 	if !ok || !valid {
 		return nil, api.ErrCursor(cursor)
 	}
@@ -324,7 +325,7 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	// Of at most two secrets only the previous one has an end.
 	for _, s := range w.Secrets {
 		if s.ExpiresAt.Valid {
-			shown["previous_secret_expires_at"] = ojs.FormatTime(s.ExpiresAt.Time)
+			shown["previous_secret_expires_at"] = spec.FormatTime(s.ExpiresAt.Time)
 		}
 	}
 }
@@ -402,7 +403,7 @@ func showWebhook(w *webhook.Webhook) map[string]any {
 		"id": webhook.ID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
 		"timeout_ms": w.TimeoutMs, "max_in_flight": w.MaxInFlight, "ordering": w.Ordering, "payload_format": w.PayloadFormat,
 		"standard_webhooks": w.StandardWebhooks, "success_count": w.SuccessCount, "failure_count": w.FailureCount,
-		"created_at": ojs.FormatTime(w.CreatedAt.Time), "updated_at": ojs.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),
+		"created_at": spec.FormatTime(w.CreatedAt.Time), "updated_at": spec.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),
 	}
 	showJSON(m, "filter", w.Filter)
 	showJSON(m, "metadata", w.Metadata)
@@ -423,7 +424,7 @@ func showSecrets(w *webhook.Webhook) []map[string]any {
 	shown := make([]map[string]any, len(w.Secrets))
 	for i, s := range w.Secrets {
 		shown[i] = map[string]any{
-			"id": webhook.SecretPrefix + ojs.FormatID(s.ID), "created_at": ojs.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
+			"id": webhook.SecretPrefix + spec.FormatID(s.ID), "created_at": spec.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
 		}
 		showTime(shown[i], "expires_at", s.ExpiresAt)
 	}
@@ -440,6 +441,6 @@ func showJSON(m map[string]any, name string, value []byte) {
 // It adds nothing for NULL.
 func showTime(m map[string]any, name string, t pgtype.Timestamptz) {
 	if t.Valid {
-		m[name] = ojs.FormatTime(t.Time)
+		m[name] = spec.FormatTime(t.Time)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // getWorkerHealth answers 503 for a worker that takes no more work, so that a probe can be pointed at it.
@@ -63,7 +63,7 @@ func (a *API) getWorker(c echo.Context) error {
 	var ids [][16]byte
 	// The worker may have reported any text.
 	for _, text := range reportedIDs(w.ActiveJobIds) {
-		if id, ok := ojs.ParseID(text); ok {
+		if id, ok := spec.ParseID(text); ok {
 			ids = append(ids, id)
 		}
 	}
@@ -95,7 +95,7 @@ func reportedIDs(list []byte) (ids []string) {
 // It is the short form of docs/reference/workers.md, Registry, without what the client sent.
 func appendHeldJob(b []byte, j *worker.ReservedJob) []byte {
 	b = append(b, `{"id":"`...)
-	b = append(ojs.AppendID(b, j.ID), '"')
+	b = append(spec.AppendID(b, j.ID), '"')
 	b = appendText(b, "type", j.Type)
 	b = appendText(b, "queue", j.Queue)
 	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(j.Attempt), 10)
@@ -124,7 +124,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		l := worker.Filter{Tenant: a.tenant(c.Request()), States: list(c, "state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
-				return ojs.ErrInvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
+				return spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
 			}
 		}
 		if l.Queues, err = plainList(c, "queue"); err != nil {

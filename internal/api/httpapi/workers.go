@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -109,9 +110,9 @@ func appendAcked(b []byte, job *job.Record) []byte {
 // It also appends state. All three have a leading comma.
 func appendBothIDs(b []byte, job *job.Record) []byte {
 	b = append(b, `,"id":"`...)
-	b = ojs.AppendID(b, job.ID)
+	b = spec.AppendID(b, job.ID)
 	b = append(b, `","job_id":"`...)
-	b = ojs.AppendID(b, job.ID)
+	b = spec.AppendID(b, job.ID)
 	b = append(b, '"')
 	return appendText(b, "state", job.State)
 }
@@ -188,7 +189,7 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	}
 	lost := in.Jobs.Invalid // texts that are no ids are lost, too: no job can have them
 	if own != nil {
-		foreign := func(text string) bool { id, ok := ojs.ParseID(text); return ok && !own[id] }
+		foreign := func(text string) bool { id, ok := spec.ParseID(text); return ok && !own[id] }
 		for _, text := range in.Jobs.Texts {
 			if foreign(text) {
 				lost = append(lost, text)
@@ -217,7 +218,7 @@ func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	b = appendIDs(append(b, `,"jobs_extended":`...), res.Extended, nil)
 	b = appendIDs(append(b, `,"jobs_cancelled":`...), res.Cancelled, nil)
 	b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, invalid)
-	b = appendText(b, "server_time", ojs.FormatTime(res.Time))
+	b = appendText(b, "server_time", spec.FormatTime(res.Time))
 	return append(b, '}')
 }
 
@@ -229,7 +230,7 @@ func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
 			b = append(b, ',')
 		}
 		b = append(b, '"')
-		b = ojs.AppendID(b, id)
+		b = spec.AppendID(b, id)
 		b = append(b, '"')
 	}
 	for i, text := range texts {

@@ -4,8 +4,8 @@ import (
 	"strconv"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // shownWorkflow appends the members of a workflow (docs/reference/workflows.md, Workflow object).
@@ -29,7 +29,7 @@ const (
 // whole text passes whole.
 func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	w := s.Workflow
-	b = append(ojs.AppendID(append(b, `"id":"`...), w.ID), '"')
+	b = append(spec.AppendID(append(b, `"id":"`...), w.ID), '"')
 	b = appendText(b, "type", string(w.Type))
 	b = appendText(b, "name", w.Name)
 	if s.active && w.State == running {
@@ -150,7 +150,7 @@ func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, 
 		if !first {
 			b = append(b, ',')
 		}
-		return append(ojs.AppendID(append(b, '"'), *st.JobID), '"'), false
+		return append(spec.AppendID(append(b, '"'), *st.JobID), '"'), false
 	}
 	if st.Workflow != nil {
 		for i := range st.Workflow.Steps {
@@ -221,7 +221,7 @@ func (s *shownWorkflow) appendFailure(b []byte, next flush) []byte {
 			b = append(b, ',')
 		}
 		first = false
-		b = next(append(ojs.AppendID(append(b, '"'), *st.JobID), '"'))
+		b = next(append(spec.AppendID(append(b, '"'), *st.JobID), '"'))
 	})
 	first = true
 	b = append(b, `],"errors":[`...)
@@ -317,5 +317,5 @@ func appendJobID(b []byte, id *[16]byte) []byte {
 	if id == nil {
 		return append(b, `null`...)
 	}
-	return append(ojs.AppendID(append(b, '"'), *id), '"')
+	return append(spec.AppendID(append(b, '"'), *id), '"')
 }

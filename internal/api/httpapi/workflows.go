@@ -10,8 +10,8 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // workflowRoutes are those of docs/reference/workflows.md.
@@ -50,7 +50,7 @@ func (a *API) postWorkflow(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set("Location", "/ojs/v1/workflows/"+ojs.FormatID(w.ID))
+	c.Response().Header().Set("Location", "/ojs/v1/workflows/"+spec.FormatID(w.ID))
 	return respondWorkflow(c, http.StatusCreated, &shownWorkflow{Workflow: w})
 }
 
@@ -104,9 +104,9 @@ func firstMember(object []byte) []byte {
 // workflowID reads the id in the path; what is no id is an unknown workflow.
 func workflowID(c echo.Context) ([16]byte, error) {
 	text := param(c, "id")
-	id, ok := ojs.ParseID(text)
+	id, ok := spec.ParseID(text)
 	if !ok {
-		return id, ojs.ErrNotFound("workflow", text)
+		return id, spec.NotFound("workflow", text)
 	}
 	return id, nil
 }
@@ -147,7 +147,7 @@ func (a *API) cancelWorkflow(c echo.Context) error {
 	force := false
 	if text := c.QueryParam("force"); text != "" {
 		if force, err = strconv.ParseBool(text); err != nil {
-			return ojs.ErrInvalidRequest("force", "true or false", text, "force must be true or false.")
+			return spec.InvalidRequest("force", "true or false", text, "force must be true or false.")
 		}
 	}
 	// The counts are of this call: a second one would be 409 and has none.
@@ -182,7 +182,7 @@ func (a *API) listWorkflows(c echo.Context) error {
 	f := workflow.Filter{Tenant: a.tenant(c.Request()), Type: c.QueryParam("type"), Name: c.QueryParam("name"), Limit: page.limit, Offset: page.offset}
 	if text := c.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
-			return ojs.ErrInvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
+			return spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
 		}
 	}
 	// The type is not checked against a list: an unknown one finds nothing.
@@ -209,7 +209,7 @@ func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
 	b = strconv.AppendInt(append(b, `,"total":`...), int64(found.Total), 10)
 	cursor := ""
 	if found.Next != nil {
-		cursor = ojs.FormatID(*found.Next)
+		cursor = spec.FormatID(*found.Next)
 	}
 	return append(p.append(append(b, `,"pagination":`...), int64(found.Total), found.Next != nil, cursor), '}')
 }
@@ -241,7 +241,7 @@ func (a *API) getWorkflowProgress(c echo.Context) error {
 
 // Only the direct steps are shown; a nested workflow counts by its own progress.
 func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
-	b = ojs.AppendID(append(b, `{"workflow_id":"`...), w.ID)
+	b = spec.AppendID(append(b, `{"workflow_id":"`...), w.ID)
 	b = appendText(append(b, '"'), "type", string(w.Type))
 	b = appendText(b, "state", w.State)
 	// It is computed from the steps that were read, so it agrees with them.

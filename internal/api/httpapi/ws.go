@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -44,7 +45,7 @@ func (a *API) serveSocket(c echo.Context) error {
 		return err
 	}
 	if !a.allowedOrigin(r) {
-		refused := ojs.NewError(ojs.KindPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": r.Header.Get("Origin")})
+		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": r.Header.Get("Origin")})
 		refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
 		return refused
 	}
@@ -85,11 +86,11 @@ func checkUpgrade(r *http.Request) error {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
 	switch {
 	case r.Method != http.MethodGet || !hasToken(r.Header["Connection"], "upgrade") || !hasToken(r.Header["Upgrade"], "websocket"):
-		return ojs.ErrInvalidRequest("Upgrade", "websocket", nil, "This route speaks WebSocket: send Connection: Upgrade and Upgrade: websocket.")
+		return spec.InvalidRequest("Upgrade", "websocket", nil, "This route speaks WebSocket: send Connection: Upgrade and Upgrade: websocket.")
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
-		return ojs.ErrInvalidRequest("Sec-WebSocket-Version", "13", r.Header.Get("Sec-WebSocket-Version"), "Sec-WebSocket-Version must be 13.")
+		return spec.InvalidRequest("Sec-WebSocket-Version", "13", r.Header.Get("Sec-WebSocket-Version"), "Sec-WebSocket-Version must be 13.")
 	case err != nil || len(key) != 16:
-		return ojs.ErrInvalidRequest("Sec-WebSocket-Key", "16 bytes in base64", nil, "Sec-WebSocket-Key must be 16 bytes in base64.")
+		return spec.InvalidRequest("Sec-WebSocket-Key", "16 bytes in base64", nil, "Sec-WebSocket-Key must be 16 bytes in base64.")
 	}
 	return nil
 }

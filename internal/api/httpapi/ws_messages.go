@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -68,7 +69,7 @@ func (s *socket) handle(message []byte) {
 		err = s.resume(req)
 	case "ping":
 		// The time is that of the database as this node knows it.
-		s.write([]byte(`{"type":"pong","timestamp":"` + ojs.FormatTime(clock.Now()) + `"}`))
+		s.write([]byte(`{"type":"pong","timestamp":"` + spec.FormatTime(clock.Now()) + `"}`))
 	default:
 		err = refuse("invalid_request", "action must be subscribe, unsubscribe, resume or ping.")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // socketSubscription is one subscription of a WebSocket, and the goroutine that sends its events.
@@ -76,7 +76,7 @@ func (s *socket) subscribe(req socketRequest) error {
 			from = &at
 		}
 	} else {
-		sub.id = "sub_" + ojs.FormatID(job.NewID())
+		sub.id = "sub_" + spec.FormatID(job.NewID())
 	}
 	if from == nil {
 		from = s.start
@@ -123,7 +123,7 @@ func (s *socket) requireSubject(ch channel) error {
 	case ch.job != nil && s.tenant != "":
 		own, err := s.api.Tenants.HasJob(s.ctx, s.tenant, *ch.job)
 		if err == nil && !own {
-			err = ojs.ErrNotFound("job", ojs.FormatID(*ch.job))
+			err = spec.NotFound("job", spec.FormatID(*ch.job))
 		}
 		return err
 	case ch.job != nil:
@@ -132,7 +132,7 @@ func (s *socket) requireSubject(ch channel) error {
 	case ch.queue != "" && s.tenant == "": // to tenants, whether others use the queue is not shown
 		known, err := s.api.Jobs.QueueExists(s.ctx, ch.queue)
 		if err == nil && !known {
-			err = ojs.ErrNotFound("queue", ch.queue)
+			err = spec.NotFound("queue", ch.queue)
 		}
 		return err
 	}

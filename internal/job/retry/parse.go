@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -73,7 +74,7 @@ func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
 		return base, nil
 	}
 	if raw[0] != '{' {
-		return base, ojs.ErrValidation("retry", rawjson.Show(raw), "retry must be an object, got "+rawjson.Describe(raw)+".")
+		return base, spec.Validation("retry", rawjson.Show(raw), "retry must be an object, got "+rawjson.Describe(raw)+".")
 	}
 	p := base
 	fields := collect(raw)
@@ -228,7 +229,7 @@ func refuse(s sent, want string) *ojs.Error {
 	if s.name != name {
 		message = "retry." + s.name + " (" + name + ") must be " + want + ", got " + shorten(s.value) + "."
 	}
-	return ojs.ErrValidation("retry."+name, rawjson.Show(s.value), message)
+	return spec.Validation("retry."+name, rawjson.Show(s.value), message)
 }
 
 func shorten(v jsontext.Value) string {

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // Enqueue is the span of enqueuing a job. The zero value records nothing.
@@ -98,7 +98,7 @@ func (e Enqueue) Accepted(id [16]byte, state string) {
 	if e.span == nil {
 		return
 	}
-	text := ojs.FormatID(id)
+	text := spec.FormatID(id)
 	e.span.SetAttributes(attribute.String("messaging.message.id", text), attribute.String("ojs.job.id", text),
 		attribute.String("ojs.job.state", state), attribute.Int("ojs.job.attempt", 0))
 	e.span.SetStatus(codes.Ok, "")
@@ -135,7 +135,7 @@ func (t *Tracer) Execute(a Attempt) {
 		return
 	}
 	ctx := context.Background()
-	id := ojs.FormatID(a.ID)
+	id := spec.FormatID(a.ID)
 	attrs := []attribute.KeyValue{
 		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"),
 		attribute.String("messaging.destination.name", a.Queue), attribute.String("messaging.message.id", id),
@@ -147,7 +147,7 @@ func (t *Tracer) Execute(a Attempt) {
 		attrs = append(attrs, attribute.String("ojs.worker.id", a.WorkerID))
 	}
 	if a.WorkflowID != [16]byte{} {
-		attrs = append(attrs, attribute.String("ojs.workflow.id", ojs.FormatID(a.WorkflowID)), attribute.String("ojs.workflow.step", a.Step))
+		attrs = append(attrs, attribute.String("ojs.workflow.id", spec.FormatID(a.WorkflowID)), attribute.String("ojs.workflow.step", a.Step))
 	}
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
 	if own := job.TraceContextOf(a.Meta); own.Traceparent != "" {

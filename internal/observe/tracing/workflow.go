@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // executed keeps the trace contexts of the attempts of workflow jobs that this node has recorded, until their workflow follows, which is
@@ -69,7 +69,7 @@ func (t *Tracer) Workflow(w WorkflowRun) {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote(own.Traceparent, own.Tracestate))
 	}
 	_, span := t.tracer.Start(ctx, "ojs.workflow "+w.Name, trace.WithTimestamp(w.Start), trace.WithAttributes(
-		attribute.String("messaging.system", "ojs"), attribute.String("ojs.workflow.id", ojs.FormatID(w.ID)),
+		attribute.String("messaging.system", "ojs"), attribute.String("ojs.workflow.id", spec.FormatID(w.ID)),
 		attribute.String("ojs.workflow.type", w.Type), attribute.String("ojs.workflow.state", w.State), attribute.String("ojs.backend.type", "postgres")))
 	if w.Error == nil {
 		span.SetStatus(codes.Ok, "")

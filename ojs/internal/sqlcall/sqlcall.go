@@ -76,16 +76,16 @@ func Error(err error) error {
 	}
 	switch state.SQLState() {
 	case "23505":
-		return both(ojs.KindDuplicateJob, err)
+		return both("duplicate", ojs.ErrDuplicateJob, err)
 	case "22023":
-		return both(ojs.KindInvalidPayload, err)
+		return both("invalid_payload", ojs.ErrInvalidPayload, err)
 	case "42501":
-		return both(ojs.KindPermissionDenied, err)
+		return both("permission_denied", ojs.ErrPermissionDenied, err)
 	}
 	return err
 }
 
 // both is the error of package ojs, and that of the driver.
-func both(kind ojs.ErrorKind, err error) error {
-	return fmt.Errorf("%w (%w)", ojs.NewError(kind, "ojs.enqueue has refused the job", nil), err)
+func both(code string, kind ojs.ErrorKind, err error) error {
+	return fmt.Errorf("%w (%w)", &ojs.Error{Code: code, Type: string(kind), Message: "ojs.enqueue has refused the job"}, err)
 }

@@ -100,7 +100,7 @@ func work(ctx context.Context, client *ojs.Client, pool *pgxpool.Pool, queue str
 		workflow := ojs.Chain(ojs.NewRequest("order.pack", job.Args), ojs.NewRequest("order.mail", job.Args)).Named("order").WithDefaults(ojs.WithQueue(queue))
 		workflow.ID = job.ID // a second run of this job makes no second workflow
 		_, err := client.CreateWorkflow(ctx, workflow)
-		if errors.Is(err, ojs.KindDuplicateJob) {
+		if errors.Is(err, ojs.ErrDuplicateJob) {
 			err = nil
 		}
 		return workflow.ID, err

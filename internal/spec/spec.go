@@ -1,9 +1,21 @@
-package ojs
+// Package spec gives ids, times and errors the form in which clients see them (docs/reference/jobs.md, Times and durations;
+// docs/reference/errors.md). It has the catalogue of errors, and is the only place that knows codes and hints. It knows no
+// transport: which status an error is answered with is the transport's business.
+package spec
 
 import (
 	"encoding/hex"
 	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
 )
+
+// TimeFormat is the layout of all times in responses and events (docs/reference/jobs.md, Times and durations).
+const TimeFormat = "2006-01-02T15:04:05.000Z"
+
+// FormatTime formats t in UTC with three fractional digits, which are cut, not rounded.
+func FormatTime(t time.Time) string { return t.UTC().Format(TimeFormat) }
 
 // ParseID reads a job or workflow id: a lower-case UUIDv7. It ignores a leading job_ or wf_, which requests may use everywhere
 // but in the `id` of a new job (docs/reference/http.md, Unmatched requests). A text that is no id names no job, so a server
@@ -71,4 +83,33 @@ func AppendID(b []byte, id [16]byte) []byte {
 	b = hex.AppendEncode(append(b, '-'), id[6:8])
 	b = hex.AppendEncode(append(b, '-'), id[8:10])
 	return hex.AppendEncode(append(b, '-'), id[10:16])
+}
+
+// NewError makes an error of a kind. details may be nil. It panics for a kind that is not in the catalogue, which is a mistake
+// of the program.
+func NewError(kind ojs.ErrorKind, message string, details map[string]any) *ojs.Error {
+	c, ok := catalogue[kind]
+	if !ok {
+		panic("spec: error kind is not in the catalogue: " + string(kind))
+	}
+	code, doc := c.code, c.doc
+	if code == "" {
+		code = string(kind)
+	}
+	if doc == "" {
+		doc = strings.ToUpper(string(kind))
+	}
+	return &ojs.Error{
+		Code: code, Type: string(kind), Message: message, Retryable: c.retryable,
+		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
+	}
+}
+
+// With adds one member to the details of e and returns e. It changes e, so it is for errors that nobody else has yet.
+func With(e *ojs.Error, key string, value any) *ojs.Error {
+	if e.Details == nil {
+		e.Details = make(map[string]any, 1)
+	}
+	e.Details[key] = value
+	return e
 }
