@@ -2,6 +2,9 @@
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY ojs/go.mod ojs/
+COPY ojs/ojspgx/go.mod ojs/ojspgx/go.sum ojs/ojspgx/
+COPY ojs/ojsotel/go.mod ojs/ojsotel/go.sum ojs/ojsotel/
 RUN go mod download
 COPY . .
 ARG VERSION=dev

@@ -64,6 +64,9 @@ require (
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/ojsd/ojsd/ojs v0.1.0
+	github.com/ojsd/ojsd/ojs/ojsotel v0.1.0
+	github.com/ojsd/ojsd/ojs/ojspgx v0.1.0
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/riverqueue/river/rivertype v0.51.0 // indirect
@@ -81,3 +84,9 @@ require (
 	google.golang.org/genproto/googleapis/api v0.0.0-20261005182115-fad411399dd8 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
+
+replace github.com/ojsd/ojsd/ojs => ./ojs
+
+replace github.com/ojsd/ojsd/ojs/ojspgx => ./ojs/ojspgx
+
+replace github.com/ojsd/ojsd/ojs/ojsotel => ./ojs/ojsotel

@@ -8,7 +8,7 @@ import (
 	"reflect"
 )
 
-// JobArgs are arguments that know the type of their job, for [Enqueue], [RequestFor] and [Register]. The type is asked when a
+// JobArgs are arguments that know the type of their job, for [Enqueue], [Register] and a [JobRequest] without a Type. The type is asked when a
 // handler is registered and at each enqueue.
 type JobArgs interface {
 	// JobType is asked of the zero value, too. It must not depend on fields, and the zero value of a pointer type is nil.

@@ -4,9 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 )
 
 // TestDecodeArgs reads back what TestEnqueueBody sends.
@@ -18,7 +17,7 @@ func TestDecodeArgs(t *testing.T) {
 		B int
 	}
 	decode := func(args string, into any) error {
-		return (&ojs.JobInfo{RawArgs: json.RawMessage(args)}).DecodeArgs(into)
+		return (&ojs.Job{RawArgs: json.RawMessage(args)}).DecodeArgs(into)
 	}
 	var (
 		one      email
@@ -48,7 +47,7 @@ func TestDecodeArgs(t *testing.T) {
 	require.ErrorContains(t, decode(`["x","y"]`, &whole), "element 1")
 	require.Error(t, decode(`{}`, &one))
 	var result int
-	require.NoError(t, (&ojs.JobInfo{}).DecodeResult(&result))
-	require.NoError(t, (&ojs.JobInfo{Result: json.RawMessage("7")}).DecodeResult(&result))
+	require.NoError(t, (&ojs.Job{}).DecodeResult(&result))
+	require.NoError(t, (&ojs.Job{Result: json.RawMessage("7")}).DecodeResult(&result))
 	require.Equal(t, 7, result)
 }

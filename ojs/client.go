@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -16,14 +15,17 @@ import (
 	"time"
 )
 
-// Config describes a [Client]. The zero value of a field has the default that is named; only URL or Transport must be set.
+// Config describes a [Client]. The zero value of a field has the default that is named; only URL must be set.
 type Config struct {
-	URL   string // of the server, such as http://localhost:8080
-	Token string // an API key, if the server wants one
+	URL   string // of the server, such as http://localhost:8080; a path in it is put before /ojs
+	Token string // an API key, if the server wants one, sent as Authorization: Bearer
 
-	// Transport replaces HTTP to URL with Token, for tests and for requests that need more than a token.
-	// URL and Token are not looked at if it is set.
-	Transport Transport
+	Header  http.Header   // added to each request
+	Timeout time.Duration // of a request; 0: 30 s. Long polls get what they wait for in addition, streams have none
+
+	// Transport sends the requests: nil is a pool of connections of this client, with the proxies and TLS of
+	// http.DefaultTransport. Tests give one that calls nobody, and may leave URL empty then; package ojstest has one.
+	Transport http.RoundTripper
 
 	// MaxRetries is how often a request is sent again that the server has not carried out (429, 503, no connection), or that can be
 	// repeated without harm whatever became of it: reads, and enqueues, whose id the client chooses. 0: three times; negative: never.
@@ -40,84 +42,106 @@ type Client struct {
 	// began with.
 	Middleware Middlewares[EnqueueMiddleware]
 
-	transport Transport
-	retries   int
-	logger    *slog.Logger
+	url, token string
+	header     http.Header
+	timeout    time.Duration
+	http       *http.Client
+	retries    int
+	logger     *slog.Logger
+	listeners  listeners
 }
 
 // NewClient checks the configuration. It does not call the server. The only error is a URL that is none. Whether the server can
 // be reached shows with the first call, or with [Client.Health].
 func NewClient(config Config) (*Client, error) {
-	c := &Client{transport: config.Transport, retries: config.MaxRetries, logger: cmp.Or(config.Logger, slog.Default())}
-	if c.retries == 0 {
-		c.retries = 3
+	server, err := serverURL(config.URL, config.Transport != nil)
+	if err != nil {
+		return nil, err
 	}
-	if c.transport == nil {
-		t, err := NewHTTPTransport(config.URL, config.Token)
-		if err != nil {
-			return nil, err
-		}
-		c.transport = t
+	transport := config.Transport
+	if transport == nil {
+		transport = pooledTransport()
 	}
+	c := &Client{
+		url: server, token: config.Token, header: config.Header.Clone(), timeout: defaultTimeout,
+		http: &http.Client{Transport: transport}, retries: cmp.Or(config.MaxRetries, 3), logger: cmp.Or(config.Logger, slog.Default()),
+	}
+	if config.Timeout > 0 {
+		c.timeout = config.Timeout
+	}
+	c.listeners.source, c.listeners.logger = "ojs-go/client", c.logger
 	return c, nil
 }
 
-// Close closes idle connections. A client can be used on afterwards.
-func (c *Client) Close() {
-	if t, ok := c.transport.(interface{ CloseIdleConnections() }); ok {
-		t.CloseIdleConnections()
-	}
+// Use adds enqueue middleware at the end, that is, innermost.
+func (c *Client) Use(middleware ...EnqueueMiddleware) { c.Middleware.Use(middleware...) }
+
+// UseNamed adds enqueue middleware at the end under a new name, by which [Client].Middleware finds it again.
+func (c *Client) UseNamed(name string, middleware EnqueueMiddleware) {
+	c.Middleware.UseNamed(name, middleware)
 }
 
-// call is a request whose answer is decoded. once is for callers with a loop of their own, which must not wait for the
-// repetitions of a single call: the worker's fetch, heartbeat and reports.
-type call struct {
-	method, path string
-	query        url.Values
-	header       http.Header
-	body         any // encoded as JSON; nil: none
-	wait         time.Duration
-	repeatable   bool // it can be sent again although it may have been carried out
-	once         bool // the caller repeats
-	accept       int  // a status from 300 on that is no failure, if the body is no error
+// Close closes idle connections. A client can be used on afterwards.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Call is a request to the server, for [Client.Do].
+type Call struct {
+	Method string
+	Path   string // below /ojs/v1, such as /jobs; a path that starts with /ojs/ is absolute
+	Query  url.Values
+	Header http.Header
+	Body   any // encoded as JSON; nil: none
+
+	// Idempotent calls are sent again although they may have been carried out: they have no further effect. Reads are idempotent
+	// by themselves.
+	Idempotent bool
+	// Accept is a status from 300 on that is no failure, unless the body is an error: an answer that says per item what became of it.
+	Accept int
+
+	// wait is how much longer than usual the server may take. once is for callers with a loop of their own, which must not wait
+	// for the repetitions of a single call: the worker's fetch, heartbeat and reports.
+	wait time.Duration
+	once bool
+}
+
+// Do sends a request, again if that can do no harm, and decodes the answer into out, which may be nil. It is for what the server
+// offers beyond the other methods; package ojsadmin has the calls of operators. Errors are as from every other call.
+func (c *Client) Do(ctx context.Context, call Call, out any) error {
+	_, err := c.repeat(ctx, call, out)
+	return err
 }
 
 // get is a request that only reads.
-func get(path string, query url.Values) call {
-	return call{method: http.MethodGet, path: path, query: query, repeatable: true}
+func get(path string, query url.Values) Call {
+	return Call{Method: http.MethodGet, Path: path, Query: query}
 }
 
 // post is a request whose effect must not come twice. It is sent again only after errors that say that nothing was done.
-func post(path string, body any) call {
-	return call{method: http.MethodPost, path: path, body: body}
+func post(path string, body any) Call {
+	return Call{Method: http.MethodPost, Path: path, Body: body}
 }
 
 // again marks a request that has no further effect if it is sent twice. An id, a key of idempotency or the nature of the call
 // must give that guarantee.
-func (r call) again() call {
-	r.repeatable = true
+func (r Call) again() Call {
+	r.Idempotent = true
 	return r
 }
 
-// do sends a request, again if that can do no harm, and decodes the answer into out, which may be nil.
-func (c *Client) do(ctx context.Context, r call, out any) error {
-	_, err := c.repeat(ctx, r, out)
-	return err
-}
-
-// repeat is do. unknown reports whether a try before the last one may have been carried out. The body is encoded once, so that
-// every try sends the same bytes and the same id. unknown tells the caller that a refusal of the last try, such as a duplicate,
-// may be the work of an earlier one.
-func (c *Client) repeat(ctx context.Context, r call, out any) (unknown bool, err error) {
-	request := &Request{Method: r.method, Path: r.path, Query: r.query, Header: r.header, Wait: r.wait}
-	if r.body != nil {
-		if request.Body, err = json.Marshal(r.body); err != nil {
+// repeat is Do. unknown reports whether a try before the last one may have been carried out: then a refusal of the last try, such
+// as a duplicate, may be the work of an earlier one. The body is encoded once, so that every try sends the same bytes and the
+// same id.
+func (c *Client) repeat(ctx context.Context, r Call, out any) (unknown bool, err error) {
+	request := httpRequest{method: r.Method, path: r.Path, query: r.Query, header: r.Header, wait: r.wait}
+	if r.Body != nil {
+		if request.body, err = json.Marshal(r.Body); err != nil {
 			return false, fmt.Errorf("ojs: encode request: %w", err)
 		}
 	}
+	repeatable := r.Idempotent || r.Method == http.MethodGet
 	for n := 0; ; n++ {
-		_, err = c.try(ctx, request, r.accept, out)
-		if err == nil || r.once || n >= c.retries || ctx.Err() != nil || !Retryable(err) || (OutcomeUnknown(err) && !r.repeatable) {
+		_, err = c.try(ctx, request, r.Accept, out)
+		if err == nil || r.once || n >= c.retries || ctx.Err() != nil || !Retryable(err) || (OutcomeUnknown(err) && !repeatable) {
 			return unknown, err
 		}
 		unknown = unknown || OutcomeUnknown(err)
@@ -127,50 +151,45 @@ func (c *Client) repeat(ctx context.Context, r call, out any) (unknown bool, err
 	}
 }
 
-// try sends a request once. Every error is an *Error or a *TransportError, whatever the transport returned. header is that of the
-// answer, also of a refusal.
-func (c *Client) try(ctx context.Context, request *Request, accept int, out any) (header http.Header, err error) {
-	answer, err := c.transport.Do(ctx, request)
+// try sends a request once. Every error is an *Error or a *TransportError. header is that of the answer, also of a refusal.
+func (c *Client) try(ctx context.Context, request httpRequest, accept int, out any) (header http.Header, err error) {
+	answer, err := c.roundTrip(ctx, request)
 	if err != nil {
-		if t := (*TransportError)(nil); errors.As(err, &t) {
-			return nil, err
-		}
-		return nil, &TransportError{Method: request.Method, Path: request.Path, Sent: true, Err: err}
+		return nil, err
 	}
-	body, err := io.ReadAll(answer.Body)
-	err = errors.Join(err, answer.Body.Close())
-	// Redirects that the transport has not followed count as refusals.
-	if err == nil && answer.Status >= 300 {
-		refused := refusal(request, answer, body)
-		if t := (*TransportError)(nil); answer.Status != accept || !errors.As(refused, &t) {
-			return answer.Header, refused
+	// Redirects that were not followed count as refusals.
+	if answer.status >= 300 {
+		refused := refusal(request, answer)
+		if t := (*TransportError)(nil); answer.status != accept || !errors.As(refused, &t) {
+			return answer.header, refused
 		}
 	}
-	if err == nil && out != nil && len(body) > 0 {
-		err = json.Unmarshal(body, out)
+	if out != nil && len(answer.body) > 0 {
+		if err := json.Unmarshal(answer.body, out); err != nil {
+			return answer.header, &TransportError{
+				Method: request.method, Path: request.path, Status: answer.status, Sent: true, Err: fmt.Errorf("read the answer: %w", err),
+			}
+		}
 	}
-	if err != nil {
-		return answer.Header, &TransportError{Method: request.Method, Path: request.Path, Status: answer.Status, Sent: true, Err: fmt.Errorf("read the answer: %w", err)}
-	}
-	return answer.Header, nil
+	return answer.header, nil
 }
 
 // refusal is the error of an answer that is no success. A body without a code comes from a proxy, or from something else than a
 // server of the Open Job Spec; its first 200 bytes are quoted.
-func refusal(request *Request, answer *Response, body []byte) error {
+func refusal(request httpRequest, answer httpAnswer) error {
 	var refused struct {
 		Error json.RawMessage `json:"error"`
 	}
 	e := &Error{}
-	known := json.Unmarshal(body, &refused) == nil && len(refused.Error) > 0 && json.Unmarshal(refused.Error, e) == nil && e.Code != ""
-	wait := retryAfterHeader(answer.Header)
+	known := json.Unmarshal(answer.body, &refused) == nil && len(refused.Error) > 0 && json.Unmarshal(refused.Error, e) == nil && e.Code != ""
+	wait := retryAfterHeader(answer.header)
 	if !known {
 		return &TransportError{
-			Method: request.Method, Path: request.Path, Status: answer.Status, Sent: true, retryAfter: wait,
-			Err: fmt.Errorf("the answer is no error of the Open Job Spec: %.200q", bytes.TrimSpace(body)),
+			Method: request.method, Path: request.path, Status: answer.status, Sent: true, retryAfter: wait,
+			Err: fmt.Errorf("the answer is no error of the Open Job Spec: %.200q", bytes.TrimSpace(answer.body)),
 		}
 	}
-	e.Status, e.RetryAfter = answer.Status, wait
+	e.Status, e.RetryAfter = answer.status, wait
 	return e
 }
 

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
@@ -49,7 +48,7 @@ func TestHTTPTransport(t *testing.T) {
 		require.Equal(t, want, r.Header.Get(name), name)
 	}
 
-	_, err = c.Get(t.Context(), "a/b c")
+	_, err = c.GetJob(t.Context(), "a/b c")
 	require.NoError(t, err)
 	r = receive(t, requests)
 	require.Equal(t, "/ojs/v1/jobs/a%2Fb%20c", r.URL.EscapedPath())
@@ -60,7 +59,7 @@ func TestHTTPTransport(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 		_, _ = io.WriteString(w, `{"error":{"code":"rate_limited","type":"rate_limited","message":"slow down","retryable":true,"details":{"limit":5},"request_id":"req_1"}}`)
 	}
-	_, err = c.Get(t.Context(), "x")
+	_, err = c.GetJob(t.Context(), "x")
 	var e *ojs.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, 429, e.Status)
@@ -73,7 +72,7 @@ func TestHTTPTransport(t *testing.T) {
 	reply = func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "<html>bad gateway", http.StatusBadGateway)
 	}
-	_, err = c.Get(t.Context(), "x")
+	_, err = c.GetJob(t.Context(), "x")
 	var te *ojs.TransportError
 	require.ErrorAs(t, err, &te)
 	require.False(t, errors.As(err, &e))
@@ -81,13 +80,13 @@ func TestHTTPTransport(t *testing.T) {
 	require.True(t, ojs.OutcomeUnknown(err))
 
 	reply = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	_, err = c.Get(t.Context(), "x")
+	_, err = c.GetJob(t.Context(), "x")
 	require.ErrorAs(t, err, &te)
 	require.True(t, te.Sent)
 	require.True(t, ojs.OutcomeUnknown(err))
 
 	server.Close()
-	_, err = c.Get(t.Context(), "x")
+	_, err = c.GetJob(t.Context(), "x")
 	require.ErrorAs(t, err, &te)
 	require.False(t, te.Sent)
 	require.False(t, ojs.OutcomeUnknown(err), "without a connection nothing can have happened")
@@ -105,15 +104,50 @@ func TestTransportTimeout(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer server.Close()
 	defer close(release)
-	transport, err := ojs.NewHTTPTransport(server.URL, "")
+	c, err := ojs.NewClient(ojs.Config{URL: server.URL, Timeout: 20 * time.Millisecond, MaxRetries: -1})
 	require.NoError(t, err)
-	transport.Timeout = 20 * time.Millisecond
-	defer transport.CloseIdleConnections()
-	c, err := ojs.NewClient(ojs.Config{Transport: transport, MaxRetries: -1})
-	require.NoError(t, err)
-	_, err = c.Get(t.Context(), "x")
+	defer c.Close()
+	_, err = c.GetJob(t.Context(), "x")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.True(t, ojs.OutcomeUnknown(err))
+}
+
+// TestSent: whether a request that failed may have been carried out.
+func TestSent(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	client := func(transport http.RoundTripper) *ojs.Client {
+		c, err := ojs.NewClient(ojs.Config{URL: "http://127.0.0.1:1", Transport: transport, MaxRetries: -1})
+		require.NoError(t, err)
+		return c
+	}
+	sent := func(ctx context.Context, transport http.RoundTripper) bool {
+		_, err := client(transport).GetJob(ctx, "x")
+		var te *ojs.TransportError
+		require.ErrorAs(t, err, &te)
+		return te.Sent
+	}
+	require.True(t, sent(t.Context(), transportFunc(func(*http.Request) (int, string, error) { return 0, "", broken })), "such a transport tells nothing of its connections")
+	require.False(t, sent(t.Context(), &http.Transport{}), "nobody listens there")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, sent(ended, transportFunc(func(*http.Request) (int, string, error) { panic("is never reached") })))
+}
+
+// TestHeaders: those of the configuration go with every request.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	c, err := ojs.NewClient(ojs.Config{
+		Token: "k1", Header: http.Header{"X-Tenant": {"acme"}, "user-agent": {"shop/7"}},
+		Transport: transportFunc(func(r *http.Request) (int, string, error) {
+			require.Equal(t, "acme shop/7 Bearer k1 a", strings.Join([]string{r.Header.Get("X-Tenant"), r.UserAgent(), r.Header.Get("Authorization"), r.Header.Get("X-Call")}, " "))
+			return 200, `{"a":1}`, nil
+		}),
+	})
+	require.NoError(t, err)
+	var out struct{ A int }
+	require.NoError(t, c.Do(t.Context(), ojs.Call{Method: http.MethodPut, Path: "/x", Header: http.Header{"X-Call": {"a"}}, Body: 7}, &out))
+	require.Equal(t, 1, out.A)
 }
 
 func TestErrorKinds(t *testing.T) {
@@ -142,8 +176,8 @@ func TestErrorKinds(t *testing.T) {
 // TestInjectedTransport is the example of the guide for SDKs: a client with a transport that is a function of the test.
 func TestInjectedTransport(t *testing.T) {
 	t.Parallel()
-	c, err := ojs.NewClient(ojs.Config{Transport: transportFunc(func(r *ojs.Request) (int, string, error) {
-		require.Equal(t, "POST /jobs", r.Method+" "+r.Path)
+	c, err := ojs.NewClient(ojs.Config{URL: "http://unused", Transport: transportFunc(func(r *http.Request) (int, string, error) {
+		require.Equal(t, "POST http://unused/ojs/v1/jobs", r.Method+" "+r.URL.String())
 		return 201, `{"job":{"id":"test-id","type":"email.send","state":"available","args":["test"]}}`, nil
 	})})
 	require.NoError(t, err)
@@ -151,16 +185,17 @@ func TestInjectedTransport(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "test-id", job.ID)
 	require.Equal(t, ojs.StateAvailable, job.State)
+	require.Equal(t, "test", job.Args[0].(string))
 }
 
-type transportFunc func(*ojs.Request) (int, string, error)
+type transportFunc func(*http.Request) (int, string, error)
 
-func (f transportFunc) Do(_ context.Context, r *ojs.Request) (*ojs.Response, error) {
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) {
 	status, body, err := f(r)
 	if err != nil {
 		return nil, err
 	}
-	return &ojs.Response{Status: status, Body: io.NopCloser(strings.NewReader(body))}, nil
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
 // TestEnqueueBody: args are always an array, and options go into options.
@@ -192,7 +227,7 @@ func TestEnqueueBody(t *testing.T) {
 			Args    json.RawMessage `json:"args"`
 			Options map[string]any  `json:"options"`
 		}
-		data, err := json.Marshal(ojs.NewRequest("t", c.args))
+		data, err := json.Marshal(ojs.JobRequest{Type: "t", Args: c.args})
 		require.NoError(t, err, name)
 		require.NoError(t, json.Unmarshal(data, &body))
 		require.Equal(t, c.want, string(body.Args), name)
@@ -200,29 +235,59 @@ func TestEnqueueBody(t *testing.T) {
 	}
 
 	at := time.Date(2026, 5, 4, 3, 2, 1, 5e8, time.UTC)
-	r := ojs.NewRequest("t", nil, ojs.WithQueue("q"), ojs.WithPriority(-5), ojs.WithRunAt(at), ojs.WithExpiresAt(at), ojs.WithTags("a"), ojs.WithTags("b"),
-		ojs.WithMeta("k", "v"), ojs.WithTimeout(1500*time.Millisecond), ojs.WithMaxAttempts(4), ojs.WithID("x"),
-		ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"args"}, Period: time.Hour, OnConflict: "ignore", States: []ojs.JobState{ojs.StateActive}}))
-	r.VisibilityTimeout, r.EnqueueTTL, r.TotalTimeout, r.HeartbeatTimeout, r.ResultTTL, r.Pending = time.Minute, 1, time.Hour, time.Minute, -1, true
-	r.Retry.InitialInterval, r.Retry.MaxInterval, r.Retry.BackoffCoefficient, r.Retry.BackoffStrategy = 1500*time.Millisecond, time.Minute, 3, "linear"
-	r.Retry.NoJitter, r.Retry.NonRetryableErrors, r.Retry.OnExhaustion = true, []string{"a.*"}, "discard"
-	r.Extra, r.Schema = map[string]any{"x_region": "eu"}, "urn:s"
+	r := ojs.JobRequest{
+		ID: "x", Type: "t", Schema: "urn:s", Queue: "q", Priority: -5, RunAt: at, ExpiresAt: at, Tags: []string{"a", "b"}, Meta: map[string]any{"k": "v"},
+		Timeout: 1500 * time.Millisecond, VisibilityTimeout: time.Minute, EnqueueTTL: 1, TotalTimeout: time.Hour, HeartbeatTimeout: time.Minute, ResultTTL: -1, Pending: true,
+		Unique: &ojs.UniquePolicy{Keys: []string{"args"}, Period: time.Hour, OnConflict: ojs.ConflictIgnore, States: []ojs.JobState{ojs.StateActive}},
+		Retry: &ojs.RetryPolicy{
+			MaxAttempts: 4, InitialInterval: 1500 * time.Millisecond, MaxInterval: time.Minute, BackoffCoefficient: 3, BackoffStrategy: ojs.BackoffLinear,
+			NoJitter: true, NonRetryableErrors: []string{"a.*"}, OnExhaustion: ojs.ExhaustToDiscard,
+		},
+		RateLimit: &ojs.RateLimit{Key: "k", Concurrency: new(2), Rate: &ojs.Rate{Limit: 3, Period: time.Second}, Throttle: &ojs.Rate{Limit: 1, Period: time.Minute}, OnLimit: ojs.OnLimitDrop},
+		Extra:     map[string]any{"x_region": "eu", "queue": "is not taken"},
+	}
 	data, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"id":"x","type":"t","args":[],"meta":{"k":"v"},"schema":"urn:s","options":{"queue":"q","priority":-5,"delay_until":"2026-05-04T03:02:01.5Z",
 		"expires_at":"2026-05-04T03:02:01.5Z","tags":["a","b"],"timeout_ms":1500,"visibility_timeout_ms":60000,"enqueue_ttl":1,"total_timeout":3600,"heartbeat_timeout":60,
 		"result_ttl":-1,"pending":true,"x_region":"eu","unique":{"keys":["args"],"period":"PT3600S","on_conflict":"ignore","states":["active"]},
 		"retry":{"max_attempts":4,"initial_interval":"PT1.5S","max_interval":"PT60S","backoff_coefficient":3,"backoff_strategy":"linear","jitter":false,
-		"non_retryable_errors":["a.*"],"on_exhaustion":"discard"}}}`, string(data))
+		"non_retryable_errors":["a.*"],"on_exhaustion":"discard"},
+		"rate_limit":{"key":"k","concurrency":2,"rate":{"limit":3,"period":"PT1S"},"throttle":{"limit":1,"period":"PT60S"},"on_limit":"drop"}}}`, string(data))
 
-	short := ojs.NewRequest("t", nil, ojs.WithTimeout(time.Nanosecond))
-	short.VisibilityTimeout = 1500 * time.Microsecond
-	data, err = json.Marshal(short)
+	data, err = json.Marshal(ojs.JobRequest{Type: "t", Timeout: time.Nanosecond, VisibilityTimeout: 1500 * time.Microsecond})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"t","args":[],"options":{"timeout_ms":1,"visibility_timeout_ms":2}}`, string(data), "0 would be the default")
 
-	_, err = json.Marshal(ojs.NewRequest("t", func() {}))
+	data, err = json.Marshal(ojs.JobRequest{Args: email{"a@b"}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"email.send","args":[{"to":"a@b"}]}`, string(data), "these arguments know their type")
+
+	_, err = json.Marshal(ojs.JobRequest{Type: "t", Args: func() {}})
 	require.ErrorContains(t, err, "encode args")
+}
+
+// TestEnqueueOptions: each sets its field, in the order in which they are given.
+func TestEnqueueOptions(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	var got ojs.JobRequest
+	c, err := ojs.NewClient(ojs.Config{Transport: transportFunc(func(*http.Request) (int, string, error) { return 201, `{"job":{"id":"x"}}`, nil })})
+	require.NoError(t, err)
+	c.Use(func(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.Job, error) {
+		got = *r
+		return next(ctx, r)
+	})
+	limit, unique := ojs.RateLimit{Key: "k"}, ojs.UniquePolicy{Period: time.Hour}
+	_, err = c.Enqueue(t.Context(), "t", 1, ojs.WithMaxAttempts(9), ojs.WithRetry(ojs.RetryPolicy{MaxInterval: time.Minute}), ojs.WithMaxAttempts(4),
+		ojs.WithQueue("q"), ojs.WithPriority(-5), ojs.WithDelay(time.Second), ojs.WithRunAt(at), ojs.WithExpiresAt(at), ojs.WithTags("a"), ojs.WithTags("b"),
+		ojs.WithMeta("k", "v"), ojs.WithMeta("l", 1), ojs.WithTimeout(time.Minute), ojs.WithID("x"), ojs.WithUnique(unique), ojs.WithRateLimit(limit),
+		func(r *ojs.JobRequest) { r.Schema = "urn:s" })
+	require.NoError(t, err)
+	require.Equal(t, ojs.JobRequest{
+		ID: "x", Type: "t", Args: 1, Queue: "q", Priority: -5, Delay: time.Second, RunAt: at, ExpiresAt: at, Tags: []string{"a", "b"}, Meta: map[string]any{"k": "v", "l": 1},
+		Timeout: time.Minute, Unique: &unique, RateLimit: &limit, Retry: &ojs.RetryPolicy{MaxAttempts: 4, MaxInterval: time.Minute}, Schema: "urn:s",
+	}, got)
 }
 
 // TestClient is the checklist's client: enqueue, enqueueBatch, getJob, cancelJob, and the rest of what it can do.
@@ -237,38 +302,47 @@ func TestClient(t *testing.T) {
 		require.NoError(t, err)
 		s.RequireEnqueued(t, "email.send", ojstest.InQueue("mail"), ojstest.WithArgs(email{"a@b"}))
 		s.RequireNotEnqueued(t, "email.send", ojstest.WithArgs(email{"b@b"}))
-		got, err := c.Get(ctx, job.ID)
+		got, err := c.GetJob(ctx, job.ID)
 		require.NoError(t, err)
 		var args []email
 		require.NoError(t, got.DecodeArgs(&args))
 		require.Equal(t, []email{{"a@b"}}, args)
-		cancelled, err := c.Cancel(ctx, job.ID, "why not")
+		cancelled, err := c.CancelJob(ctx, job.ID, "why not")
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateCancelled, cancelled.State)
 		require.Equal(t, ojs.StateAvailable, cancelled.PreviousState)
-		_, err = c.Cancel(ctx, job.ID, "")
+		_, err = c.CancelJob(ctx, job.ID, "")
 		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
-		_, err = c.Get(ctx, ojs.NewID())
+		_, err = c.GetJob(ctx, ojs.NewID())
 		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("Batch", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		jobs, err := c.EnqueueBatch(ctx, ojs.NewRequest("a", 1), ojs.NewRequest("b", 2))
+		jobs, err := c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a", Args: 1}, {Type: "b", Args: 2}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, []string{jobs[0].Type, jobs[1].Type})
-		_, err = c.EnqueueBatch(ctx, ojs.NewRequest("c", 1), ojs.NewRequest("", 2))
+		_, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "c", Args: 1}, {Type: "", Args: 2}})
 		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		s.RequireNotEnqueued(t, "c")
 
-		results, err := c.EnqueueBulk(ctx, ojs.NewRequest("", 1), ojs.NewRequest("d", 2))
+		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "", Args: 1}, {Type: "d", Args: 2}}, ojs.Partial())
+		var refused *ojs.BatchError
+		require.ErrorAs(t, err, &refused)
+		require.Len(t, refused.Errors, 1)
+		require.ErrorIs(t, refused.Errors[0], ojs.ErrInvalidPayload)
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
+		require.ErrorContains(t, err, "1 jobs of the batch were refused; job 0")
+		require.Equal(t, []string{"", "d"}, []string{jobs[0].Type, jobs[1].Type})
+		_, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "", Args: 1}}, ojs.Partial())
+		require.ErrorAs(t, err, &refused)
+		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Args: email{"a@b"}}}, ojs.Partial())
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidPayload)
-		require.Equal(t, "d", results[1].Job.Type)
-		results, err = c.EnqueueBulk(ctx, ojs.NewRequest("", 1))
+		require.Equal(t, "email.send", jobs[0].Type)
+		jobs, err = c.EnqueueBatch(ctx, nil)
 		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidPayload)
+		require.Empty(t, jobs)
 	})
 
 	t.Run("Unique", func(t *testing.T) {
@@ -280,102 +354,47 @@ func TestClient(t *testing.T) {
 		_, err = c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{}))
 		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		require.Equal(t, first.ID, ojs.ErrorDetail(err, "existing_job_id"))
-		same, err := c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{OnConflict: "ignore"}))
+		same, err := c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{OnConflict: ojs.ConflictIgnore}))
 		require.NoError(t, err)
 		require.Equal(t, first.ID, same.ID)
 		require.True(t, same.Deduplicated)
 	})
 
-	t.Run("PendingAndLists", func(t *testing.T) {
+	t.Run("Activate", func(t *testing.T) {
 		t.Parallel()
 		_, c := setup(t)
-		r := ojs.NewRequest("a", nil)
-		r.Pending = true
-		job, err := c.EnqueueRequest(ctx, r)
+		job, err := c.Enqueue(ctx, "a", nil, func(r *ojs.JobRequest) { r.Pending = true })
 		require.NoError(t, err)
 		require.Equal(t, ojs.StatePending, job.State)
 		job, err = c.Activate(ctx, job.ID)
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.State)
-		_, err = c.Enqueue(ctx, "b", nil)
-		require.NoError(t, err)
-		page, err := c.List(ctx, ojs.JobFilter{PageOptions: ojs.PageOptions{Limit: 1}})
-		require.NoError(t, err)
-		require.Equal(t, "b", page.Items[0].Type)
-		require.True(t, page.HasMore)
-		page, err = c.List(ctx, ojs.JobFilter{PageOptions: ojs.PageOptions{Limit: 1, Cursor: page.NextCursor}})
-		require.NoError(t, err)
-		require.Equal(t, "a", page.Items[0].Type)
-		require.False(t, page.HasMore)
-		page, err = c.List(ctx, ojs.JobFilter{Types: []string{"b"}, States: []ojs.JobState{ojs.StateAvailable}, Queues: []string{"default"}})
-		require.NoError(t, err)
-		require.Len(t, page.Items, 1)
-		stats, err := c.QueueStats(ctx, "default")
-		require.NoError(t, err)
-		require.Equal(t, 2, stats.Available)
-		queues, err := c.ListQueues(ctx, ojs.PageOptions{})
-		require.NoError(t, err)
-		require.Equal(t, "default", queues.Items[0].Name)
+		_, err = c.Activate(ctx, job.ID)
+		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 	})
 
-	t.Run("Crons", func(t *testing.T) {
+	t.Run("WaitAndProgress", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		cron, err := c.PutCron(ctx, ojs.Cron{Name: "daily/x", Expression: "0 9 * * *", Timezone: "Europe/Berlin", Job: ojs.NewRequest("report", 1, ojs.WithDelay(time.Minute))})
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(ctx ojs.JobContext) error {
+			if err := ctx.ReportProgress(0.5, "half", map[string]int{"rows": 5}); err != nil {
+				return err
+			}
+			return ctx.SetResult("done")
+		})
+		id := enqueue(t, c)
+		start(t, w)
+		result, err := c.Wait(ctx, id)
 		require.NoError(t, err)
-		require.Equal(t, "0 9 * * *", cron.Expression)
-		require.Equal(t, "PT60S", cron.Options["delay_until"])
-		body := string(s.Requests()[0].Body)
-		require.Contains(t, body, `"cron":"0 9 * * *"`)
-	})
-
-	t.Run("CronCalls", func(t *testing.T) {
-		t.Parallel()
-		s, c := setup(t)
-		_, err := c.PutCron(ctx, ojs.Cron{Name: "daily", Expression: "@daily", Job: ojs.NewRequest("report", 1)})
+		require.Equal(t, `completed "done"`, string(result.State)+" "+string(result.Result))
+		p, err := c.Progress(ctx, id)
 		require.NoError(t, err)
-		cron, err := c.PauseCron(ctx, "daily")
-		require.NoError(t, err)
-		require.False(t, cron.Enabled)
-		cron, err = c.ResumeCron(ctx, "daily")
-		require.NoError(t, err)
-		require.True(t, cron.Enabled)
-		_, err = c.TriggerCron(ctx, "daily")
-		require.NoError(t, err)
-		s.RequireEnqueued(t, "report")
-		crons, err := c.ListCrons(ctx, ojs.PageOptions{})
-		require.NoError(t, err)
-		require.Len(t, crons.Items, 1)
-		runs, err := c.CronHistory(ctx, "daily", ojs.PageOptions{})
-		require.NoError(t, err)
-		require.Empty(t, runs.Items)
-		require.NoError(t, c.DeleteCron(ctx, "daily"))
-		_, err = c.GetCron(ctx, "daily")
+		require.Equal(t, 0.5, p.Progress)
+		require.Equal(t, `{"rows":5}`, string(p.Data))
+		_, err = c.Wait(ctx, ojs.NewID())
 		require.ErrorIs(t, err, ojs.ErrNotFound)
-	})
-
-	t.Run("Webhooks", func(t *testing.T) {
-		t.Parallel()
-		_, c := setup(t)
-		hook, err := c.CreateWebhook(ctx, ojs.Webhook{URL: "https://x.test", Events: []string{"job.*"}, Secret: "12345678"})
-		require.NoError(t, err)
-		off := false
-		hook, err = c.UpdateWebhook(ctx, hook.ID, ojs.Webhook{Active: &off})
-		require.NoError(t, err)
-		require.False(t, hook.Active)
-		require.Equal(t, []string{"job.*"}, hook.Events)
-		hook, err = c.RotateWebhookSecret(ctx, hook.ID, "abcdefgh")
-		require.NoError(t, err)
-		require.Equal(t, "abcdefgh", hook.Secret)
-		tested, err := c.TestWebhook(ctx, hook.ID)
-		require.NoError(t, err)
-		require.True(t, tested.Success)
-		hooks, err := c.ListWebhooks(ctx, ojs.PageOptions{})
-		require.NoError(t, err)
-		require.Len(t, hooks.Items, 1)
-		require.NoError(t, c.DeleteWebhook(ctx, hook.ID))
-		_, err = c.GetWebhook(ctx, hook.ID)
-		require.ErrorIs(t, err, ojs.ErrNotFound)
+		s.RequireState(t, id, ojs.StateCompleted)
 	})
 
 	t.Run("ManifestAndHealth", func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package ojs is the Go SDK of the Open Job Spec: a [Client] that enqueues jobs and a [Worker] that runs them, over HTTP. It also
-// has the wire types that the server ojsd uses itself. It needs the standard library only.
+// has the wire types that the server ojsd uses itself. Its module requires no other module.
 //
 // Enqueue a job:
 //
@@ -12,27 +12,28 @@
 // Run jobs until SIGTERM:
 //
 //	worker := ojs.NewWorker(client, ojs.WorkerConfig{Queues: []string{"mail"}})
-//	ojs.RegisterFunc(worker, "email.send", func(ctx context.Context, job *ojs.Job[Email]) error {
-//		return send(ctx, job.Args.To)
-//	})
+//	worker.Register("email.send", ojs.Typed(func(ctx ojs.JobContext, email Email) error {
+//		return send(ctx, email.To)
+//	}))
 //	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 //	defer stop()
-//	return worker.Run(ctx)
+//	return worker.Start(ctx)
 //
 // # Surface
 //
-// [Transport] carries requests; [HTTPTransport] is the one that is used by default, and package ojstest has one in memory for tests.
-// [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads, cancels, and manages workflows, crons, queues, dead letters,
-// rate limits, pools, schemas, events and webhooks. Lists are pages; [All] reads them to the end. [JobRequest] is a job to be made, [JobInfo] what the server says of a job, and [Job] what a handler gets: a
-// JobInfo with typed arguments. The name JobInfo leaves Job to the type that handlers name most.
+// [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and
+// subscribes to events; [Client.Do] sends any other request. [Job] is what the server says of a job, and [JobRequest] a job to be made.
 // [Chain], [Group], [Batch] and [Graph] build definitions of workflows and call nobody.
-// [Worker] runs handlers that [Register], [RegisterFunc], [RegisterResult] and [Worker.Register] have added. A handler returns nil, an
-// error, a [*Failure], or one of [Discard], [DeadLetter], [Snooze] and [Cancel].
+// [Worker] runs handlers that [Worker.Register] has added; [Typed] and [Register] make them of functions with typed arguments. A handler
+// returns nil, an error, a [*Failure], or one of [Discard], [DeadLetter], [Snooze] and [Cancel].
 // [Middlewares] are chains of named middleware around enqueuing and around execution.
+//
+// Package ojsadmin has the calls of operators, ojstest is for tests without a server, ojssql enqueues in transactions of
+// database/sql, and ojspgx and ojsotel, modules of their own, in those of pgx and with OpenTelemetry.
 //
 // # Arguments
 //
-// The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and a handler's struct is decoded
+// The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and the struct of a typed handler is decoded
 // from the first element. Slices and arrays are the array itself. A struct that embeds [Tuple] stands for the whole array, one
 // element for each exported field.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,36 +13,34 @@ import (
 // Enqueue makes a job. args are described under Arguments in the package documentation. It returns when the server has stored
 // the job: a nil error means that the job will not be lost. The client chooses the id, unless [WithID] does, and repeats a
 // request whose answer was lost; the job is made once. An error for which [OutcomeUnknown] is true leaves it open whether there
-// is a job.
-func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*JobInfo, error) {
-	return c.EnqueueRequest(ctx, NewRequest(jobType, args, options...))
+// is a job. Options that no function makes are set by one that you write: func(r *ojs.JobRequest) { r.Schema = uri }.
+func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
+	r := JobRequest{Type: jobType, Args: args}
+	r.apply(options)
+	return c.enqueue(ctx, r)
 }
 
 // Enqueue makes a job of the type that its arguments name. It is [Client.Enqueue] otherwise.
-func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*JobInfo, error) {
-	return c.EnqueueRequest(ctx, RequestFor(args, options...))
+func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*Job, error) {
+	return c.Enqueue(ctx, args.JobType(), args, options...)
 }
 
-// EnqueueRequest makes a job. The request is not changed. Middleware gets a copy, and the pointers in it are shared. Without an
-// ID each call makes another job; to enqueue a request again after an error without the risk of a second job, set ID to the
-// result of [NewID] first.
-func (c *Client) EnqueueRequest(ctx context.Context, request *JobRequest) (*JobInfo, error) {
-	own := *request
-	return wrapEnqueue(&c.Middleware, c.send)(ctx, &own)
+func (c *Client) enqueue(ctx context.Context, request JobRequest) (*Job, error) {
+	return wrapEnqueue(&c.Middleware, c.send)(ctx, &request)
 }
 
 // send enqueues one job. With an id of its own it can be sent again whatever became of it: a second one is a duplicate.
 // A duplicate counts as success only if an earlier try of this very call may have stored the job: otherwise the id was taken by
 // another one.
-func (c *Client) send(ctx context.Context, request *JobRequest) (*JobInfo, error) {
-	r := withID(request)
+func (c *Client) send(ctx context.Context, request *JobRequest) (*Job, error) {
+	r := request.withID()
 	var answer struct {
-		Job          *JobInfo `json:"job"`
-		Deduplicated bool     `json:"deduplicated"`
+		Job          *Job `json:"job"`
+		Deduplicated bool `json:"deduplicated"`
 	}
 	unknown, err := c.repeat(ctx, post("/jobs", r).again(), &answer)
 	if unknown && isOwnDuplicate(err, r.ID) {
-		return c.Get(ctx, r.ID)
+		return c.GetJob(ctx, r.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -50,6 +49,7 @@ func (c *Client) send(ctx context.Context, request *JobRequest) (*JobInfo, error
 		return nil, noMember(http.MethodPost, "/jobs", "job")
 	}
 	answer.Job.Deduplicated = answer.Deduplicated && answer.Job.ID != r.ID
+	c.enqueued(answer.Job)
 	return answer.Job, nil
 }
 
@@ -59,57 +59,86 @@ func isOwnDuplicate(err error, id string) bool {
 	return errors.Is(err, ErrDuplicateJob) && strings.HasSuffix(ErrorDetail(err, "existing_job_id"), id)
 }
 
-func withID(request *JobRequest) *JobRequest {
-	r := *request
-	if r.ID == "" {
-		r.ID = NewID()
-	}
-	return &r
-}
-
 func noMember(method, path, name string) error {
 	return &TransportError{Method: method, Path: path, Sent: true, Err: fmt.Errorf("the answer has no member %q", name)}
 }
 
-// EnqueueBatch makes all jobs or none, in their order. The error of a job that was refused has its index in the detail index.
-// All are stored in one transaction, and results are in the order of the requests. If one is refused, none is stored. The
-// server bounds the number of jobs in one call: [ErrBatchSize] (docs/reference/http.md, Batch). Middleware runs for each job.
-func (c *Client) EnqueueBatch(ctx context.Context, requests ...*JobRequest) ([]*JobInfo, error) {
-	b := &batch{client: c, requests: requests, results: make([]BulkResult, len(requests)), atomic: true, send: c.sendBatch}
+// EnqueueBatch makes jobs in one call, in their order: all of them or none, in one transaction. If the server refuses one, its error
+// has the index of that job in the detail index, and none is stored. With [Partial] each job stands for itself. The server
+// bounds the number of jobs in one call: [ErrBatchSize] (docs/reference/http.md, Batch). Middleware runs for each job. Like
+// [Client.Enqueue] it is repeated after a lost answer; to repeat it after an error, set the ID of each request to a [NewID] first.
+func (c *Client) EnqueueBatch(ctx context.Context, requests []JobRequest, options ...BatchOption) ([]Job, error) {
+	b := &batch{client: c, requests: requests, results: make([]batchResult, len(requests))}
+	for _, o := range options {
+		o(b)
+	}
 	if err := b.from(ctx, 0); err != nil {
 		return nil, err
 	}
-	jobs := make([]*JobInfo, len(requests))
+	jobs, refused := make([]Job, len(requests)), &BatchError{}
 	for i, r := range b.results {
-		jobs[i] = r.Job
+		switch {
+		case r.err != nil:
+			refused.add(i, r.err)
+		case r.job != nil:
+			jobs[i] = *r.job
+		}
+	}
+	if len(refused.Errors) > 0 {
+		return jobs, refused
 	}
 	return jobs, nil
 }
 
-// BulkResult is the outcome of one job of [Client.EnqueueBulk]: a job or an error. Exactly one of the two is set.
-type BulkResult struct {
-	Job *JobInfo
-	Err error // an *Error of the server, or what middleware has returned
+// BatchOption changes what [Client.EnqueueBatch] does.
+type BatchOption func(*batch)
+
+// Partial makes the jobs of a batch that are valid, whatever becomes of the others. If some are refused the error is a [*BatchError],
+// and the jobs in their places are empty. A job that is equivalent to an existing one is no error: it is the existing one, with
+// Deduplicated set. After any other error it is not known which jobs were made; the requests can be sent again if they have ids.
+func Partial() BatchOption { return func(b *batch) { b.partial = true } }
+
+// BatchError says which jobs of a batch with [Partial] were not made. errors.Is and errors.As look at each of the errors.
+type BatchError struct {
+	Errors map[int]error // by index of the request: an *Error of the server, or what middleware has returned
 }
 
-// EnqueueBulk makes the jobs that are valid and reports the outcome of each, in order. The error is that of the whole call.
-// A job that is equivalent to an existing one is no error: Job is the existing one, with Deduplicated set. With an error of the
-// call it is not known which jobs were made; the requests can be sent again if they have ids.
-func (c *Client) EnqueueBulk(ctx context.Context, requests ...*JobRequest) ([]BulkResult, error) {
-	b := &batch{client: c, requests: requests, results: make([]BulkResult, len(requests)), send: c.sendBulk}
-	if err := b.from(ctx, 0); err != nil {
-		return nil, err
+func (e *BatchError) add(i int, err error) {
+	if e.Errors == nil {
+		e.Errors = map[int]error{}
 	}
-	return b.results, nil
+	e.Errors[i] = err
+}
+
+// Error gives the number of jobs and the first error.
+func (e *BatchError) Error() string {
+	places := slices.Sorted(maps.Keys(e.Errors))
+	if len(places) == 0 {
+		return "ojs: no job of the batch was refused"
+	}
+	return fmt.Sprintf("ojs: %d jobs of the batch were refused; job %d: %v", len(places), places[0], e.Errors[places[0]])
+}
+
+// Unwrap gives all errors, in the order of the jobs.
+func (e *BatchError) Unwrap() []error {
+	var list []error
+	for _, i := range slices.Sorted(maps.Keys(e.Errors)) {
+		list = append(list, e.Errors[i])
+	}
+	return list
+}
+
+type batchResult struct {
+	job *Job
+	err error
 }
 
 // batch runs the middleware of each request around one call for all of them.
 type batch struct {
 	client   *Client
-	requests []*JobRequest
-	results  []BulkResult
-	atomic   bool // an error of one job is one of all
-	send     func(context.Context, []*JobRequest) ([]BulkResult, error)
+	requests []JobRequest
+	results  []batchResult
+	partial  bool // the error of one job is not that of all
 
 	sent   []*JobRequest // those that middleware has passed on
 	places []int         // of sent in requests
@@ -125,23 +154,24 @@ func (b *batch) from(ctx context.Context, i int) error {
 		return b.failed
 	}
 	passed := false
-	own := *b.requests[i]
-	job, err := wrapEnqueue(&b.client.Middleware, func(ctx context.Context, r *JobRequest) (*JobInfo, error) {
+	own := b.requests[i]
+	own.apply(nil)
+	job, err := wrapEnqueue(&b.client.Middleware, func(ctx context.Context, r *JobRequest) (*Job, error) {
 		if passed {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")
 		}
 		passed = true
-		b.sent, b.places = append(b.sent, withID(r)), append(b.places, i)
+		b.sent, b.places = append(b.sent, r.withID()), append(b.places, i)
 		if err := b.from(ctx, i+1); err != nil {
 			return nil, err
 		}
-		return b.results[i].Job, b.results[i].Err
+		return b.results[i].job, b.results[i].err
 	})(ctx, &own)
-	b.results[i] = BulkResult{job, err}
+	b.results[i] = batchResult{job, err}
 	switch {
 	case b.failed != nil:
 		return b.failed
-	case err != nil && b.atomic:
+	case err != nil && !b.partial:
 		b.failed = err
 		return err
 	case passed:
@@ -154,19 +184,26 @@ func (b *batch) call(ctx context.Context) {
 	if len(b.sent) == 0 {
 		return
 	}
-	stored, err := b.send(ctx, b.sent)
+	send := b.client.sendBatch
+	if b.partial {
+		send = b.client.sendPartial
+	}
+	stored, err := send(ctx, b.sent)
 	if err != nil {
 		b.failed = err
 		return
 	}
 	for k, i := range b.places {
 		b.results[i] = stored[k]
+		if stored[k].job != nil {
+			b.client.enqueued(stored[k].job)
+		}
 	}
 }
 
-func (c *Client) sendBatch(ctx context.Context, requests []*JobRequest) ([]BulkResult, error) {
+func (c *Client) sendBatch(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
 	var answer struct {
-		Jobs []*JobInfo `json:"jobs"`
+		Jobs []*Job `json:"jobs"`
 	}
 	unknown, err := c.repeat(ctx, post("/jobs/batch", map[string]any{"jobs": requests}).again(), &answer)
 	if unknown && slices.ContainsFunc(requests, func(r *JobRequest) bool { return isOwnDuplicate(err, r.ID) }) {
@@ -178,61 +215,61 @@ func (c *Client) sendBatch(ctx context.Context, requests []*JobRequest) ([]BulkR
 	if len(answer.Jobs) != len(requests) {
 		return nil, noMember(http.MethodPost, "/jobs/batch", "jobs")
 	}
-	results := make([]BulkResult, len(requests))
+	results := make([]batchResult, len(requests))
 	for i, j := range answer.Jobs {
-		results[i].Job = j
+		results[i].job = j
 	}
 	return results, nil
 }
 
-func (c *Client) readAll(ctx context.Context, requests []*JobRequest) ([]BulkResult, error) {
-	results := make([]BulkResult, len(requests))
+func (c *Client) readAll(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
+	results := make([]batchResult, len(requests))
 	for i, r := range requests {
-		job, err := c.Get(ctx, r.ID)
+		job, err := c.GetJob(ctx, r.ID)
 		if err != nil {
 			return nil, err
 		}
-		results[i].Job = job
+		results[i].job = job
 	}
 	return results, nil
 }
 
 // Each item is repeated by its own id: after a lost answer some of the jobs may be there, and are read instead of being
 // reported as duplicates.
-func (c *Client) sendBulk(ctx context.Context, requests []*JobRequest) ([]BulkResult, error) {
+func (c *Client) sendPartial(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
 	var answer struct {
 		Items []struct {
-			Index  int      `json:"index"`
-			Status string   `json:"status"`
-			Job    *JobInfo `json:"job"`
-			Error  *Error   `json:"error"`
+			Index  int    `json:"index"`
+			Status string `json:"status"`
+			Job    *Job   `json:"job"`
+			Error  *Error `json:"error"`
 		} `json:"items"`
 	}
 	r := post("/jobs/bulk", map[string]any{"jobs": requests}).again()
-	r.accept = http.StatusUnprocessableEntity // an answer like the others, if every job is refused
+	r.Accept = http.StatusUnprocessableEntity // an answer like the others, if every job is refused
 	if _, err := c.repeat(ctx, r, &answer); err != nil {
 		return nil, err
 	}
-	results := make([]BulkResult, len(requests))
+	results := make([]batchResult, len(requests))
 	for _, item := range answer.Items {
 		if item.Index < 0 || item.Index >= len(results) {
 			continue
 		}
-		result := BulkResult{Job: item.Job}
+		result := batchResult{job: item.Job}
 		if item.Error != nil && item.Status != "duplicate" {
-			result.Err = item.Error
+			result.err = item.Error
 			if isOwnDuplicate(item.Error, requests[item.Index].ID) { // a try before this one has stored it
-				result.Job, result.Err = c.Get(ctx, requests[item.Index].ID)
+				result.job, result.err = c.GetJob(ctx, requests[item.Index].ID)
 			}
 		}
-		if result.Job != nil {
-			result.Job.Deduplicated = item.Status == "duplicate"
+		if result.job != nil {
+			result.job.Deduplicated = item.Status == "duplicate"
 		}
 		results[item.Index] = result
 	}
 	for i := range results {
-		if results[i] == (BulkResult{}) {
-			results[i].Err = noMember(http.MethodPost, "/jobs/bulk", "items")
+		if results[i] == (batchResult{}) {
+			results[i].err = noMember(http.MethodPost, "/jobs/bulk", "items")
 		}
 	}
 	return results, nil

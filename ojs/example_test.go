@@ -32,24 +32,25 @@ func Example() {
 	defer stop()
 
 	worker := ojs.NewWorker(client, ojs.WorkerConfig{Queues: []string{"mail"}, Concurrency: 50})
-	ojs.Register(worker, func(ctx context.Context, job *ojs.Job[Email]) error {
-		return send(job.Args.To)
+	ojs.Register(worker, func(_ ojs.JobContext, args Email) error {
+		return send(args.To)
 	})
+	completed := make(chan string, 1)
+	worker.OnEvent("job.completed", func(e ojs.Event) { completed <- e.JobID })
 	done := make(chan error)
-	go func() { done <- worker.Run(ctx) }()
+	go func() { done <- worker.Start(ctx) }()
 
 	job, err := ojs.Enqueue(ctx, client, Email{To: "ada@example.com"}, ojs.WithQueue("mail"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for server.Job(job.ID).State != ojs.StateCompleted {
-		time.Sleep(time.Millisecond)
-	}
+	fmt.Println(<-completed == job.ID)
 	stop()
 	fmt.Println(<-done)
 	// Output:
 	// to ada@example.com
+	// true
 	// <nil>
 }
 
@@ -57,14 +58,14 @@ func ExampleClient_Enqueue() {
 	client := ojstest.New().Client()
 	job, err := client.Enqueue(context.Background(), "report.build", map[string]int{"month": 2},
 		ojs.WithQueue("reports"), ojs.WithDelay(time.Hour), ojs.WithMaxAttempts(5),
-		ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"args"}, OnConflict: "ignore"}))
-	fmt.Println(job.State, string(job.RawArgs), err)
-	// Output: scheduled [{"month":2}] <nil>
+		ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"args"}, OnConflict: ojs.ConflictIgnore}))
+	fmt.Println(job.State, job.Args, err)
+	// Output: scheduled [map[month:2]] <nil>
 }
 
 func ExampleClient_EnqueueBatch() {
 	client := ojstest.New().Client()
-	jobs, err := client.EnqueueBatch(context.Background(), ojs.RequestFor(Email{To: "ada@example.com"}), ojs.RequestFor(Email{To: "grace@example.com"}))
+	jobs, err := client.EnqueueBatch(context.Background(), []ojs.JobRequest{{Args: Email{To: "ada@example.com"}}, {Args: Email{To: "grace@example.com"}}})
 	fmt.Println(len(jobs), err)
 	// Output: 2 <nil>
 }
@@ -72,10 +73,11 @@ func ExampleClient_EnqueueBatch() {
 func ExampleChain() {
 	client := ojstest.New().Client()
 	workflow := ojs.Chain(
-		ojs.NewRequest("etl.extract", "2026-03-01"),
-		ojs.Group(ojs.NewRequest("etl.clean", "a"), ojs.NewRequest("etl.clean", "b")),
-		ojs.NewRequest("etl.load", nil),
-	).Named("nightly").WithDefaults(ojs.WithQueue("etl"))
+		ojs.JobRequest{Type: "etl.extract", Args: "2026-03-01"},
+		ojs.Group(ojs.JobRequest{Type: "etl.clean", Args: "a"}, ojs.JobRequest{Type: "etl.clean", Args: "b"}),
+		ojs.JobRequest{Type: "etl.load"},
+	)
+	workflow.Name, workflow.Defaults = "nightly", &ojs.JobRequest{Queue: "etl"}
 	info, err := client.CreateWorkflow(context.Background(), workflow)
 	fmt.Println(info.State, len(info.Steps), err)
 	// Output: running 3 <nil>
@@ -83,7 +85,7 @@ func ExampleChain() {
 
 func ExampleError() {
 	client := ojstest.New().Client()
-	_, err := client.Get(context.Background(), "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f")
+	_, err := client.GetJob(context.Background(), "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f")
 	var transport *ojs.TransportError
 	switch {
 	case errors.Is(err, ojs.ErrNotFound):
@@ -97,24 +99,22 @@ func ExampleError() {
 func ExampleMiddlewares() {
 	client := ojstest.New().Client()
 	worker := ojs.NewWorker(client, ojs.WorkerConfig{})
-	logging := func(ctx context.Context, job *ojs.JobContext, next ojs.HandlerFunc) error {
-		fmt.Println("begin", job.Type, job.Attempt)
-		err := next(ctx, job)
-		fmt.Println("end", job.Type, err)
+	logging := func(ctx ojs.JobContext, next ojs.HandlerFunc) error {
+		fmt.Println("begin", ctx.Job.Type, ctx.Job.Attempt)
+		err := next(ctx)
+		fmt.Println("end", ctx.Job.Type, err)
 		return err
 	}
-	err := errors.Join(
-		worker.Middleware.UseNamed("logging", logging),
-		worker.Middleware.InsertBefore("logging", "outer", logging),
-	)
-	fmt.Println(worker.Middleware.Names(), err)
-	// Output: [outer logging] <nil>
+	worker.UseNamed("logging", logging)
+	worker.Middleware.InsertBefore("logging", "outer", logging)
+	fmt.Println(worker.Middleware.Names())
+	// Output: [outer logging]
 }
 
 func ExampleSnooze() {
 	worker := ojs.NewWorker(ojstest.New().Client(), ojs.WorkerConfig{})
-	worker.Register("order.ship", func(_ context.Context, job *ojs.JobContext) error {
-		switch job.Meta["stock"] {
+	worker.Register("order.ship", func(ctx ojs.JobContext) error {
+		switch ctx.Job.Meta["stock"] {
 		case "coming":
 			return ojs.Snooze(time.Minute) // again in a minute, which costs no attempt
 		case "never":

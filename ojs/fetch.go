@@ -56,9 +56,7 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 	w.fetchesAlone.Store(false)
 	w.extensions.Store(nil) // it may be another server that comes back
 	w.logger.WarnContext(ctx, "fetch failed", "error", err, "retry_in", wait)
-	if hook := w.config.Hooks.FetchFailed; hook != nil {
-		hook(err)
-	}
+	w.listeners.emit(EventWorkerFetchFailed, nil, map[string]any{"error": err.Error()})
 	_ = sleep(ctx, wait)
 }
 
@@ -124,7 +122,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 	r := get("/ojs/manifest", nil)
 	r.once = true
 	m := &Manifest{}
-	if err := w.client.do(ctx, r, m); err != nil {
+	if err := w.client.Do(ctx, r, m); err != nil {
 		if Retryable(err) {
 			return nil, err
 		}
@@ -136,7 +134,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 
 // fetch asks for jobs once. waited is how long the server may have waited for them. The request is not repeated by the client:
 // the number of free slots changes while it waits.
-func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobInfo, waited time.Duration, err error) {
+func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, waited time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer context.AfterFunc(stopping, func() {
@@ -158,9 +156,9 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobIn
 	r := post("/workers/fetch", body)
 	r.wait, r.once = waited, true
 	var answer struct {
-		Jobs []*JobInfo `json:"jobs"`
+		Jobs []*Job `json:"jobs"`
 	}
-	err = w.client.do(ctx, r, &answer)
+	err = w.client.Do(ctx, r, &answer)
 	return answer.Jobs, waited, err
 }
 
@@ -206,7 +204,7 @@ func (w *Worker) queueOrder() []string {
 
 // take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked for. All
 // jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
-func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int) {
+func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
 	var runs []*run
 	short := false
 	for _, job := range jobs {
@@ -246,9 +244,9 @@ func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int
 
 // keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.
 // Two runs of one id can only be an older attempt whose reservation ended and a newer one.
-func (w *Worker) keep(life context.Context, job *JobInfo) *run {
+func (w *Worker) keep(life context.Context, job *Job) *run {
 	ctx, cancel := context.WithCancelCause(life)
-	r := &run{JobContext: &JobContext{JobInfo: job, worker: w}, cancel: cancel, ctx: ctx}
+	r := &run{Job: job, worker: w, cancel: cancel, ctx: ctx}
 	w.mu.Lock()
 	older := w.inHand[job.ID]
 	w.inHand[job.ID] = r
@@ -279,15 +277,11 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 		} else if !returned {
 			err = errGoexit
 		}
-		if hook := w.config.Hooks.JobFinished; hook != nil {
-			hook(ctx, r.JobContext, err, time.Since(start))
-		}
+		r.duration = time.Since(start)
 		w.ended(ctx, r, err)
 	}()
-	if hook := w.config.Hooks.JobStarted; hook != nil {
-		hook(ctx, r.JobContext)
-	}
-	err = wrapHandler(&w.Middleware, handler)(ctx, r.JobContext)
+	w.listeners.emit(EventJobStarted, r.Job, nil)
+	err = wrapHandler(&w.Middleware, handler)(JobContext{Context: ctx, Job: r.Job, run: r})
 	returned = true
 }
 
@@ -333,7 +327,7 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
 
 // lease is how long a job is reserved without a heartbeat, as far as the worker knows. If the server gave a longer one,
 // heartbeats only come more often than needed.
-func (w *Worker) lease(job *JobInfo) time.Duration {
+func (w *Worker) lease(job *Job) time.Duration {
 	if w.config.VisibilityTimeout > 0 {
 		return w.config.VisibilityTimeout
 	}

@@ -4,29 +4,41 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
-// inTheWay changes what passes between a worker and a server.
+// inTheWay changes, or holds up, what passes between a client and a server.
 type inTheWay struct {
-	*ojstest.Server
-	before func(r *ojs.Request)
-	after  func(r *ojs.Request)
+	server
+	before func(r *fakeserver.Request)
+	after  func(r *fakeserver.Request)
 }
 
-func (i inTheWay) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
+func (i inTheWay) RoundTrip(hr *http.Request) (*http.Response, error) {
+	r := &fakeserver.Request{Method: hr.Method, Path: strings.TrimPrefix(hr.URL.Path, "/ojs/v1")}
+	if hr.Body != nil {
+		data, err := io.ReadAll(hr.Body)
+		if err != nil {
+			return nil, err
+		}
+		r.Body = data
+	}
 	if i.before != nil {
 		i.before(r)
 	}
-	answer, err := i.Server.Do(ctx, r)
+	hr = hr.Clone(hr.Context())
+	hr.Body = io.NopCloser(bytes.NewReader(r.Body))
+	answer, err := i.server.RoundTrip(hr)
 	if i.after != nil {
 		i.after(r)
 	}
@@ -41,7 +53,7 @@ func (i inTheWay) client(t *testing.T) *ojs.Client {
 }
 
 // withFetch reports whether a request is a batch of reports with a fetch in it.
-func withFetch(r *ojs.Request) bool {
+func withFetch(r *fakeserver.Request) bool {
 	return strings.HasSuffix(r.Path, "ack/batch") && bytes.Contains(r.Body, []byte(`"fetch":`))
 }
 
@@ -49,12 +61,12 @@ func withFetch(r *ojs.Request) bool {
 func TestFetchesWithReports(t *testing.T) {
 	t.Parallel()
 	// counts has the requests of a run: fetches alone, reports with a fetch, reports without.
-	counts := func(s *ojstest.Server) (alone, with, without int) {
+	counts := func(s server) (alone, with, without int) {
 		for _, r := range s.Requests() {
 			switch {
 			case r.Path == "/workers/fetch":
 				alone++
-			case withFetch(&ojs.Request{Path: r.Path, Body: r.Body}):
+			case withFetch(&r):
 				with++
 			case strings.HasSuffix(r.Path, "ack/batch"):
 				without++
@@ -67,8 +79,8 @@ func TestFetchesWithReports(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
-		w.Register("a", func(_ context.Context, j *ojs.JobContext) error {
-			if j.ID[35]%2 == 0 {
+		w.Register("a", func(j ojs.JobContext) error {
+			if j.Job.ID[35]%2 == 0 {
 				return errors.New("the fetch goes with a nack, too")
 			}
 			return nil
@@ -77,7 +89,7 @@ func TestFetchesWithReports(t *testing.T) {
 		for range jobs {
 			enqueue(t, c, ojs.WithMaxAttempts(1))
 		}
-		s.Drain(t, w, waitFor)
+		s.Drain(t, w)
 		alone, with, _ := counts(s)
 		// The report of a job that ends before the loop knows that its poll has ended does not fetch.
 		require.GreaterOrEqual(t, with, jobs-5)
@@ -90,7 +102,7 @@ func TestFetchesWithReports(t *testing.T) {
 		const slots, jobs = 7, 300
 		var running, most, ended atomic.Int64
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: slots}))
-		w.Register("a", func(context.Context, *ojs.JobContext) error {
+		w.Register("a", func(ojs.JobContext) error {
 			n := running.Add(1)
 			defer running.Add(-1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -102,7 +114,7 @@ func TestFetchesWithReports(t *testing.T) {
 		for range jobs {
 			enqueue(t, c)
 		}
-		s.Drain(t, w, waitFor)
+		s.Drain(t, w)
 		require.LessOrEqual(t, most.Load(), int64(slots))
 		require.Equal(t, int64(jobs), ended.Load())
 	})
@@ -132,7 +144,7 @@ func TestFetchesWithReports(t *testing.T) {
 		second := enqueue(t, c)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- b.Run(ctx) }()
+		go func() { done <- b.Start(ctx) }()
 		receive(t, b.began)
 		cancel()
 		close(b.release)
@@ -148,7 +160,7 @@ func TestFetchesWithReports(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		enqueue(t, direct)
 		last := enqueue(t, direct)
-		c := inTheWay{Server: s, after: func(r *ojs.Request) {
+		c := inTheWay{server: s, after: func(r *fakeserver.Request) {
 			switch {
 			case withFetch(r):
 				cancel() // the server has given out the last job
@@ -158,8 +170,8 @@ func TestFetchesWithReports(t *testing.T) {
 		}}.client(t)
 		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
 		close(b.release)
-		require.NoError(t, b.Run(ctx))
-		for _, j := range s.Jobs() {
+		require.NoError(t, b.Start(ctx))
+		for _, j := range s.Jobs(nil) {
 			if j.ID != last {
 				require.Equal(t, ojs.StateCompleted, j.State)
 			}
@@ -174,30 +186,30 @@ func TestFetchesWithReports(t *testing.T) {
 		first, second := enqueue(t, c), enqueue(t, c)
 		start(t, b.Worker)
 		receive(t, b.began)
-		require.NoError(t, c.PauseQueue(t.Context(), "default"))
+		require.NoError(t, c.Do(t.Context(), ojs.Call{Method: http.MethodPost, Path: "/queues/default/pause"}, nil))
 		close(b.release)
 		eventually(t, func() bool { return s.Job(first).State == ojs.StateCompleted })
 		s.RequireState(t, second, ojs.StateAvailable)
-		require.NoError(t, c.ResumeQueue(t.Context(), "default"))
+		require.NoError(t, c.Do(t.Context(), ojs.Call{Method: http.MethodPost, Path: "/queues/default/resume"}, nil))
 		eventually(t, func() bool { return s.Job(second).State == ojs.StateCompleted })
 	})
 
 	t.Run("ServersThatPassOverThem", func(t *testing.T) {
 		t.Parallel()
-		s := ojstest.New()
+		s, _ := setup(t)
 		var with atomic.Int64
-		c := inTheWay{Server: s, before: func(r *ojs.Request) {
+		c := inTheWay{server: s, before: func(r *fakeserver.Request) {
 			if withFetch(r) {
 				with.Add(1)
 				r.Body = bytes.Replace(r.Body, []byte(`"fetch":`), []byte(`"unknown":`), 1)
 			}
 		}}.client(t)
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
-		w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+		w.Register("a", func(ojs.JobContext) error { return nil })
 		for range 5 {
 			enqueue(t, c)
 		}
-		s.Drain(t, w, waitFor)
+		s.Drain(t, w)
 		require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), 5)
 		require.Equal(t, int64(1), with.Load())
 	})

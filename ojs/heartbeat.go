@@ -46,7 +46,7 @@ func (w *Worker) heartbeatInterval() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.inHand {
-		interval = min(interval, w.lease(r.JobInfo)/3)
+		interval = min(interval, w.lease(r.Job)/3)
 	}
 	return max(interval, minHeartbeat)
 }
@@ -71,16 +71,21 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 		}
 	}
 	var answer struct {
-		State         string   `json:"state"`
-		JobsExtended  []string `json:"jobs_extended"`
-		JobsCancelled []string `json:"jobs_cancelled"`
-		JobsLost      []string `json:"jobs_lost"`
+		State         Directive `json:"state"`
+		JobsExtended  []string  `json:"jobs_extended"`
+		JobsCancelled []string  `json:"jobs_cancelled"`
+		JobsLost      []string  `json:"jobs_lost"`
 	}
 	r := post("/workers/heartbeat", body)
 	r.once = true
-	if err := w.client.do(ctx, r, &answer); err != nil {
+	if err := w.client.Do(ctx, r, &answer); err != nil {
 		return err
 	}
+	if !w.answered {
+		w.answered = true
+		w.listeners.emit(EventWorkerStarted, nil, nil)
+	}
+	w.listeners.emit(EventWorkerHeartbeat, nil, nil)
 	// Only runs that were listed: one that was fetched again meanwhile has the same id.
 	for _, id := range answer.JobsCancelled {
 		w.taken(listed[id], ErrJobCancelled, true)
@@ -116,7 +121,7 @@ func (w *Worker) taken(r *run, cause error, evenEnded bool) {
 func (w *Worker) register(ctx context.Context, body map[string]any) error {
 	r := post("/workers/register", body)
 	r.once = true
-	if err := w.client.do(ctx, r, nil); err != nil && Retryable(err) {
+	if err := w.client.Do(ctx, r, nil); err != nil && Retryable(err) {
 		return err
 	}
 	w.registered = true
@@ -146,7 +151,7 @@ func (w *Worker) heartbeat(ids []string) map[string]any {
 }
 
 // obey follows the directive of the server. A worker that stops stays in that state whatever the server says later.
-func (w *Worker) obey(directive string) {
+func (w *Worker) obey(directive Directive) {
 	w.mu.Lock()
 	before := w.state
 	if before != DirectiveTerminate && (directive == DirectiveQuiet || directive == DirectiveRunning) {
@@ -158,6 +163,8 @@ func (w *Worker) obey(directive string) {
 	}
 	w.logger.Info("the server directs this worker", "directive", directive)
 	switch directive {
+	case DirectiveQuiet:
+		w.listeners.emit(EventWorkerQuiet, nil, nil)
 	case DirectiveTerminate:
 		w.stop(errTerminated)
 	case DirectiveRunning:
@@ -175,7 +182,7 @@ func (w *Worker) lastBeat(ctx context.Context) {
 	w.mu.Unlock()
 	r := post("/workers/heartbeat", body)
 	r.once = true
-	if err := w.client.do(ctx, r, nil); err != nil {
+	if err := w.client.Do(ctx, r, nil); err != nil {
 		w.logger.DebugContext(ctx, "last heartbeat failed", "error", err)
 	}
 }

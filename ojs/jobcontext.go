@@ -5,83 +5,108 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"sync"
+	"time"
 )
 
-// Job is a job in the hands of a handler, with its arguments decoded.
-type Job[Args any] struct {
-	*JobContext
-	Args Args
-}
+// HandlerFunc runs a job. A nil error means that it is done. [Typed] makes one of a function with typed arguments.
+type HandlerFunc func(ctx JobContext) error
 
-// JobContext is a job that runs: what the server says of it, and ways to report. Handlers and middleware without typed arguments get
-// it. One without a worker, as in a test of a handler, keeps its result and reports nothing. Its methods may be called by
-// several goroutines of the handler.
+// JobContext is a job that runs: its context, what the server says of it, and ways to report. It is passed by value, and is a
+// context itself, which ends with the job; middleware that gives the handler another context sets Context. One without a worker,
+// such as JobContext{Context: ctx, Job: job} in a test of a handler, keeps its result and reports nothing. Its methods may be called
+// by several goroutines of the handler.
 type JobContext struct {
-	*JobInfo
+	context.Context
+	Job *Job
 
-	worker *Worker
-	mu     sync.Mutex
-	result json.RawMessage
+	run *run // nil: there is no worker
 }
 
 // SetResult sets what the job has as its result when the handler returns nil. The last call counts. The server bounds the size
-// of results; one that is too large fails the job for good (docs/reference/jobs.md, Limits).
-func (j *JobContext) SetResult(result any) error {
+// of results; one that is too large fails the job for good (docs/reference/jobs.md, Limits). The error is a permanent [*Failure]
+// with the code invalid_result: the result cannot be encoded as JSON. A handler ends with return ctx.SetResult(result).
+func (c JobContext) SetResult(result any) error {
 	data, err := json.Marshal(result)
 	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
+		return &Failure{Code: "invalid_result", Message: fmt.Sprintf("encode result: %v", err), Permanent: true, Err: err}
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.result = data
+	if c.run == nil {
+		c.Job.Result = data
+	} else {
+		c.run.setResult(data)
+	}
 	return nil
 }
 
-// RunResult is what SetResult has set; nil: nothing.
-func (j *JobContext) RunResult() json.RawMessage {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.result
+// Result is what SetResult has set; nil: nothing.
+func (c JobContext) Result() json.RawMessage {
+	if c.run == nil {
+		return c.Job.Result
+	}
+	return c.run.result()
 }
 
 // ReportProgress says how far the job is, from 0 to 1. message and data may be empty. Like a heartbeat, it renews the reservation.
 // A share outside of the range counts as its nearer end. The server keeps the latest report, and writes an event for it at most
 // once a second (docs/reference/jobs.md, Progress). An error concerns the report only: the handler may ignore it, and the job
 // goes on.
-func (j *JobContext) ReportProgress(ctx context.Context, share float64, message string, data any) error {
-	body := map[string]any{"job_id": j.ID, "percentage": share * 100}
+func (c JobContext) ReportProgress(share float64, message string, data any) error {
+	body := map[string]any{"job_id": c.Job.ID, "percentage": share * 100}
 	if message != "" {
 		body["message"] = message
 	}
 	if data != nil {
 		body["data"] = data
 	}
-	return j.call(ctx, post("/workers/progress", body))
+	return c.report(c, post("/workers/progress", body), body)
 }
 
+// checkpointTime bounds the request of a checkpoint.
+const checkpointTime = 10 * time.Second
+
 // SaveCheckpoint stores a state that the next attempt continues from, if this one fails. Each call replaces the state that was
-// saved before; it is encoded as JSON, of at most 1 MiB. [JobContext.LoadCheckpoint] reads it (docs/reference/jobs.md,
-// Checkpoints).
-func (j *JobContext) SaveCheckpoint(ctx context.Context, state any) error {
-	return j.call(ctx, call{method: http.MethodPut, path: jobPath(j.ID, "checkpoint"), body: map[string]any{"state": state}})
+// saved before; it is encoded as JSON, of at most 1 MiB (docs/reference/jobs.md, Checkpoints). It is sent also if the context has
+// ended, which may be the reason for it, and takes 10 s at most.
+func (c JobContext) SaveCheckpoint(state any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c), checkpointTime)
+	defer cancel()
+	body := map[string]any{"state": state}
+	return c.report(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}, body)
 }
 
 // It may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
-func (j *JobContext) call(ctx context.Context, r call) error {
-	if j.worker == nil {
+func (c JobContext) report(ctx context.Context, r Call, body map[string]any) error {
+	if c.run == nil {
 		return nil
 	}
-	body := r.body.(map[string]any)
-	body["worker_id"], body["attempt"] = j.worker.id, j.Attempt
-	return j.worker.client.do(ctx, r.again(), nil)
+	body["worker_id"], body["attempt"] = c.run.worker.id, c.Job.Attempt
+	return c.run.worker.client.Do(ctx, r.again(), nil)
 }
 
 // LoadCheckpoint reads the state that an earlier attempt has saved, and reports whether there is one. It reads what came with
 // the job when it was fetched; what this attempt has saved itself is not seen.
-func (j *JobContext) LoadCheckpoint(into any) (bool, error) {
-	if len(j.LastCheckpoint) == 0 || string(j.LastCheckpoint) == "null" {
+func (c JobContext) LoadCheckpoint(into any) (bool, error) {
+	saved := c.Job.LastCheckpoint
+	if len(saved) == 0 || string(saved) == "null" {
 		return false, nil
 	}
-	return true, json.Unmarshal(j.LastCheckpoint, into)
+	return true, json.Unmarshal(saved, into)
+}
+
+// Typed makes a handler of a function with typed arguments. Arguments that do not fit Args fail the job for good with the code
+// invalid_payload: another attempt would not fit either.
+func Typed[Args any](handle func(ctx JobContext, args Args) error) HandlerFunc {
+	return func(ctx JobContext) error {
+		var args Args
+		if err := ctx.Job.DecodeArgs(&args); err != nil {
+			return &Failure{Code: codeInvalidArgs, Message: fmt.Sprintf("args do not fit %T: %v", args, err), Permanent: true, Err: err}
+		}
+		return handle(ctx, args)
+	}
+}
+
+// Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise.
+func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error) {
+	var zero Args
+	w.Register(zero.JobType(), Typed(handle))
 }

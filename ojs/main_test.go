@@ -1,15 +1,17 @@
 // Package ojs_test has the tests of the SDK. What a complete SDK needs, and where it is tested:
 //
-//	transport layer: base path, content type, errors   TestHTTPTransport, TestInjectedTransport
-//	enqueue, enqueue batch, get, cancel                TestClient, TestRepeats
+//	transport layer: base path, content type, errors   TestHTTPTransport, TestInjectedTransport, TestSent, TestHeaders
+//	enqueue, enqueue batch, get, cancel                TestClient, TestRepeats, TestEnqueueBody, TestEnqueueOptions
 //	poll loop, handlers, ack and nack, heartbeats      TestWorkerOutcomes, TestWorkerFetches, TestFetchesWithReports, TestSnooze,
 //	                                                   TestWorkerHeartbeats, TestWorkerReports
 //	concurrency control                                TestWorkerConcurrency
-//	graceful shutdown                                  TestWorkerStop, TestWorkerDirectives; by a signal: TestSDKExample of internal/e2e
+//	graceful shutdown                                  TestWorkerStop, TestWorkerDirectives; by a signal: TestSDKGuide of internal/e2e
 //	enqueue middleware, execution middleware           TestEnqueueMiddleware, TestExecutionMiddleware, TestMiddlewareChain
+//	event emitter on client and worker                 TestWorkerEvents, TestClientEvents
 //	chain, group, batch                                TestWorkflowDefinitions, TestWorkflows
 //	structured errors                                  TestErrorKinds, TestHTTPTransport
-//	unit tests, happy and error paths                  all of this package, against ojstest as the transport
+//	unit tests, happy and error paths                  all of this package, against fakeserver as the transport
+//	the lines of Go in the guides for SDKs             package userguide
 //	against a real server                              TestSDKClient, TestSDKAdmin, TestSDKWorkerOutcomes, TestSDKWorkerLosesAJob,
 //	                                                   TestSDKWorkerDirectives, TestSDKWorkerBooks, TestSDKExample; with processes that
 //	                                                   are killed: TestSDKBooks of cmd/ojsd
@@ -17,18 +19,43 @@ package ojs_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain fails if goroutines of the SDK are left when all tests have ended.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for begin := time.Now(); code == 0; time.Sleep(10 * time.Millisecond) {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		others := 0
+		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+			if strings.Contains(stack, "ojsd/ojs") && !strings.Contains(stack, "TestMain") {
+				others++
+			}
+		}
+		if others == 0 {
+			break
+		}
+		if time.Since(begin) > 10*time.Second {
+			fmt.Fprintf(os.Stderr, "%d goroutines are left:\n%s\n", others, stacks)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // waitFor bounds waits for what another goroutine brings.
 const waitFor = 2 * time.Minute
@@ -36,21 +63,65 @@ const waitFor = 2 * time.Minute
 // silent drops what clients and workers log.
 var silent = slog.New(slog.DiscardHandler)
 
-// setup makes a server in memory and a client of it that waits little between tries.
-func setup(t testing.TB, options ...ojstest.Option) (*ojstest.Server, *ojs.Client) {
+// server is a server in memory, with assertions.
+type server struct{ *fakeserver.Server }
+
+// setup makes a server in memory and a client of it that logs nothing.
+func setup(t testing.TB, options ...fakeserver.Option) (server, *ojs.Client) {
 	t.Helper()
-	s := ojstest.New(options...)
+	s := server{fakeserver.New(options...)}
 	c, err := ojs.NewClient(ojs.Config{Transport: s, Logger: silent})
 	require.NoError(t, err)
 	return s, c
 }
 
-// start runs a worker until the test ends or stop is called, which returns what Run has returned.
+func (s server) list(jobType string, matches []ojstest.Match) []*ojs.Job {
+	return s.Jobs(func(j *ojs.Job) bool {
+		return j.Type == jobType && !slices.ContainsFunc(matches, func(m ojstest.Match) bool { return !m(j) })
+	})
+}
+
+func (s server) RequireEnqueued(t testing.TB, jobType string, matches ...ojstest.Match) *ojs.Job {
+	t.Helper()
+	list := s.list(jobType, matches)
+	require.Len(t, list, 1, jobType)
+	return list[0]
+}
+
+func (s server) RequireNotEnqueued(t testing.TB, jobType string, matches ...ojstest.Match) {
+	t.Helper()
+	require.Empty(t, s.list(jobType, matches), jobType)
+}
+
+func (s server) RequireState(t testing.TB, id string, state ojs.JobState) *ojs.Job {
+	t.Helper()
+	j := s.Job(id)
+	require.Equal(t, state, j.State, "job ", id, " of type ", j.Type)
+	return j
+}
+
+// Drain runs a worker until no job is available or active.
+func (s server) Drain(t testing.TB, w *ojs.Worker) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer cancel()
+		done <- w.Start(ctx)
+	}()
+	s.AwaitIdle(ctx)
+	require.NotErrorIs(t, ctx.Err(), context.DeadlineExceeded, "jobs were left")
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// start runs a worker until the test ends or stop is called, which returns what Start has returned.
 func start(t testing.TB, w *ojs.Worker) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	go func() { done <- w.Start(ctx) }()
 	var result error
 	ended := false
 	stop = func() error {

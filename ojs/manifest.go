@@ -73,7 +73,7 @@ func (m *Manifest) UnmarshalJSON(data []byte) error {
 // Manifest reads what the server offers. The client does not keep it; a worker asks once for its own use.
 func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
 	m := &Manifest{}
-	return m, c.do(ctx, get("/ojs/manifest", nil), m)
+	return m, c.Do(ctx, get("/ojs/manifest", nil), m)
 }
 
 // Health is the report of a server about itself.
@@ -89,5 +89,5 @@ func (c *Client) Health(ctx context.Context) (*Health, error) {
 	h := &Health{}
 	r := get("/health", nil)
 	r.once = true
-	return h, c.do(ctx, r, h)
+	return h, c.Do(ctx, r, h)
 }

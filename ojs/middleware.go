@@ -8,23 +8,21 @@ import (
 )
 
 // EnqueueFunc sends a job to the server.
-type EnqueueFunc func(ctx context.Context, request *JobRequest) (*JobInfo, error)
+type EnqueueFunc func(ctx context.Context, request *JobRequest) (*Job, error)
 
-// EnqueueMiddleware wraps the enqueue of each job: by [Client.Enqueue], [Client.EnqueueBatch] and [Client.EnqueueBulk]. It may change
-// the request, and answer without calling next. For a batch it may call next once at most. An error of next that it hides makes
-// the caller believe that the job was stored.
-type EnqueueMiddleware func(ctx context.Context, request *JobRequest, next EnqueueFunc) (*JobInfo, error)
+// EnqueueMiddleware wraps the enqueue of each job, by [Client.Enqueue] and [Client.EnqueueBatch]. It may change the request, and answer
+// without calling next. For a batch it may call next once at most. An error of next that it hides makes the caller believe that
+// the job was stored.
+type EnqueueMiddleware func(ctx context.Context, request *JobRequest, next EnqueueFunc) (*Job, error)
 
-// HandlerFunc runs a job. A nil error means that it is done.
-type HandlerFunc func(ctx context.Context, job *JobContext) error
-
-// Middleware wraps the execution of each job. What it returns is the outcome of the job. It runs on the goroutine of the job,
+// MiddlewareFunc wraps the execution of each job. What it returns is the outcome of the job. It runs on the goroutine of the job,
 // inside of the recovery of panics, and its context ends with the job.
-type Middleware func(ctx context.Context, job *JobContext, next HandlerFunc) error
+type MiddlewareFunc func(ctx JobContext, next HandlerFunc) error
 
 // Middlewares is a chain of middleware, the outermost first. The zero value is empty. It may be changed while it is used: jobs that have
-// begun keep the chain that they began with.
-type Middlewares[M EnqueueMiddleware | Middleware] struct {
+// begun keep the chain that they began with. A name that is taken, or that is missing where one is needed, is a mistake of the
+// programmer and panics.
+type Middlewares[M EnqueueMiddleware | MiddlewareFunc] struct {
 	mu   sync.Mutex
 	list []namedMiddleware[M] // replaced, never changed
 }
@@ -43,27 +41,22 @@ func (c *Middlewares[M]) Use(middleware ...M) {
 	}
 }
 
-// UseNamed adds middleware at the end under a name, which must be new. The name serves [Middlewares.InsertBefore],
-// [Middlewares.InsertAfter] and [Middlewares.Remove].
-func (c *Middlewares[M]) UseNamed(name string, middleware M) error {
+// UseNamed adds middleware at the end under a new name. The name serves [Middlewares.InsertBefore], [Middlewares.InsertAfter] and
+// [Middlewares.Remove].
+func (c *Middlewares[M]) UseNamed(name string, middleware M) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.checkNew(name); err != nil {
-		return err
-	}
 	c.insert(len(c.list), name, middleware)
-	return nil
 }
 
-// InsertBefore adds middleware outside of the one that is named existing. It fails if there is no middleware of the first name,
-// or if the second one is taken.
-func (c *Middlewares[M]) InsertBefore(existing, name string, middleware M) error {
-	return c.insertAt(existing, 0, name, middleware)
+// InsertBefore adds middleware outside of the one that is named existing.
+func (c *Middlewares[M]) InsertBefore(existing, name string, middleware M) {
+	c.insertAt(existing, 0, name, middleware)
 }
 
-// InsertAfter adds middleware inside of the one that is named existing. It fails as InsertBefore does.
-func (c *Middlewares[M]) InsertAfter(existing, name string, middleware M) error {
-	return c.insertAt(existing, 1, name, middleware)
+// InsertAfter adds middleware inside of the one that is named existing.
+func (c *Middlewares[M]) InsertAfter(existing, name string, middleware M) {
+	c.insertAt(existing, 1, name, middleware)
 }
 
 // Remove takes middleware out and reports whether it was there.
@@ -88,29 +81,21 @@ func (c *Middlewares[M]) Names() []string {
 	return names
 }
 
-func (c *Middlewares[M]) insertAt(existing string, offset int, name string, middleware M) error {
+func (c *Middlewares[M]) insertAt(existing string, offset int, name string, middleware M) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := c.index(existing)
 	if i < 0 {
-		return fmt.Errorf("ojs: there is no middleware named %q", existing)
-	}
-	if err := c.checkNew(name); err != nil {
-		return err
+		panic(fmt.Sprintf("ojs: there is no middleware named %q", existing))
 	}
 	c.insert(i+offset, name, middleware)
-	return nil
-}
-
-func (c *Middlewares[M]) checkNew(name string) error {
-	if c.index(name) >= 0 {
-		return fmt.Errorf("ojs: there is a middleware named %q already", name)
-	}
-	return nil
 }
 
 // It makes a new list, because a chain that is running reads the old one without a lock.
 func (c *Middlewares[M]) insert(i int, name string, middleware M) {
+	if c.index(name) >= 0 {
+		panic(fmt.Sprintf("ojs: there is a middleware named %q already", name))
+	}
 	c.list = slices.Concat(c.list[:i], []namedMiddleware[M]{{name, middleware}}, c.list[i:])
 }
 
@@ -125,10 +110,10 @@ func (c *Middlewares[M]) snapshot() []namedMiddleware[M] {
 }
 
 // wrapHandler builds the chain from the inside out.
-func wrapHandler(c *Middlewares[Middleware], handler HandlerFunc) HandlerFunc {
+func wrapHandler(c *Middlewares[MiddlewareFunc], handler HandlerFunc) HandlerFunc {
 	for _, m := range slices.Backward(c.snapshot()) {
 		next := handler
-		handler = func(ctx context.Context, job *JobContext) error { return m.run(ctx, job, next) }
+		handler = func(ctx JobContext) error { return m.run(ctx, next) }
 	}
 	return handler
 }
@@ -137,7 +122,7 @@ func wrapHandler(c *Middlewares[Middleware], handler HandlerFunc) HandlerFunc {
 func wrapEnqueue(c *Middlewares[EnqueueMiddleware], send EnqueueFunc) EnqueueFunc {
 	for _, m := range slices.Backward(c.snapshot()) {
 		next := send
-		send = func(ctx context.Context, r *JobRequest) (*JobInfo, error) { return m.run(ctx, r, next) }
+		send = func(ctx context.Context, r *JobRequest) (*Job, error) { return m.run(ctx, r, next) }
 	}
 	return send
 }

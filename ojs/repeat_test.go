@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 )
 
 // TestRepeats: what may have been carried out is asked again, and never done twice.
@@ -28,12 +27,12 @@ func TestRepeats(t *testing.T) {
 	t.Run("EnqueueOfAUniqueJobAfterACutConnection", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		for _, policy := range []string{"reject", "ignore"} {
+		for _, policy := range []ojs.OnConflict{ojs.ConflictReject, ojs.ConflictIgnore} {
 			s.CutNext(1, http.MethodPost, "/jobs", true)
-			job, err := c.Enqueue(ctx, policy, 1, ojs.WithUnique(ojs.UniquePolicy{OnConflict: policy}))
+			job, err := c.Enqueue(ctx, string(policy), 1, ojs.WithUnique(ojs.UniquePolicy{OnConflict: policy}))
 			require.NoError(t, err)
 			require.False(t, job.Deduplicated, "it is its own job")
-			s.RequireEnqueued(t, policy)
+			s.RequireEnqueued(t, string(policy))
 		}
 	})
 
@@ -41,21 +40,20 @@ func TestRepeats(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		s.CutNext(1, http.MethodPost, "/jobs/batch", true)
-		jobs, err := c.EnqueueBatch(ctx, ojs.NewRequest("a", 1), ojs.NewRequest("b", 1))
+		jobs, err := c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a", Args: 1}, {Type: "b", Args: 1}})
 		require.NoError(t, err)
 		require.Equal(t, s.RequireEnqueued(t, "b").ID, jobs[1].ID)
 		s.CutNext(1, http.MethodPost, "/jobs/bulk", true)
-		results, err := c.EnqueueBulk(ctx, ojs.NewRequest("c", 1), ojs.NewRequest("", 1))
-		require.NoError(t, err)
-		require.Equal(t, s.RequireEnqueued(t, "c").ID, results[0].Job.ID)
-		require.ErrorIs(t, results[1].Err, ojs.ErrInvalidPayload)
+		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "c", Args: 1}, {Type: "", Args: 1}}, ojs.Partial())
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
+		require.Equal(t, s.RequireEnqueued(t, "c").ID, jobs[0].ID)
 	})
 
 	t.Run("WorkflowAfterACutConnection", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		s.CutNext(1, http.MethodPost, "/workflows", true)
-		w, err := c.CreateWorkflow(ctx, ojs.Chain(ojs.NewRequest("a", 1)))
+		w, err := c.CreateWorkflow(ctx, ojs.Chain(ojs.JobRequest{Type: "a", Args: 1}))
 		require.NoError(t, err)
 		require.Equal(t, w.ID, s.RequireEnqueued(t, "a").WorkflowID)
 	})
@@ -66,7 +64,7 @@ func TestRepeats(t *testing.T) {
 		job, err := c.Enqueue(ctx, "a", 1)
 		require.NoError(t, err)
 		s.CutNext(1, http.MethodDelete, "/jobs/*", true)
-		job, err = c.Cancel(ctx, job.ID, "")
+		job, err = c.CancelJob(ctx, job.ID, "")
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateCancelled, job.State)
 	})
@@ -74,12 +72,16 @@ func TestRepeats(t *testing.T) {
 	t.Run("NotWhatWouldBeDoneTwice", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		_, err := c.PutCron(ctx, ojs.Cron{Name: "x", Expression: "@daily", Job: ojs.NewRequest("a", 1)})
-		require.NoError(t, err)
+		require.NoError(t, c.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/cron", Body: map[string]any{"name": "x", "type": "a", "args": []int{1}}}, nil))
 		s.CutNext(1, http.MethodPost, "/cron/x/trigger", true)
-		_, err = c.TriggerCron(ctx, "x")
-		require.True(t, ojs.OutcomeUnknown(err))
+		trigger := ojs.Call{Method: http.MethodPost, Path: "/cron/x/trigger"}
+		require.True(t, ojs.OutcomeUnknown(c.Do(ctx, trigger, nil)))
 		s.RequireEnqueued(t, "a")
+
+		s.CutNext(1, http.MethodPost, "/cron/x/trigger", true)
+		trigger.Idempotent = true
+		require.NoError(t, c.Do(ctx, trigger, nil))
+		require.Len(t, s.Jobs(nil), 3, "the caller has said that it does no harm")
 	})
 
 	t.Run("WaitsAsTheServerSays", func(t *testing.T) {
@@ -100,7 +102,7 @@ func TestRepeats(t *testing.T) {
 		require.ErrorIs(t, err, ojs.ErrUnavailable)
 		require.Len(t, s.Requests(), 4)
 		s.FailNext(1, http.MethodGet, "/jobs/x", 400, nil)
-		_, err = c.Get(ctx, "x")
+		_, err = c.GetJob(ctx, "x")
 		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		require.Len(t, s.Requests(), 5, "a refusal is final")
 	})
@@ -113,7 +115,7 @@ func TestRepeats(t *testing.T) {
 		defer cancel()
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Get(ctx, "x")
+			_, err := c.GetJob(ctx, "x")
 			failed <- err
 		}()
 		eventually(t, func() bool { return len(s.Requests()) == 1 })

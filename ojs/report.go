@@ -121,7 +121,7 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 		// From here on heartbeats do not take the job away: the answer to the report tells what became of it.
 		r.run.reporting = true
 		s.reports = append(s.reports, r)
-		size += len(r.run.RunResult()) + 256
+		size += len(r.run.result()) + 256
 	}
 	w.ready = rest
 	// Counted under the same lock in which the reports leave the queue, so that a stop sees them in one place or the other.
@@ -194,9 +194,7 @@ func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, er
 	switch {
 	case answer.FetchError != nil:
 		w.logger.WarnContext(ctx, "fetch failed", "error", answer.FetchError)
-		if hook := w.config.Hooks.FetchFailed; hook != nil {
-			hook(answer.FetchError)
-		}
+		w.listeners.emit(EventWorkerFetchFailed, nil, map[string]any{"error": answer.FetchError.Error()})
 	case err == nil && answer.Jobs == nil:
 		w.fetchesAlone.Store(true)
 	}
@@ -208,7 +206,7 @@ func (r *report) body(workerID string) map[string]any {
 	b := map[string]any{"job_id": r.run.ID, "worker_id": workerID, "attempt": r.run.Attempt}
 	switch {
 	case r.kind == reportAck:
-		if result := r.run.RunResult(); result != nil {
+		if result := r.run.result(); result != nil {
 			b["result"] = result
 		}
 	case r.requeue:
@@ -241,10 +239,10 @@ func (f *Failure) wire() map[string]any {
 
 // The client does not repeat it: the report loop does, with its own waits.
 func (w *Worker) sendOne(ctx context.Context, r *report) error {
-	var request call
+	var request Call
 	switch r.kind {
 	case reportCancel:
-		_, err := w.client.Cancel(ctx, r.run.ID, "the handler has cancelled it")
+		_, err := w.client.CancelJob(ctx, r.run.ID, "the handler has cancelled it")
 		return err
 	case reportNack:
 		request = post("/workers/nack", r.body(w.id))
@@ -252,7 +250,7 @@ func (w *Worker) sendOne(ctx context.Context, r *report) error {
 		request = post("/workers/ack", r.body(w.id))
 	}
 	request.once = true
-	return w.client.do(ctx, request, nil)
+	return w.client.Do(ctx, request, nil)
 }
 
 // batchAnswer is the answer to a batch of reports.
@@ -260,8 +258,8 @@ type batchAnswer struct {
 	Items []struct {
 		Error *Error `json:"error"`
 	} `json:"items"`
-	Jobs       []*JobInfo `json:"jobs"` // nil: the server does not know of fetches in batches
-	FetchError *Error     `json:"fetch_error"`
+	Jobs       []*Job `json:"jobs"` // nil: the server does not know of fetches in batches
+	FetchError *Error `json:"fetch_error"`
 }
 
 // sendBatch gives the outcome of each report, in order, unless there is an error. There may be jobs in any case.
@@ -282,7 +280,7 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error
 	request := post(path, body)
 	request.once = true
 	answer := &batchAnswer{}
-	if err := w.client.do(ctx, request, answer); err != nil {
+	if err := w.client.Do(ctx, request, answer); err != nil {
 		return &batchAnswer{}, err
 	}
 	if len(answer.Items) != len(s.reports) {
@@ -303,6 +301,7 @@ func (w *Worker) sent(r *report, err error) {
 	switch {
 	case err == nil:
 		w.drop(r.run)
+		w.reported(r)
 		return
 	case isRepeatable(err):
 		w.again(r, err)
@@ -320,6 +319,24 @@ func (w *Worker) sent(r *report, err error) {
 		w.logger.Error("the outcome of a job was refused", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)
 	}
 	w.drop(r.run)
+}
+
+// reported emits the event of an outcome that the server has taken. A job that was handed back has had none.
+func (w *Worker) reported(r *report) {
+	if w.listeners.empty() {
+		return
+	}
+	data := map[string]any{"duration_ms": r.run.duration.Milliseconds()}
+	switch {
+	case r.kind == reportCancel:
+		w.listeners.emit(EventJobCancelled, r.run.Job, data)
+	case r.kind == reportAck:
+		data["result"] = r.run.result()
+		w.listeners.emit(EventJobCompleted, r.run.Job, data)
+	case !r.requeue:
+		data["error"] = r.failure.wire()
+		w.listeners.emit(EventJobFailed, r.run.Job, data)
+	}
 }
 
 // again sends a report later. There is no limit of tries: as long as the job is in hand, heartbeats renew it, and if the server
@@ -361,7 +378,9 @@ func (w *Worker) lose(r *run, cause error) {
 		return
 	}
 	w.logger.Warn("job was taken away", "job_id", r.ID, "job_type", r.Type, "cause", cause)
-	if hook := w.config.Hooks.JobLost; hook != nil {
-		hook(r.JobContext, cause)
+	lost := EventJobLost
+	if errors.Is(cause, ErrJobCancelled) {
+		lost = EventJobCancelled
 	}
+	w.listeners.emit(lost, r.Job, nil)
 }

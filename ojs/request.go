@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// JobRequest is a job to be enqueued, or a step of a workflow. [NewRequest] and [RequestFor] make one; the zero value of a field leaves
-// the default to the server. It may be used for several enqueues if ID is empty.
+// JobRequest is a job to be enqueued, or a step of a workflow. The zero value of a field leaves the default to the server. It may
+// be used for several enqueues if ID is empty.
 type JobRequest struct {
-	Type string
-	Args any // see Arguments in the package documentation
+	Type string // "": that of Args, if they are [JobArgs]
+	Args any    // see Arguments in the package documentation
 	// Meta is bounded to 64 KiB. trace_id, traceparent and tenant_id in it have a meaning for the server
 	// (docs/reference/observability.md, Trace context; docs/reference/tenants.md, Enqueue).
 	Meta map[string]any // data for handlers and middleware, such as a trace context
@@ -63,13 +63,33 @@ type RetryPolicy struct {
 	InitialInterval    time.Duration
 	MaxInterval        time.Duration
 	BackoffCoefficient float64
-	BackoffStrategy    string // exponential, linear, polynomial, constant
-	NoJitter           bool   // waits are not randomised
+	BackoffStrategy    BackoffStrategy // exponential by default
+	NoJitter           bool            // waits are not randomised
 	// An error that matches ends the job at once, with attempts left.
 	NonRetryableErrors []string // codes or types of errors, also as prefix.*
 	// What becomes of a job that will not run again: dead_letter by default.
-	OnExhaustion string // dead_letter or discard
+	OnExhaustion OnExhaustion
 }
+
+// BackoffStrategy says how the waits between attempts grow (docs/reference/retries.md, Policy).
+type BackoffStrategy string
+
+// The strategies of backoff.
+const (
+	BackoffExponential BackoffStrategy = "exponential"
+	BackoffLinear      BackoffStrategy = "linear"
+	BackoffPolynomial  BackoffStrategy = "polynomial"
+	BackoffConstant    BackoffStrategy = "constant"
+)
+
+// OnExhaustion says what becomes of a job that will not run again.
+type OnExhaustion string
+
+// A dead letter can be looked at and retried by hand; a job that is discarded without one is only kept for its time.
+const (
+	ExhaustToDeadLetter OnExhaustion = "dead_letter"
+	ExhaustToDiscard    OnExhaustion = "discard"
+)
 
 // UniquePolicy prevents equivalent jobs. Defaults and conflicts: docs/reference/unique.md, Policy. With OnConflict reject the
 // enqueue fails with [ErrDuplicateJob]; with ignore it returns the existing job, with Deduplicated set.
@@ -82,24 +102,39 @@ type UniquePolicy struct {
 	Period   time.Duration // older jobs do not count
 	// By default all states in which a job has not ended.
 	States     []JobState // only jobs in these states count
-	OnConflict string     // reject, ignore, replace, replace_except_schedule
+	OnConflict OnConflict // reject by default
 }
+
+// OnConflict says what becomes of an enqueue if an equivalent job exists (docs/reference/unique.md, Conflicts).
+type OnConflict string
+
+// Reject refuses the enqueue, ignore returns the existing job, and replace gives the existing job the content of the new one.
+const (
+	ConflictReject                OnConflict = "reject"
+	ConflictIgnore                OnConflict = "ignore"
+	ConflictReplace               OnConflict = "replace"
+	ConflictReplaceExceptSchedule OnConflict = "replace_except_schedule"
+)
 
 // EnqueueOption changes a JobRequest. Options are applied in their order; of two that set the same field the last one counts.
 type EnqueueOption func(*JobRequest)
 
-// NewRequest makes a job to be enqueued.
-func NewRequest(jobType string, args any, options ...EnqueueOption) *JobRequest {
-	r := &JobRequest{Type: jobType, Args: args}
+// apply sets the type that the arguments name, then what the options say.
+func (r *JobRequest) apply(options []EnqueueOption) {
+	if args, ok := r.Args.(JobArgs); ok && r.Type == "" {
+		r.Type = args.JobType()
+	}
 	for _, o := range options {
 		o(r)
 	}
-	return r
 }
 
-// RequestFor is NewRequest for arguments that know their type.
-func RequestFor(args JobArgs, options ...EnqueueOption) *JobRequest {
-	return NewRequest(args.JobType(), args, options...)
+// withID is a copy that has an id.
+func (r JobRequest) withID() *JobRequest {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	return &r
 }
 
 // WithID chooses the id of the job. A second job with it is refused with ErrDuplicateJob.
@@ -166,7 +201,7 @@ func (r *JobRequest) SetMeta(key string, value any) {
 }
 
 // MarshalJSON gives the body of an enqueue.
-func (r *JobRequest) MarshalJSON() ([]byte, error) {
+func (r JobRequest) MarshalJSON() ([]byte, error) {
 	options := r.options()
 	if r.Delay > 0 {
 		options["delay_until"] = time.Now().Add(r.Delay).UTC().Format(timeFormat)
@@ -175,7 +210,7 @@ func (r *JobRequest) MarshalJSON() ([]byte, error) {
 }
 
 // step gives the request as a member of a workflow, whose delay counts from its turn.
-func (r *JobRequest) step() ([]byte, error) {
+func (r JobRequest) step() ([]byte, error) {
 	m := map[string]any{}
 	if r.DependsOn != nil {
 		m["depends_on"] = r.DependsOn
@@ -187,11 +222,12 @@ func (r *JobRequest) step() ([]byte, error) {
 	return r.marshal(m, r.StepID, options)
 }
 
-func (r *JobRequest) marshal(m map[string]any, id string, options map[string]any) ([]byte, error) {
+func (r JobRequest) marshal(m map[string]any, id string, options map[string]any) ([]byte, error) {
 	args, err := encodeArgs(r.Args)
 	if err != nil {
 		return nil, err
 	}
+	r.apply(nil)
 	m["type"], m["args"] = r.Type, args
 	if id != "" {
 		m["id"] = id
@@ -209,7 +245,7 @@ func (r *JobRequest) marshal(m map[string]any, id string, options map[string]any
 }
 
 // options are those of the request but for Delay, which has two forms.
-func (r *JobRequest) options() map[string]any {
+func (r JobRequest) options() map[string]any {
 	o := optionSet{}
 	maps.Copy(o, r.Extra)
 	o.text("queue", r.Queue)
@@ -253,14 +289,14 @@ func (p *RetryPolicy) wire() map[string]any {
 	if p.BackoffCoefficient != 0 {
 		o["backoff_coefficient"] = p.BackoffCoefficient
 	}
-	o.text("backoff_strategy", p.BackoffStrategy)
+	o.text("backoff_strategy", string(p.BackoffStrategy))
 	if p.NoJitter {
 		o["jitter"] = false
 	}
 	if len(p.NonRetryableErrors) > 0 {
 		o["non_retryable_errors"] = p.NonRetryableErrors
 	}
-	o.text("on_exhaustion", p.OnExhaustion)
+	o.text("on_exhaustion", string(p.OnExhaustion))
 	return o
 }
 
@@ -275,9 +311,59 @@ func (p *UniquePolicy) wire() map[string]any {
 	if len(p.States) > 0 {
 		o["states"] = p.States
 	}
-	o.text("on_conflict", p.OnConflict)
+	o.text("on_conflict", string(p.OnConflict))
 	return o
 }
+
+// Rate is a number of starts in a period. Limit is at least 1, and Period above zero.
+type Rate struct {
+	Limit  int
+	Period time.Duration
+}
+
+func (r *Rate) wire() map[string]any {
+	return map[string]any{"limit": r.Limit, "period": isoDuration(r.Period)}
+}
+
+// RateLimit bounds the jobs that name the same key. Fields that are nil bound nothing. Give a Key: the limit of a whole queue
+// is in its configuration (docs/reference/limits.md, Policies).
+type RateLimit struct {
+	Key         string
+	Concurrency *int    // jobs that are active at the same time
+	Rate        *Rate   // starts in any period of that length
+	Throttle    *Rate   // starts, evenly spaced
+	OnLimit     OnLimit // wait by default
+}
+
+// OnLimit says what becomes of a job that may not start now (docs/reference/limits.md, When a limit blocks a job).
+type OnLimit string
+
+// A job that waits starts as soon as the limit permits it, one that is rescheduled comes back later, and one that is dropped is discarded.
+const (
+	OnLimitWait       OnLimit = "wait"
+	OnLimitReschedule OnLimit = "reschedule"
+	OnLimitDrop       OnLimit = "drop"
+)
+
+func (l *RateLimit) wire() map[string]any {
+	o := optionSet{}
+	o.text("key", l.Key)
+	o.text("on_limit", string(l.OnLimit))
+	if l.Concurrency != nil {
+		o["concurrency"] = *l.Concurrency
+	}
+	if l.Rate != nil {
+		o["rate"] = l.Rate.wire()
+	}
+	if l.Throttle != nil {
+		o["throttle"] = l.Throttle.wire()
+	}
+	return o
+}
+
+// WithRateLimit has the job start only if the limit of its key permits it. The limit of a key is that of the job that has named it last.
+// Its parts must all permit the start (docs/reference/limits.md, When a job may start).
+func WithRateLimit(l RateLimit) EnqueueOption { return func(r *JobRequest) { r.RateLimit = &l } }
 
 // optionSet leaves out what is zero.
 type optionSet map[string]any

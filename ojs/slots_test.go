@@ -1,31 +1,30 @@
 package ojs_test
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 )
 
 // TestSlotsWhileFetchedJobsAreTaken has a report leave at the moment at which a fetch has been answered and its job does not run yet. The
-// hook of a lost job, which the same answer causes, is where the worker can be stopped there.
+// listener of a lost job, which the same answer causes, is where the worker can be stopped there.
 func TestSlotsWhileFetchedJobsAreTaken(t *testing.T) {
 	t.Parallel()
 	s, c := setup(t)
 	lost, resume, endKept, endShort := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	began := map[string]chan struct{}{"kept": make(chan struct{}, 4), "short": make(chan struct{}, 4), "more": make(chan struct{}, 4)}
-	w := ojs.NewWorker(c, ojs.WorkerConfig{Concurrency: 3, Hooks: ojs.Hooks{JobLost: func(*ojs.JobContext, error) {
+	w := ojs.NewWorker(c, ojs.WorkerConfig{Concurrency: 3})
+	w.OnEvent(ojs.EventJobLost, func(ojs.Event) {
 		lost <- struct{}{}
 		<-resume
-	}}})
+	})
 	end := sync.OnceFunc(func() { close(endKept) })
 	var running, most atomic.Int64
 	register := func(jobType string, end <-chan struct{}) {
-		w.Register(jobType, func(context.Context, *ojs.JobContext) error {
+		w.Register(jobType, func(ojs.JobContext) error {
 			now := running.Add(1)
 			defer running.Add(-1)
 			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {

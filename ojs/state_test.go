@@ -3,7 +3,7 @@ package ojs
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 )
 
 func TestJobState(t *testing.T) {

@@ -3,6 +3,7 @@ package ojs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,44 @@ type Event struct {
 	Time        time.Time       `json:"time"`
 	Subject     string          `json:"subject"` // of a job event the id of the job
 	Data        json.RawMessage `json:"data"`
+
+	// Of an event of a job, from Subject and Data.
+	JobID   string `json:"-"`
+	JobType string `json:"-"`
+	Queue   string `json:"-"` // also of other events that name one
+}
+
+// UnmarshalJSON reads an event as servers show it: the type is the member type, or event; the job is named in data, or beside it.
+func (e *Event) UnmarshalJSON(data []byte) error {
+	type envelope Event
+	var older struct {
+		Event     string    `json:"event"`
+		Timestamp time.Time `json:"timestamp"`
+		ofJob
+	}
+	if err := json.Unmarshal(data, (*envelope)(e)); err != nil {
+		return err
+	}
+	if e.Type == "" {
+		if err := json.Unmarshal(data, &older); err != nil {
+			return err
+		}
+		e.Type, e.Time = older.Event, older.Timestamp
+	}
+	var of ofJob
+	_ = json.Unmarshal(e.Data, &of) // data of another form names no job
+	e.JobID, e.JobType, e.Queue = cmp.Or(of.JobID, older.JobID), cmp.Or(of.JobType, older.JobType), cmp.Or(of.Queue, older.Queue)
+	if e.JobID == "" && strings.HasPrefix(e.Type, "job.") {
+		e.JobID = e.Subject
+	}
+	return nil
+}
+
+// ofJob are the members by which an event names its job.
+type ofJob struct {
+	JobID   string `json:"job_id"`
+	JobType string `json:"job_type"`
+	Queue   string `json:"queue"`
 }
 
 // DecodeData reads the data of the event.
@@ -100,7 +139,7 @@ func (s *subscription) begin(ctx context.Context) error {
 	var newest struct {
 		Items []*Event `json:"items"` // a server that cannot list the newest event first has none
 	}
-	r := &Request{Method: http.MethodGet, Path: "/events", Query: url.Values{"page": {"1"}, "per_page": {"1"}}}
+	r := httpRequest{method: http.MethodGet, path: "/events", query: url.Values{"page": {"1"}, "per_page": {"1"}}}
 	header, err := s.client.try(ctx, r, 0, &newest) // once: the loop over events repeats it
 	switch {
 	case err != nil && Retryable(err):
@@ -156,25 +195,25 @@ func (s *subscription) show(e *Event) bool {
 // and another node goes on.
 func (s *subscription) stream(ctx context.Context) {
 	query := s.filter.query()
-	r := &Request{Method: http.MethodGet, Path: "/events/stream", Query: query, Stream: true, Header: http.Header{"Accept": {"text/event-stream"}}}
+	r := httpRequest{method: http.MethodGet, path: "/events/stream", query: query, header: http.Header{"Accept": {"text/event-stream"}}}
 	if s.filter.After != "" {
-		r.Header.Set("Last-Event-Id", s.filter.After)
+		r.header.Set("Last-Event-Id", s.filter.After)
 	} else {
 		setTime(query, "since", s.filter.Since)
 	}
-	answer, err := s.client.transport.Do(ctx, r)
+	answer, err := s.client.open(ctx, r)
 	if err != nil {
 		s.interrupted(ctx, err)
 		return
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if answer.Status >= 300 {
+	if answer.StatusCode >= 300 {
 		body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-		s.interrupted(ctx, refusal(r, answer, body))
+		s.interrupted(ctx, refusal(r, httpAnswer{answer.StatusCode, answer.Header, body}))
 		return
 	}
 	err = s.frames(answer.Body)
-	s.interrupted(ctx, &TransportError{Method: r.Method, Path: r.Path, Err: fmt.Errorf("the stream has ended: %w", err)})
+	s.interrupted(ctx, &TransportError{Method: r.method, Path: r.path, Err: fmt.Errorf("the stream has ended: %w", err)})
 }
 
 // streamSilence is how long a stream may show nothing. Servers send a comment every 15 s, so it is broken then.
@@ -272,7 +311,7 @@ func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) 
 		query.Set("limit", strconv.Itoa(limit))
 	}
 	page := &EventPage{}
-	return page, c.do(ctx, get("/events", query), page)
+	return page, c.Do(ctx, get("/events", query), page)
 }
 
 const eventPollInterval = time.Second
@@ -296,5 +335,17 @@ func (s *subscription) poll(ctx context.Context) {
 		if !page.HasMore {
 			_ = sleep(ctx, jitter(eventPollInterval, 0.8, 1.2))
 		}
+	}
+}
+
+func setText(query url.Values, name, value string) {
+	if value != "" {
+		query.Set(name, value)
+	}
+}
+
+func setTime(query url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		query.Set(name, t.UTC().Format(time.RFC3339Nano))
 	}
 }

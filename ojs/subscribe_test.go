@@ -15,15 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
-	"github.com/ojsd/ojsd/ojs/ojstest"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 )
 
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
 		ctx := t.Context()
 		old, err := c.Enqueue(ctx, "old", nil)
 		require.NoError(t, err)
@@ -138,13 +136,13 @@ func TestEventsEnd(t *testing.T) {
 	cancel()
 	require.Zero(t, receive(t, done))
 
-	refused, err := ojs.NewClient(ojs.Config{Transport: transportFunc(func(r *ojs.Request) (int, string, error) {
+	refused, err := ojs.NewClient(ojs.Config{Transport: transportFunc(func(r *http.Request) (int, string, error) {
 		switch {
-		case r.Path == "/ojs/manifest":
+		case r.URL.Path == "/ojs/manifest":
 			return 200, `{}`, nil
-		case r.Query.Get("since") == "1970-01-01T00:00:00Z":
+		case r.URL.Query().Get("since") == "1970-01-01T00:00:00Z":
 			return 200, `{"events":[{"id":"e7"}]}`, nil
-		case r.Query.Get("after") == "":
+		case r.URL.Query().Get("after") == "":
 			return 200, `{"events":[]}`, nil
 		}
 		return 410, `{"error":{"code":"x_cursor_expired","type":"x_cursor_expired","message":"m","details":{"oldest_id":"e7"}}}`, nil

@@ -3,6 +3,7 @@ package ojs
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,29 +38,21 @@ type WorkerConfig struct {
 	Version string   // of the program, shown in the registry of workers
 
 	Logger *slog.Logger // nil: that of the client
-	Hooks  Hooks
-}
-
-// Hooks are called on what happens in a worker. They must return soon, and may be nil. They run on goroutines of the worker: a
-// hook that blocks holds up its job, or the fetches.
-type Hooks struct {
-	JobStarted  func(ctx context.Context, job *JobContext)
-	JobFinished func(ctx context.Context, job *JobContext, err error, d time.Duration) // before the outcome is reported
-	JobLost     func(job *JobContext, cause error)                                     // cause is ErrJobLost or ErrJobCancelled
-	FetchFailed func(err error)
 }
 
 // Worker fetches jobs and runs them with the handlers that are registered. It is made by NewWorker and runs once.
 type Worker struct {
 	// Middleware wraps the execution of jobs.
-	Middleware Middlewares[Middleware]
+	Middleware Middlewares[MiddlewareFunc]
 
 	client     *Client
 	config     WorkerConfig
 	id         string
 	logger     *slog.Logger
 	registered bool                     // of the heartbeats: the server has forgotten what an earlier process of this name has reported
+	answered   bool                     // of the heartbeats: the server has answered one
 	extensions atomic.Pointer[Manifest] // nil: not asked yet
+	listeners  listeners
 
 	fetchesAlone atomic.Bool // the server has passed over a fetch in a batch of reports
 
@@ -71,7 +64,7 @@ type Worker struct {
 	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
 	mu       sync.Mutex
 	handlers map[string]HandlerFunc
-	state    string // a directive, as in the heartbeats
+	state    Directive // as in the heartbeats
 	began    bool
 	stop     context.CancelCauseFunc // begins the graceful stop
 	inHand   map[string]*run         // by id of the job: all that this worker keeps reserved
@@ -86,10 +79,13 @@ type Worker struct {
 
 // run is an attempt in the hands of this worker.
 type run struct {
-	*JobContext
+	*Job
 
-	ctx    context.Context // of the handler
-	cancel context.CancelCauseFunc
+	worker   *Worker
+	ctx      context.Context // of the handler
+	cancel   context.CancelCauseFunc
+	duration time.Duration // of the handler, once it has ended
+	output   atomic.Pointer[json.RawMessage]
 
 	// Guarded by Worker.mu.
 	lost      bool // nothing is to be reported
@@ -97,8 +93,17 @@ type run struct {
 	reporting bool // the report is on its way, and its answer tells what became of it
 }
 
-// NewWorker makes a worker. Register handlers, then call Run. It calls nobody; the server learns of the worker with the first
-// heartbeat of Run.
+func (r *run) setResult(data json.RawMessage) { r.output.Store(&data) }
+
+func (r *run) result() json.RawMessage {
+	if data := r.output.Load(); data != nil {
+		return *data
+	}
+	return nil
+}
+
+// NewWorker makes a worker. Register handlers, then call Start. It calls nobody; the server learns of the worker with the first
+// heartbeat of Start.
 func NewWorker(client *Client, config WorkerConfig) *Worker {
 	host, _ := os.Hostname()
 	config.Queues = slices.Clone(config.Queues)
@@ -115,13 +120,33 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 	config.PollInterval = cmp.Or(max(config.PollInterval, 0), time.Second)
 	config.LongPoll = cmp.Or(config.LongPoll, 15*time.Second)
 	config.GracePeriod = cmp.Or(config.GracePeriod, 25*time.Second)
+	logger := cmp.Or(config.Logger, client.logger)
 	named := config.ID != ""
 	config.ID = cmp.Or(config.ID, fmt.Sprintf("%s-%d-%s", cmp.Or(host, "go"), os.Getpid(), NewID()[24:]))
 	return &Worker{
-		client: client, config: config, id: config.ID, logger: cmp.Or(config.Logger, client.logger).With("worker_id", config.ID),
+		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID), listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger},
 		beatNow: make(chan struct{}, 1), slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		handlers: map[string]HandlerFunc{}, inHand: map[string]*run{}, state: DirectiveRunning, registered: !named,
 	}
+}
+
+// Register adds the handler of a type of jobs. It panics if the type has one. It may be called after Start, too; a job whose type has
+// no handler fails for good with the code handler_not_found.
+func (w *Worker) Register(jobType string, handler HandlerFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, taken := w.handlers[jobType]; taken {
+		panic("ojs: there is a handler for jobs of type " + jobType + " already")
+	}
+	w.handlers[jobType] = handler
+}
+
+// Use adds middleware around the execution of jobs at the end, that is, innermost.
+func (w *Worker) Use(middleware ...MiddlewareFunc) { w.Middleware.Use(middleware...) }
+
+// UseNamed adds middleware at the end under a new name, by which [Worker].Middleware finds it again.
+func (w *Worker) UseNamed(name string, middleware MiddlewareFunc) {
+	w.Middleware.UseNamed(name, middleware)
 }
 
 // ID is the name under which the server knows this worker.
@@ -142,18 +167,32 @@ const (
 	fetchEnd = 2 * time.Second
 )
 
-// Run fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
+// Directive is what a server tells a worker to do, and what a worker says that it does (docs/reference/workers.md, Directives).
+type Directive string
+
+// Directives for workers.
+const (
+	DirectiveRunning   Directive = "running"
+	DirectiveQuiet     Directive = "quiet"     // fetch no more, finish what is in hand
+	DirectiveTerminate Directive = "terminate" // finish and stop
+)
+
+// Start fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
 // grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could not begin.
-// It can be called once. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
+// It can be called once, and not without a handler: such a worker would fail every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
 // return, then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs
 // wait for the end of their reservations.
-func (w *Worker) Run(ctx context.Context) error {
+func (w *Worker) Start(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	w.mu.Lock()
-	if w.began {
+	if w.began || len(w.handlers) == 0 {
+		began := w.began
 		w.mu.Unlock()
-		return errors.New("ojs: a worker runs once")
+		if began {
+			return errors.New("ojs: a worker runs once")
+		}
+		return errors.New("ojs: the worker has no handlers: call Register before Start")
 	}
 	w.began, w.stop = true, stop
 	w.mu.Unlock()
@@ -178,6 +217,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	loops.Wait()
 	// After the loops have ended: a heartbeat that was still on its way would list jobs again.
 	w.lastBeat(ctx)
+	w.listeners.emit(EventWorkerStopped, nil, nil)
 	return errors.Join(refused, err)
 }
 
@@ -231,7 +271,7 @@ func (w *Worker) cancelAll(cause error) {
 	}
 }
 
-func (w *Worker) setState(state string) {
+func (w *Worker) setState(state Directive) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.state = state

@@ -14,16 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
 // bothServers runs a test against a server with all extensions and against one with none.
-func bothServers(t *testing.T, run func(t *testing.T, s *ojstest.Server, c *ojs.Client)) {
+func bothServers(t *testing.T, run func(t *testing.T, s server, c *ojs.Client)) {
 	t.Helper()
-	for name, options := range map[string][]ojstest.Option{"WithExtensions": nil, "WithoutExtensions": {ojstest.WithoutExtensions()}} {
+	for name, options := range map[string][]fakeserver.Option{"WithExtensions": nil, "WithoutExtensions": {fakeserver.WithoutExtensions()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := setup(t, options...)
@@ -41,41 +41,45 @@ func fast(config ojs.WorkerConfig) ojs.WorkerConfig {
 // TestWorkerOutcomes is the checklist's worker: handler registration, ack, nack.
 func TestWorkerOutcomes(t *testing.T) {
 	t.Parallel()
-	bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
 		type tuple struct {
 			ojs.Tuple
 			Name string
 			N    int
 		}
-		ojs.Register(w, func(_ context.Context, job *ojs.Job[email]) error {
-			return job.SetResult(map[string]string{"sent": job.Args.To})
+		ojs.Register(w, func(job ojs.JobContext, args email) error {
+			return job.SetResult(map[string]string{"sent": args.To})
 		})
-		ojs.RegisterResult(w, "tuple", func(_ context.Context, job *ojs.Job[tuple]) (string, error) {
-			return fmt.Sprint(job.Args.Name, job.Args.N, job.Attempt), nil
+		w.Register("tuple", ojs.Typed(func(job ojs.JobContext, args tuple) error {
+			return job.SetResult(fmt.Sprint(args.Name, args.N, job.Job.Attempt))
+		}))
+		w.Register("list", ojs.Typed(func(job ojs.JobContext, args []int) error { return job.SetResult(len(args)) }))
+		w.Register("pointer", ojs.Typed(func(job ojs.JobContext, args *email) error { return job.SetResult(args.To) }))
+		w.Register("raw", ojs.Typed(func(job ojs.JobContext, args json.RawMessage) error { return job.SetResult(args) }))
+		w.Register("untyped", func(job ojs.JobContext) error {
+			_ = job.SetResult("not the last")
+			return job.SetResult([]any{job.Job.Args[0].(string), job.Job.Args[1].(float64)})
 		})
-		ojs.RegisterFunc(w, "list", func(_ context.Context, job *ojs.Job[[]int]) error { return job.SetResult(len(job.Args)) })
-		ojs.RegisterFunc(w, "pointer", func(_ context.Context, job *ojs.Job[*email]) error { return job.SetResult(job.Args.To) })
-		ojs.RegisterFunc(w, "raw", func(_ context.Context, job *ojs.Job[json.RawMessage]) error { return job.SetResult(job.Args) })
-		w.Register("panics", func(context.Context, *ojs.JobContext) error { panic(errors.New("ouch")) })
-		w.Register("exits", func(context.Context, *ojs.JobContext) error { runtime.Goexit(); return nil })
-		w.Register("plain", func(context.Context, *ojs.JobContext) error { return errors.New("smtp is down") })
-		w.Register("failure", func(context.Context, *ojs.JobContext) error {
+		w.Register("panics", func(ojs.JobContext) error { panic(errors.New("ouch")) })
+		w.Register("exits", func(ojs.JobContext) error { runtime.Goexit(); return nil })
+		w.Register("plain", func(ojs.JobContext) error { return errors.New("smtp is down") })
+		w.Register("failure", func(ojs.JobContext) error {
 			return fmt.Errorf("wrapped: %w", &ojs.Failure{Code: "smtp_down", Type: "smtp.refused", Message: "refused", Details: map[string]any{"host": "h"}, Permanent: true})
 		})
-		w.Register("discard", func(context.Context, *ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
-		w.Register("dead", func(context.Context, *ojs.JobContext) error {
+		w.Register("discard", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
+		w.Register("dead", func(ojs.JobContext) error {
 			return ojs.DeadLetter(&ojs.Failure{Code: "odd", Message: "look"})
 		})
-		w.Register("cancel", func(context.Context, *ojs.JobContext) error { return ojs.Cancel() })
-		w.Register("noresult", func(_ context.Context, j *ojs.JobContext) error { return j.SetResult(make(chan int)) })
+		w.Register("cancel", func(ojs.JobContext) error { return ojs.Cancel() })
+		w.Register("noresult", func(job ojs.JobContext) error { return job.SetResult(make(chan int)) })
 		require.Panics(t, func() { w.Register("raw", nil) })
 
 		ctx := t.Context()
 		ids := map[string]string{}
 		for name, args := range map[string]any{
 			"email.send": email{"a@b"}, "tuple": []any{"n", 7, "more"}, "list": []int{1, 2, 3}, "pointer": email{"p"}, "raw": json.RawMessage(`[1.0,{"b":1,"a":2}]`),
-			"panics": nil, "exits": nil, "plain": nil, "failure": nil, "discard": nil, "dead": nil, "cancel": nil, "noresult": nil, "unknown": nil,
+			"untyped": []any{"x", 7}, "panics": nil, "exits": nil, "plain": nil, "failure": nil, "discard": nil, "dead": nil, "cancel": nil, "noresult": nil, "unknown": nil,
 		} {
 			job, err := c.Enqueue(ctx, name, args)
 			require.NoError(t, err)
@@ -83,9 +87,9 @@ func TestWorkerOutcomes(t *testing.T) {
 		}
 		bad, err := c.Enqueue(ctx, "email.send", 7)
 		require.NoError(t, err)
-		s.Drain(t, w, waitFor)
+		s.Drain(t, w)
 
-		for name, want := range map[string]string{"email.send": `{"sent":"a@b"}`, "tuple": `"n7 1"`, "list": `3`, "pointer": `"p"`, "raw": `[1.0,{"b":1,"a":2}]`} {
+		for name, want := range map[string]string{"email.send": `{"sent":"a@b"}`, "tuple": `"n7 1"`, "list": `3`, "pointer": `"p"`, "raw": `[1.0,{"b":1,"a":2}]`, "untyped": `["x",7]`} {
 			require.Equal(t, want, string(s.RequireState(t, ids[name], ojs.StateCompleted).Result), name)
 		}
 		for name, want := range map[string]ojs.JobError{
@@ -96,7 +100,7 @@ func TestWorkerOutcomes(t *testing.T) {
 			"panics":   {Code: "panic", Type: "*errors.errorString", Message: "ouch", Retryable: true},
 			"exits":    {Code: "handler_error", Message: "the handler has ended its goroutine", Retryable: true},
 			"plain":    {Code: "handler_error", Message: "smtp is down", Retryable: true},
-			"noresult": {Code: "handler_error", Message: "encode result: json: unsupported type: chan int", Retryable: true},
+			"noresult": {Code: "invalid_result", Message: "encode result: json: unsupported type: chan int"},
 		} {
 			state := ojs.StateDiscarded
 			if want.Retryable {
@@ -124,51 +128,25 @@ func TestWorkerRetries(t *testing.T) {
 	require.NoError(t, err)
 	worker := func() *ojs.Worker {
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
-		w.Register("a", func(_ context.Context, j *ojs.JobContext) error { return fmt.Errorf("attempt %d", j.Attempt) })
+		w.Register("a", func(j ojs.JobContext) error { return fmt.Errorf("attempt %d", j.Job.Attempt) })
 		return w
 	}
-	s.Drain(t, worker(), waitFor)
+	s.Drain(t, worker())
 	require.Equal(t, int64(3_600_000), s.RequireState(t, job.ID, ojs.StateRetryable).RetryDelayMS)
 	s.Advance(time.Hour)
-	s.Drain(t, worker(), waitFor)
+	s.Drain(t, worker())
 	j := s.RequireState(t, job.ID, ojs.StateDiscarded)
 	require.Equal(t, []string{"attempt 1", "attempt 2"}, []string{j.Errors[0].Message, j.Errors[1].Message})
-
-	dead, err := c.ListDeadLetters(t.Context(), ojs.DeadLetterFilter{Queues: []string{"default"}})
-	require.NoError(t, err)
-	require.Equal(t, job.ID, dead.Items[0].ID)
-	_, err = c.GetDeadLetter(t.Context(), job.ID)
-	require.NoError(t, err)
-	_, err = c.RetryDeadLetter(t.Context(), job.ID)
-	require.NoError(t, err)
-	s.RequireState(t, job.ID, ojs.StateAvailable)
-	_, err = c.GetDeadLetter(t.Context(), job.ID)
-	require.ErrorIs(t, err, ojs.ErrNotFound)
-	for range 2 {
-		s.Drain(t, worker(), waitFor)
-		s.Advance(time.Hour)
-	}
-	n, err := c.RetryDeadLetters(t.Context(), ojs.DeadLetterFilter{})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	for range 2 {
-		s.Drain(t, worker(), waitFor)
-		s.Advance(time.Hour)
-	}
-	n, err = c.PurgeDeadLetters(t.Context(), ojs.DeadLetterFilter{})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.ErrorIs(t, c.DeleteDeadLetter(t.Context(), job.ID), ojs.ErrNotFound)
 }
 
 // TestWorkerConcurrency is the checklist's concurrency control: no more jobs run, and no more are fetched, than there are slots.
 func TestWorkerConcurrency(t *testing.T) {
 	t.Parallel()
-	bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
 		const slots, jobs = 3, 30
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: slots}))
 		var running, most atomic.Int64
-		w.Register("a", func(context.Context, *ojs.JobContext) error {
+		w.Register("a", func(ojs.JobContext) error {
 			n := running.Add(1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			}
@@ -180,7 +158,7 @@ func TestWorkerConcurrency(t *testing.T) {
 			_, err := c.Enqueue(t.Context(), "a", nil)
 			require.NoError(t, err)
 		}
-		s.Drain(t, w, waitFor)
+		s.Drain(t, w)
 		require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), jobs)
 		require.LessOrEqual(t, most.Load(), int64(slots))
 		for _, r := range s.Requests() {
@@ -195,7 +173,7 @@ func TestWorkerConcurrency(t *testing.T) {
 				require.Equal(t, strings.Contains(t.Name(), "WithExtensions"), body.WaitMS > 0)
 			}
 		}
-		batches := slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return strings.HasSuffix(r.Path, "/batch") })
+		batches := slices.ContainsFunc(s.Requests(), func(r fakeserver.Request) bool { return strings.HasSuffix(r.Path, "/batch") })
 		require.Equal(t, strings.Contains(t.Name(), "WithExtensions"), batches)
 	})
 }
@@ -203,15 +181,15 @@ func TestWorkerConcurrency(t *testing.T) {
 // blocked is a worker whose jobs of type a run until they are released or cancelled.
 type blocked struct {
 	*ojs.Worker
-	began   chan *ojs.JobContext
+	began   chan *ojs.Job
 	ended   chan error // context.Cause of those that were cancelled, nil of the others
 	release chan struct{}
 }
 
 func newBlocked(c *ojs.Client, config ojs.WorkerConfig) *blocked {
-	b := &blocked{ojs.NewWorker(c, fast(config)), make(chan *ojs.JobContext, 100), make(chan error, 100), make(chan struct{})}
-	b.Register("a", func(ctx context.Context, j *ojs.JobContext) error {
-		b.began <- j
+	b := &blocked{ojs.NewWorker(c, fast(config)), make(chan *ojs.Job, 100), make(chan error, 100), make(chan struct{})}
+	b.Register("a", func(ctx ojs.JobContext) error {
+		b.began <- ctx.Job
 		select {
 		case <-ctx.Done():
 			b.ended <- context.Cause(ctx)
@@ -268,9 +246,8 @@ func TestWorkerHeartbeats(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
 		b := newBlocked(c, ojs.WorkerConfig{HeartbeatInterval: time.Hour})
-		r := ojs.NewRequest("a", nil)
-		r.VisibilityTimeout = 2 * time.Second // a busy machine sends heartbeats late
-		job, err := c.EnqueueRequest(t.Context(), r)
+		// A busy machine sends heartbeats late.
+		job, err := c.Enqueue(t.Context(), "a", nil, func(r *ojs.JobRequest) { r.VisibilityTimeout = 2 * time.Second })
 		require.NoError(t, err)
 		stop := start(t, b.Worker)
 		receive(t, b.began)
@@ -287,7 +264,7 @@ func TestWorkerHeartbeats(t *testing.T) {
 		id := enqueue(t, c)
 		stop := start(t, b.Worker)
 		receive(t, b.began)
-		_, err := c.Cancel(t.Context(), id, "")
+		_, err := c.CancelJob(t.Context(), id, "")
 		require.NoError(t, err)
 		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobCancelled)
 		require.NoError(t, stop())
@@ -298,14 +275,14 @@ func TestWorkerHeartbeats(t *testing.T) {
 	t.Run("CancelTheContextOfALostJob", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		lost := make(chan error, 1)
-		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1, Hooks: ojs.Hooks{JobLost: func(_ *ojs.JobContext, cause error) { lost <- cause }}})
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		lost := events(b.Worker, ojs.EventJobLost)
 		id := enqueue(t, c)
 		stop := start(t, b.Worker)
 		receive(t, b.began)
 		s.LoseLease(id)
 		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobLost)
-		require.ErrorIs(t, receive(t, lost), ojs.ErrJobLost)
+		require.Equal(t, id, receive(t, lost).JobID)
 		require.Equal(t, 2, receive(t, b.began).Attempt, "it comes again")
 		requireNoReports(t, s)
 		close(b.release)
@@ -347,7 +324,14 @@ func TestWorkerHeartbeats(t *testing.T) {
 	})
 }
 
-func requireNoReports(t testing.TB, s *ojstest.Server) {
+// events are those that a worker emits of a type.
+func events(w *ojs.Worker, eventType string) <-chan ojs.Event {
+	c := make(chan ojs.Event, 100)
+	w.OnEvent(eventType, func(e ojs.Event) { c <- e })
+	return c
+}
+
+func requireNoReports(t testing.TB, s server) {
 	t.Helper()
 	for _, r := range s.Requests() {
 		require.NotContains(t, r.Path, "ack", string(r.Body))
@@ -365,7 +349,7 @@ func TestWorkerDirectives(t *testing.T) {
 		start(t, b.Worker)
 		receive(t, b.began)
 		eventually(t, func() bool {
-			return slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return r.Path == "/workers/heartbeat" })
+			return slices.ContainsFunc(s.Requests(), func(r fakeserver.Request) bool { return r.Path == "/workers/heartbeat" })
 		})
 		s.Direct(ojs.DirectiveQuiet)
 		eventually(t, func() bool { return lastHeartbeat(s, "state") == "quiet" })
@@ -383,10 +367,10 @@ func TestWorkerDirectives(t *testing.T) {
 		b := newBlocked(c, ojs.WorkerConfig{})
 		id := enqueue(t, c)
 		done := make(chan error, 1)
-		go func() { done <- b.Run(context.Background()) }()
+		go func() { done <- b.Start(context.Background()) }()
 		receive(t, b.began)
 		eventually(t, func() bool {
-			return slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return r.Path == "/workers/heartbeat" })
+			return slices.ContainsFunc(s.Requests(), func(r fakeserver.Request) bool { return r.Path == "/workers/heartbeat" })
 		})
 		s.Direct(ojs.DirectiveTerminate)
 		eventually(t, func() bool { return lastHeartbeat(s, "state") == "terminate" })
@@ -394,7 +378,7 @@ func TestWorkerDirectives(t *testing.T) {
 		require.NoError(t, receive(t, done))
 		s.RequireState(t, id, ojs.StateCompleted)
 		require.Equal(t, "0", lastHeartbeat(s, "active_jobs"))
-		require.ErrorContains(t, b.Run(t.Context()), "once")
+		require.ErrorContains(t, b.Start(t.Context()), "once")
 	})
 
 	t.Run("ANamedWorkerComesBack", func(t *testing.T) {
@@ -412,7 +396,7 @@ func TestWorkerDirectives(t *testing.T) {
 	})
 }
 
-func lastHeartbeat(s *ojstest.Server, member string) string {
+func lastHeartbeat(s server, member string) string {
 	for _, r := range slices.Backward(s.Requests()) {
 		var body map[string]any
 		if r.Path == "/workers/heartbeat" && json.Unmarshal(r.Body, &body) == nil {

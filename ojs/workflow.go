@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Step is a member of a workflow: a *JobRequest or a *Workflow.
+// Step is a member of a workflow: a [JobRequest] or a *[Workflow].
 type Step interface{ step() ([]byte, error) }
 
 // Workflow is the definition of a workflow. [Chain], [Group], [Batch] and [Graph] make one. [Chain], [Group] and [Batch] take
@@ -45,26 +45,13 @@ func Batch(callbacks Callbacks, steps ...Step) *Workflow {
 	return &Workflow{Type: "batch", Steps: steps, Callbacks: callbacks}
 }
 
-// Graph runs each step when those that it depends on have completed; see [WithStep]. A step that names one that does not exist,
-// or a circle, is refused by the server.
-func Graph(steps ...*JobRequest) *Workflow {
+// Graph runs each step when those that it depends on have completed: give steps a StepID and DependsOn. A step that names one that
+// does not exist, or a circle, is refused by the server.
+func Graph(steps ...JobRequest) *Workflow {
 	w := &Workflow{}
 	for _, s := range steps {
 		w.Steps = append(w.Steps, s)
 	}
-	return w
-}
-
-// Named names the workflow and returns it.
-func (w *Workflow) Named(name string) *Workflow {
-	w.Name = name
-	return w
-}
-
-// WithDefaults sets options of all jobs that have none of their own, such as [WithQueue], and returns the workflow.
-// It changes w. It replaces what an earlier call has set.
-func (w *Workflow) WithDefaults(options ...EnqueueOption) *Workflow {
-	w.Defaults = NewRequest("", nil, options...)
 	return w
 }
 
@@ -196,33 +183,15 @@ func (c *Client) CancelWorkflow(ctx context.Context, id string, force bool) (*Wo
 	if force {
 		query.Set("force", "true")
 	}
-	info, unknown, err := c.workflowCall(ctx, call{method: http.MethodDelete, path: "/workflows/" + url.PathEscape(id), query: query, repeatable: true})
+	info, unknown, err := c.workflowCall(ctx, Call{Method: http.MethodDelete, Path: "/workflows/" + url.PathEscape(id), Query: query, Idempotent: true})
 	if unknown && ErrorDetail(err, "current_state") == string(WorkflowCancelled) {
 		return c.GetWorkflow(ctx, id)
 	}
 	return info, err
 }
 
-// WorkflowFilter chooses workflows of a list.
-type WorkflowFilter struct {
-	State WorkflowState
-	Type  string
-	Name  string
-	PageOptions
-}
-
-// ListWorkflows lists workflows without their steps, newest first.
-func (c *Client) ListWorkflows(ctx context.Context, filter WorkflowFilter) (*Page[WorkflowInfo], error) {
-	query := url.Values{}
-	setText(query, "state", string(filter.State))
-	setText(query, "type", filter.Type)
-	setText(query, "name", filter.Name)
-	filter.set(query)
-	return list[WorkflowInfo](ctx, c, "/workflows", query, "workflows")
-}
-
 // workflowCall reads a workflow at the top level of the answer or in its member workflow.
-func (c *Client) workflowCall(ctx context.Context, r call) (info *WorkflowInfo, unknown bool, err error) {
+func (c *Client) workflowCall(ctx context.Context, r Call) (info *WorkflowInfo, unknown bool, err error) {
 	var answer struct {
 		Workflow *WorkflowInfo `json:"workflow"`
 		WorkflowInfo

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 // sdkRawWorkers is the number of raw workers that an SDK worker is compared with. Together they hold as many jobs as it.
@@ -58,8 +59,7 @@ func (r *runner) measureSDK(ctx context.Context, concurrency int, sdkFirst bool)
 }
 
 // drainBySDK measures from the start of the worker until it has stopped: the last outcomes are reported then.
-// The handler that gets the last job stops the worker. Whether all acks arrived is asked of the server afterwards, since the
-// SDK does not tell.
+// The handler that gets the last job stops the worker. Whether all acks arrived is asked of the server afterwards.
 func (r *runner) drainBySDK(ctx context.Context, concurrency int) (figure, error) {
 	l := r.newLoad("sdk")
 	if err := l.preload(ctx, r.cfg.Jobs); err != nil {
@@ -75,8 +75,8 @@ func (r *runner) drainBySDK(ctx context.Context, concurrency int) (figure, error
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	var mu sync.Mutex
-	w.Register(jobType, func(_ context.Context, job *ojs.JobContext) error {
-		id, err := parseID([]byte(job.ID))
+	w.Register(jobType, func(ctx ojs.JobContext) error {
+		id, err := parseID([]byte(ctx.Job.ID))
 		mu.Lock()
 		defer mu.Unlock()
 		l.jobs.fetched = append(l.jobs.fetched, id)
@@ -87,13 +87,13 @@ func (r *runner) drainBySDK(ctx context.Context, concurrency int) (figure, error
 	})
 	r.pause(ctx)
 	before, start := l.server.cpuTime(), time.Now()
-	err = w.Run(running)
+	err = w.Start(running)
 	took := time.Since(start)
 	cpu := l.server.cpuTime().minus(before)
 	if err != nil {
 		return figure{}, fmt.Errorf("worker: %w", errors.Join(err, ctx.Err()))
 	}
-	stats, err := c.QueueStats(ctx, l.bodies.queue)
+	stats, err := ojsadmin.New(c).QueueStats(ctx, l.bodies.queue)
 	if err != nil {
 		return figure{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -50,19 +51,31 @@ func booksJobs(t *testing.T) int {
 }
 
 // hiding is a transport to a server that has none of the extensions of ojsd. It ends the process if one is used.
-type hiding struct{ ojs.Transport }
+type hiding struct{ http.RoundTripper }
 
-func (h hiding) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
-	if strings.HasSuffix(r.Path, "ack/batch") || bytes.Contains(r.Body, []byte(`"wait_ms"`)) || bytes.Contains(r.Body, []byte(`"delay_ms"`)) {
-		fmt.Fprintln(os.Stderr, "an extension was used that the manifest does not have:", r.Path)
+func (h hiding) RoundTrip(r *http.Request) (*http.Response, error) {
+	var sent []byte
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		if sent, err = io.ReadAll(body); err != nil {
+			return nil, err
+		}
+	}
+	if strings.HasSuffix(r.URL.Path, "ack/batch") || bytes.Contains(sent, []byte(`"wait_ms"`)) || bytes.Contains(sent, []byte(`"delay_ms"`)) {
+		fmt.Fprintln(os.Stderr, "an extension was used that the manifest does not have:", r.URL.Path)
 		os.Exit(3)
 	}
-	answer, err := h.Transport.Do(ctx, r)
-	if err != nil || r.Path != "/ojs/manifest" {
+	answer, err := h.RoundTripper.RoundTrip(r)
+	if err != nil || r.URL.Path != "/ojs/manifest" {
 		return answer, err
 	}
+	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
 	answer.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(body, []byte("urn:ojsd:ext:"), []byte("urn:hidden:"))))
+	answer.ContentLength = -1
 	return answer, err
 }
 
@@ -71,15 +84,11 @@ func runBooksWorker() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	fmt.Println("ready") // for stopWorker
-	transport, err := ojs.NewHTTPTransport(os.Getenv("OJS_URL"), "")
-	if err != nil {
-		return 4
-	}
-	var carrier ojs.Transport = transport
+	config := ojs.Config{URL: os.Getenv("OJS_URL"), Logger: slog.New(slog.DiscardHandler)}
 	if os.Getenv("OJSD_TEST_HIDE") == "1" {
-		carrier = hiding{transport}
+		config.Transport = hiding{http.DefaultTransport}
 	}
-	client, err := ojs.NewClient(ojs.Config{Transport: carrier, Logger: slog.New(slog.DiscardHandler)})
+	client, err := ojs.NewClient(config)
 	if err != nil {
 		return 4
 	}
@@ -91,10 +100,10 @@ func runBooksWorker() int {
 		Queues: []string{"books", "books.low"}, Weights: map[string]int{"books": 3, "books.low": 1}, Concurrency: 50, VisibilityTimeout: 2 * time.Second, PollInterval: 50 * time.Millisecond,
 	})
 	for kind := range booksFates {
-		w.Register(kind, func(ctx context.Context, job *ojs.JobContext) error { return booksRun(ctx, job, runs) })
+		w.Register(kind, func(ctx ojs.JobContext) error { return booksRun(ctx, runs) })
 	}
 	for ctx.Err() == nil {
-		if err := w.Run(ctx); ctx.Err() == nil && ojs.Retryable(err) {
+		if err := w.Start(ctx); ctx.Err() == nil && ojs.Retryable(err) {
 			continue
 		} else if err != nil {
 			fmt.Fprintln(os.Stderr, "worker:", err)
@@ -104,7 +113,8 @@ func runBooksWorker() int {
 	return 0
 }
 
-func booksRun(ctx context.Context, job *ojs.JobContext, runs io.Writer) error {
+func booksRun(ctx ojs.JobContext, runs io.Writer) error {
+	job := ctx.Job
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -192,12 +202,12 @@ func (b *sdkBooks) produce() {
 		clients = append(clients, c)
 	}
 	for b.stored.Load() < int64(b.jobs) && b.t.Context().Err() == nil {
-		batch := make([]*ojs.JobRequest, min(50, b.jobs-int(b.stored.Load())))
+		batch := make([]ojs.JobRequest, min(50, b.jobs-int(b.stored.Load())))
 		for i := range batch {
 			batch[i] = booksJob()
 		}
 		for try := 0; b.t.Context().Err() == nil; try++ {
-			if _, err := clients[try%2].EnqueueBatch(b.t.Context(), batch...); err == nil || errors.Is(err, ojs.ErrDuplicateJob) {
+			if _, err := clients[try%2].EnqueueBatch(b.t.Context(), batch); err == nil || errors.Is(err, ojs.ErrDuplicateJob) {
 				break
 			}
 		}
@@ -208,7 +218,7 @@ func (b *sdkBooks) produce() {
 	}
 }
 
-func booksJob() *ojs.JobRequest {
+func booksJob() ojs.JobRequest {
 	kind, attempts := "books.ok", 100
 	switch rand.IntN(20) {
 	case 0:
@@ -220,7 +230,9 @@ func booksJob() *ojs.JobRequest {
 	case 3, 4:
 		kind = "books.snooze"
 	}
-	r := ojs.NewRequest(kind, nil, ojs.WithID(ojs.NewID()), ojs.WithQueue("books"), ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: attempts, InitialInterval: 20 * time.Millisecond, BackoffCoefficient: 1}))
+	r := ojs.JobRequest{
+		ID: ojs.NewID(), Type: kind, Queue: "books", Retry: &ojs.RetryPolicy{MaxAttempts: attempts, InitialInterval: 20 * time.Millisecond, BackoffCoefficient: 1},
+	}
 	if rand.IntN(4) == 0 {
 		r.Queue = "books.low"
 	}

@@ -56,7 +56,10 @@ func TestExamples(t *testing.T) {
 			if e.cancels {
 				run.leavesCancelledJobs(t)
 			}
-			run.finishesTheJobInHand(t, worker)
+			run.finishesTheJobInHand(t, worker, syscall.SIGTERM)
+			if e.language != "Bash" { // Ctrl-C ends the programs that it calls, too
+				run.finishesTheJobInHand(t, run.startWorker(t), os.Interrupt)
+			}
 		})
 	}
 }
@@ -142,11 +145,11 @@ func (r exampleRun) leavesCancelledJobs(t *testing.T) {
 }
 
 // finishesTheJobInHand needs heartbeats as well: the job takes longer than its reservation.
-func (r exampleRun) finishesTheJobInHand(t *testing.T, worker *exec.Cmd) {
+func (r exampleRun) finishesTheJobInHand(t *testing.T, worker *exec.Cmd, stop os.Signal) {
 	t.Helper()
 	id := r.push(`"type":"text.count","args":["a b c",6],"queue":"%s","visibility_timeout_ms":4000`, r.queue)
 	r.awaitState(id, "active")
-	require.NoError(t, worker.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, worker.Process.Signal(stop))
 	later := r.push(`"type":"text.count","args":["a"],"queue":"%s"`, r.queue)
 	require.NoError(t, worker.Wait())
 	job := r.job(id)
@@ -154,6 +157,7 @@ func (r exampleRun) finishesTheJobInHand(t *testing.T, worker *exec.Cmd) {
 	require.Equal(t, "1", job.at("job.attempt"))
 	require.Equal(t, "3", job.at("job.result.words"))
 	require.Equal(t, "available", r.job(later).at("job.state"), "the worker fetches no more")
+	r.del("/ojs/v1/jobs/" + later).is(200)
 }
 
 func (r exampleRun) awaitState(id, state string) {

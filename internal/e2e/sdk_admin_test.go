@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 // TestSDKAdmin runs the calls of the client for operators against a node, each on a queue of its own.
@@ -19,15 +20,19 @@ func TestSDKAdmin(t *testing.T) {
 	node := setup(t, func(c *app.Config) {
 		c.Webhooks.Rules.AllowHTTP, c.Webhooks.Rules.AllowNetworks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
-	c := sdk(t, node.url)
+	client := sdk(t, node.url)
+	c := ojsadmin.New(client)
 
 	// enqueue makes jobs of type a with the arguments 0, 1, …
 	enqueue := func(t *testing.T, q string, n int, options ...ojs.EnqueueOption) []string {
-		requests := make([]*ojs.JobRequest, n)
+		requests := make([]ojs.JobRequest, n)
 		for i := range requests {
-			requests[i] = ojs.NewRequest("a", i, append(options, ojs.WithQueue(q))...)
+			requests[i] = ojs.JobRequest{Type: "a", Args: i, Queue: q}
+			for _, option := range options {
+				option(&requests[i])
+			}
 		}
-		jobs, err := c.EnqueueBatch(t.Context(), requests...)
+		jobs, err := client.EnqueueBatch(t.Context(), requests)
 		require.NoError(t, err)
 		ids := make([]string, n)
 		for i, j := range jobs {
@@ -39,33 +44,33 @@ func TestSDKAdmin(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, q string){
 		"BulkChanges": func(t *testing.T, q string) {
 			ids := enqueue(t, q, 3)
-			change, err := c.CancelJobs(t.Context(), ojs.Bulk{IDs: []string{ids[0], newID()}})
+			change, err := c.CancelJobs(t.Context(), ojsadmin.Bulk{IDs: []string{ids[0], newID()}})
 			require.NoError(t, err)
 			require.Equal(t, []int{1, 1}, []int{change.Succeeded, change.Skipped})
-			require.Equal(t, ojs.BulkChangeItem{JobID: ids[0], Status: "cancelled"}, change.Items[0])
+			require.Equal(t, ojsadmin.BulkChangeItem{JobID: ids[0], Status: "cancelled"}, change.Items[0])
 			require.Equal(t, "not found", change.Items[1].Reason)
-			change, err = c.CancelJobs(t.Context(), ojs.Bulk{Filter: &ojs.BulkFilter{Queue: q, Type: "a*", EnqueuedAfter: time.Now().Add(-time.Hour), EnqueuedBefore: time.Now().Add(time.Hour)}})
+			change, err = c.CancelJobs(t.Context(), ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: q, Type: "a*", EnqueuedAfter: time.Now().Add(-time.Hour), EnqueuedBefore: time.Now().Add(time.Hour)}})
 			require.NoError(t, err)
 			require.Equal(t, 2, change.Matched)
-			change, err = c.DeleteJobs(t.Context(), ojs.Bulk{Filter: &ojs.BulkFilter{Queue: q, States: []ojs.JobState{ojs.StateCancelled}}, Atomic: true})
+			change, err = c.DeleteJobs(t.Context(), ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: q, States: []ojs.JobState{ojs.StateCancelled}}, Atomic: true})
 			require.NoError(t, err)
 			require.Equal(t, 3, change.Succeeded)
 			dead := node.in(t).deadLetter(q, "a", `{"code":"x"}`)
-			change, err = c.RetryJobs(t.Context(), ojs.Bulk{IDs: []string{dead}})
+			change, err = c.RetryJobs(t.Context(), ojsadmin.Bulk{IDs: []string{dead}})
 			require.NoError(t, err)
 			require.Equal(t, "retried", change.Items[0].Status)
-			change, err = c.RetryJobs(t.Context(), ojs.Bulk{IDs: []string{dead}})
+			change, err = c.RetryJobs(t.Context(), ojsadmin.Bulk{IDs: []string{dead}})
 			require.NoError(t, err, "no job was changed, which is an answer like the others")
 			require.Equal(t, 1, change.Skipped)
-			_, err = c.DeleteJobs(t.Context(), ojs.Bulk{})
+			_, err = c.DeleteJobs(t.Context(), ojsadmin.Bulk{})
 			require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		},
 		"Lists": func(t *testing.T, q string) {
 			ids := enqueue(t, q, 5)
 			var read []string
-			for job, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.JobInfo], error) {
+			for job, err := range ojsadmin.All(func(page ojsadmin.PageOptions) (*ojsadmin.Page[ojs.Job], error) {
 				page.Limit = 2
-				return c.List(t.Context(), ojs.JobFilter{Queues: []string{q}, PageOptions: page})
+				return c.ListJobs(t.Context(), ojsadmin.JobFilter{Queues: []string{q}, PageOptions: page})
 			}) {
 				require.NoError(t, err)
 				read = append(read, job.ID)
@@ -77,7 +82,7 @@ func TestSDKAdmin(t *testing.T) {
 			node.in(t).ack(id).is(200)
 			node.in(t).settled(id)
 			var types []string
-			for record, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.HistoryRecord], error) {
+			for record, err := range ojsadmin.All(func(page ojsadmin.PageOptions) (*ojsadmin.Page[ojsadmin.HistoryRecord], error) {
 				page.Limit = 2
 				return c.JobHistory(t.Context(), id, page)
 			}) {
@@ -87,7 +92,7 @@ func TestSDKAdmin(t *testing.T) {
 			}
 			require.Contains(t, types, "job.attempt_started")
 			require.Contains(t, types, "job.attempt_completed")
-			page, err := c.History(t.Context(), ojs.HistoryFilter{Queues: []string{q}, Types: []string{"job.attempt_completed"}, Start: time.Now().Add(-time.Hour), End: time.Now().Add(time.Hour)})
+			page, err := c.History(t.Context(), ojsadmin.HistoryFilter{Queues: []string{q}, Types: []string{"job.attempt_completed"}, Start: time.Now().Add(-time.Hour), End: time.Now().Add(time.Hour)})
 			require.NoError(t, err)
 			require.Equal(t, id, page.Items[0].JobID)
 			require.NotEmpty(t, page.Items[0].Actor.Type)
@@ -106,26 +111,31 @@ func TestSDKAdmin(t *testing.T) {
 			require.Equal(t, 7, job.Priority)
 			counts, err := c.QueuePriorities(t.Context(), q)
 			require.NoError(t, err)
-			require.Equal(t, []ojs.PriorityCount{{Priority: 7, Count: 1}}, counts)
+			require.Equal(t, []ojsadmin.PriorityCount{{Priority: 7, Count: 1}}, counts)
 		},
 		"Schemas": func(t *testing.T, q string) {
 			uri := "urn:schemas/" + q + ":1"
-			made, err := c.RegisterSchema(t.Context(), ojs.Schema{URI: uri, Type: "schema." + q, Version: "1", Schema: []byte(`{"type":"array"}`)})
+			made, err := c.RegisterSchema(t.Context(), ojsadmin.Schema{URI: uri, Type: "schema." + q, Version: "1", Schema: []byte(`{"type":"array"}`)})
 			require.NoError(t, err)
 			require.False(t, made.CreatedAt.IsZero())
 			got, err := c.GetSchema(t.Context(), uri)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"type":"array"}`, string(got.Schema))
-			page, err := c.ListSchemas(t.Context(), ojs.PageOptions{})
+			page, err := c.ListSchemas(t.Context(), ojsadmin.PageOptions{})
 			require.NoError(t, err)
 			require.NotEmpty(t, page.Items)
+			// Of another client, which has sent the version as a number.
+			require.NoError(t, client.Do(t.Context(), ojs.Call{Method: http.MethodPost, Path: "/schemas", Body: map[string]any{"uri": uri + "2", "type": "schema." + q, "version": 2, "schema": map[string]any{}}}, nil))
+			got, err = c.GetSchema(t.Context(), uri+"2")
+			require.NoError(t, err)
+			require.Equal(t, "2", got.Version)
 			require.NoError(t, c.DeleteSchema(t.Context(), uri))
 			_, err = c.GetSchema(t.Context(), uri)
 			require.ErrorIs(t, err, ojs.ErrNotFound)
 		},
 		"RateLimits": func(t *testing.T, q string) {
 			one, five := 1, 5
-			limit := ojs.RateLimit{Key: q, Concurrency: &one, Rate: &ojs.Rate{Limit: 30, Period: 10 * time.Second}, Throttle: &ojs.Rate{Limit: 1000, Period: time.Second}, OnLimit: "wait"}
+			limit := ojs.RateLimit{Key: q, Concurrency: &one, Rate: &ojs.Rate{Limit: 30, Period: 10 * time.Second}, Throttle: &ojs.Rate{Limit: 1000, Period: time.Second}, OnLimit: ojs.OnLimitWait}
 			enqueue(t, q, 2, ojs.WithRateLimit(limit))
 			info, err := c.GetRateLimit(t.Context(), q)
 			require.NoError(t, err)
@@ -136,7 +146,7 @@ func TestSDKAdmin(t *testing.T) {
 			require.NotEmpty(t, info.Override["expires_at"])
 			require.NoError(t, c.EndRateLimitOverride(t.Context(), q))
 			found := false
-			for l, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.RateLimitInfo], error) {
+			for l, err := range ojsadmin.All(func(page ojsadmin.PageOptions) (*ojsadmin.Page[ojsadmin.RateLimitInfo], error) {
 				return c.ListRateLimits(t.Context(), page)
 			}) {
 				require.NoError(t, err)
@@ -145,32 +155,32 @@ func TestSDKAdmin(t *testing.T) {
 			require.True(t, found)
 		},
 		"CronUpdate": func(t *testing.T, q string) {
-			_, err := c.PutCron(t.Context(), ojs.Cron{Name: q, Expression: "0 9 * * *", Description: "d", Job: ojs.NewRequest("a", 1, ojs.WithQueue(q), ojs.WithPriority(3))})
+			_, err := c.PutCron(t.Context(), ojsadmin.Cron{Name: q, Expression: "0 9 * * *", Description: "d", Job: ojs.JobRequest{Type: "a", Args: 1, Queue: q, Priority: 3}})
 			require.NoError(t, err)
 			none, paused := "", true
-			cron, err := c.UpdateCron(t.Context(), q, ojs.CronChange{Expression: "0 10 * * *", Timezone: "Europe/Berlin", Overlap: "allow", Description: &none, Paused: &paused, Args: []int{7}, Options: map[string]any{"priority": 5}})
+			cron, err := c.UpdateCron(t.Context(), q, ojsadmin.CronChange{Expression: "0 10 * * *", Timezone: "Europe/Berlin", Overlap: ojsadmin.OverlapAllow, Description: &none, Paused: &paused, Args: []int{7}, Options: map[string]any{"priority": 5}})
 			require.NoError(t, err)
-			require.Equal(t, []any{"0 10 * * *", "Europe/Berlin", "allow", "", false, "[7]", q}, []any{cron.Expression, cron.Timezone, cron.Overlap, cron.Description, cron.Enabled, string(cron.RawArgs), cron.Options["queue"]})
+			require.Equal(t, []any{"0 10 * * *", "Europe/Berlin", ojsadmin.OverlapAllow, "", false, "[7]", q}, []any{cron.Expression, cron.Timezone, cron.Overlap, cron.Description, cron.Enabled, string(cron.RawArgs), cron.Options["queue"]})
 			require.InDelta(t, 5, cron.Options["priority"], 0)
-			cron, err = c.UpdateCron(t.Context(), q, ojs.CronChange{})
+			cron, err = c.UpdateCron(t.Context(), q, ojsadmin.CronChange{})
 			require.NoError(t, err)
 			require.Equal(t, "0 10 * * *", cron.Expression)
 		},
 		"DeadLetterOverride": func(t *testing.T, q string) {
 			high := 9
 			job, err := c.RetryDeadLetterWith(t.Context(), node.in(t).deadLetter(q, "a", `{"code":"x"}`),
-				ojs.JobOverride{Queue: q + "x", Args: map[string]int{"n": 2}, Priority: &high, Meta: map[string]any{"k": "v"}, Retry: &ojs.RetryPolicy{MaxAttempts: 9}})
+				ojsadmin.JobOverride{Queue: q + "x", Args: map[string]int{"n": 2}, Priority: &high, Meta: map[string]any{"k": "v"}, Retry: &ojs.RetryPolicy{MaxAttempts: 9}})
 			require.NoError(t, err)
 			require.Equal(t, []any{ojs.StateAvailable, q + "x", `[{"n":2}]`, 9, "v", 9}, []any{job.State, job.Queue, string(job.RawArgs), job.Priority, job.Meta["k"], job.MaxAttempts})
 		},
 		"Deliveries": func(t *testing.T, q string) {
 			receiver := httptest.NewServer(http.NotFoundHandler())
 			t.Cleanup(receiver.Close)
-			hook, err := c.CreateWebhook(t.Context(), ojs.Webhook{URL: receiver.URL, Events: []string{"job.enqueued"}, Secret: "12345678", Filter: &ojs.WebhookFilter{Queues: []string{q}}})
+			hook, err := c.CreateWebhook(t.Context(), ojsadmin.Webhook{URL: receiver.URL, Events: []string{"job.enqueued"}, Secret: "12345678", Filter: &ojsadmin.WebhookFilter{Queues: []string{q}}})
 			require.NoError(t, err)
 			id := enqueue(t, q, 1)[0]
-			filter := ojs.DeliveryFilter{SubscriptionID: hook.ID, EventType: "job.enqueued", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}
-			var d *ojs.Delivery
+			filter := ojsadmin.DeliveryFilter{SubscriptionID: hook.ID, EventType: "job.enqueued", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}
+			var d *ojsadmin.Delivery
 			eventually(t, func() bool {
 				page, err := c.ListDeliveries(t.Context(), filter)
 				require.NoError(t, err)
@@ -188,9 +198,9 @@ func TestSDKAdmin(t *testing.T) {
 			require.NoError(t, err)
 		},
 		"Queues": func(t *testing.T, q string) {
-			require.NoError(t, c.CreateQueue(t.Context(), q, ojs.QueueConfig{"concurrency": 3}))
+			require.NoError(t, c.CreateQueue(t.Context(), q, ojsadmin.QueueConfig{"concurrency": 3}))
 			require.ErrorIs(t, c.CreateQueue(t.Context(), q, nil), ojs.ErrInvalidStateTransition)
-			config, err := c.ConfigureQueue(t.Context(), q, ojs.QueueConfig{"concurrency": nil, "default_timeout": 60})
+			config, err := c.ConfigureQueue(t.Context(), q, ojsadmin.QueueConfig{"concurrency": nil, "default_timeout": 60})
 			require.NoError(t, err)
 			require.NotContains(t, config, "concurrency")
 			config, err = c.QueueConfig(t.Context(), q)
@@ -208,21 +218,21 @@ func TestSDKAdmin(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []any{2, false}, []any{deleted, more})
 			id := enqueue(t, q, 1)[0]
-			_, err = c.DeleteQueue(t.Context(), q, ojs.DeleteIfEmpty, "")
+			_, err = c.DeleteQueue(t.Context(), q, ojsadmin.DeleteIfEmpty, "")
 			require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
-			done, err := c.DeleteQueue(t.Context(), q, ojs.DeleteMoves, q+"x")
+			done, err := c.DeleteQueue(t.Context(), q, ojsadmin.DeleteMoves, q+"x")
 			require.NoError(t, err)
 			require.True(t, done)
-			require.Equal(t, q+"x", mustGet(t, c, id).Queue)
+			require.Equal(t, q+"x", mustGet(t, client, id).Queue)
 		},
 		"Pools": func(t *testing.T, q string) {
-			made, err := c.PutPool(t.Context(), ojs.Pool{Name: q, Queues: []string{q}, Concurrency: 4, Strategy: "weighted", Weights: map[string]int{q: 2}, Starvation: &ojs.Starvation{Enabled: true, RotationInterval: "PT5S"}})
+			made, err := c.PutPool(t.Context(), ojsadmin.Pool{Name: q, Queues: []string{q}, Concurrency: 4, Strategy: "weighted", Weights: map[string]int{q: 2}, Starvation: &ojsadmin.Starvation{Enabled: true, RotationInterval: "PT5S"}})
 			require.NoError(t, err)
 			got, err := c.GetPool(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, made, got)
 			require.Equal(t, []any{q, 4, 2, true}, []any{got.Name, got.Concurrency, got.Weights[q], got.Starvation.Enabled})
-			page, err := c.ListPools(t.Context(), ojs.PageOptions{})
+			page, err := c.ListPools(t.Context(), ojsadmin.PageOptions{})
 			require.NoError(t, err)
 			require.NotEmpty(t, page.Items)
 			require.NoError(t, c.DeletePool(t.Context(), q))
@@ -234,7 +244,7 @@ func TestSDKAdmin(t *testing.T) {
 			stats, err := c.Stats(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, 2, stats.Jobs[ojs.StateAvailable])
-			points, err := c.StatsHistory(t.Context(), ojs.StatsFilter{Period: "1m", Since: time.Now().Add(-10 * time.Minute), Queue: q})
+			points, err := c.StatsHistory(t.Context(), ojsadmin.StatsFilter{Period: "1m", Since: time.Now().Add(-10 * time.Minute), Queue: q})
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, len(points), 10)
 		},

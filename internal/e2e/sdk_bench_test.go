@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"strconv"
 	"testing"
 
@@ -18,16 +17,16 @@ func BenchmarkSDKWorker(b *testing.B) {
 			c := sdk(b, node.url)
 			q := queue()
 			for left := b.N; left > 0; left -= 1000 {
-				requests := make([]*ojs.JobRequest, min(left, 1000))
+				requests := make([]ojs.JobRequest, min(left, 1000))
 				for i := range requests {
-					requests[i] = ojs.NewRequest("noop", nil, ojs.WithQueue(q))
+					requests[i] = ojs.JobRequest{Type: "noop", Queue: q}
 				}
-				_, err := c.EnqueueBatch(b.Context(), requests...)
+				_, err := c.EnqueueBatch(b.Context(), requests)
 				require.NoError(b, err)
 			}
 			done := make(chan struct{}, b.N)
 			w := ojs.NewWorker(c, ojs.WorkerConfig{Queues: []string{q}, Concurrency: concurrency, Logger: silent})
-			w.Register("noop", func(context.Context, *ojs.JobContext) error { done <- struct{}{}; return nil })
+			w.Register("noop", func(ojs.JobContext) error { done <- struct{}{}; return nil })
 			b.ResetTimer()
 			stop := runWorker(b, w)
 			for range b.N {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 // TestSDKExample runs docs/examples/go/sdk: an order that comes over HTTP is packed and mailed by a workflow, and SIGTERM ends the
@@ -44,7 +45,7 @@ func TestSDKExample(t *testing.T) {
 	require.NoError(t, program.Process.Signal(syscall.SIGTERM))
 	require.False(t, lines.Scan(), "the output has ended")
 	require.NoError(t, program.Wait())
-	list, err := sdk(t, node.url).ListWorkflows(t.Context(), ojs.WorkflowFilter{Name: "order"})
+	list, err := ojsadmin.New(sdk(t, node.url)).ListWorkflows(t.Context(), ojsadmin.WorkflowFilter{Name: "order"})
 	require.NoError(t, err)
 	require.Equal(t, ojs.WorkflowCompleted, list.Items[0].State)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 // sdk makes a client of the SDK for a URL.
@@ -35,7 +36,7 @@ func runWorker(t testing.TB, w *ojs.Worker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	go func() { done <- w.Start(ctx) }()
 	var stopped atomic.Bool
 	stop = func() {
 		if stopped.Swap(true) {
@@ -138,6 +139,7 @@ func TestSDKClient(t *testing.T) {
 	t.Parallel()
 	node := setup(t)
 	c := sdk(t, node.url)
+	admin := ojsadmin.New(c)
 	ctx := t.Context()
 
 	t.Run("Enqueue", func(t *testing.T) {
@@ -145,32 +147,32 @@ func TestSDKClient(t *testing.T) {
 		q := queue()
 		job, err := c.Enqueue(ctx, "a", map[string]int{"n": 1}, ojs.WithQueue(q), ojs.WithPriority(7), ojs.WithTags("x"), ojs.WithMeta("k", "v"), ojs.WithTimeout(time.Minute),
 			ojs.WithDelay(time.Hour), ojs.WithExpiresAt(time.Now().Add(2*time.Hour)), ojs.WithRetry(ojs.RetryPolicy{
-				MaxAttempts: 4, InitialInterval: 1500 * time.Millisecond, MaxInterval: time.Minute, BackoffCoefficient: 3, BackoffStrategy: "linear", NoJitter: true,
-				NonRetryableErrors: []string{"auth.*"}, OnExhaustion: "discard",
+				MaxAttempts: 4, InitialInterval: 1500 * time.Millisecond, MaxInterval: time.Minute, BackoffCoefficient: 3, BackoffStrategy: ojs.BackoffLinear, NoJitter: true,
+				NonRetryableErrors: []string{"auth.*"}, OnExhaustion: ojs.ExhaustToDiscard,
 			}))
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateScheduled, job.State)
 		require.Equal(t, 4, job.MaxAttempts)
 		require.Equal(t, int64(60_000), job.TimeoutMS)
 		require.Equal(t, "v", job.Meta["k"])
-		got, err := c.Get(ctx, job.ID)
+		got, err := c.GetJob(ctx, job.ID)
 		require.NoError(t, err)
 		require.Equal(t, job, got)
 		require.Equal(t, `[{"n":1}]`, string(got.RawArgs))
 		require.InDelta(t, time.Hour, got.ScheduledAt.Sub(got.CreatedAt), float64(10*time.Second))
 
-		r := ojs.NewRequest("a", nil, ojs.WithQueue(q))
-		r.VisibilityTimeout, r.EnqueueTTL, r.TotalTimeout, r.HeartbeatTimeout, r.ResultTTL, r.Pending = time.Minute, time.Minute, time.Hour, time.Minute, -1, true
-		job, err = c.EnqueueRequest(ctx, r)
+		job, err = c.Enqueue(ctx, "a", nil, ojs.WithQueue(q), func(r *ojs.JobRequest) {
+			r.VisibilityTimeout, r.EnqueueTTL, r.TotalTimeout, r.HeartbeatTimeout, r.ResultTTL, r.Pending = time.Minute, time.Minute, time.Hour, time.Minute, -1, true
+		})
 		require.NoError(t, err)
 		require.Equal(t, ojs.StatePending, job.State)
 		job, err = c.Activate(ctx, job.ID)
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.State)
-		job, err = c.Cancel(ctx, job.ID, "why not")
+		job, err = c.CancelJob(ctx, job.ID, "why not")
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.PreviousState)
-		_, err = c.Cancel(ctx, job.ID, "")
+		_, err = c.CancelJob(ctx, job.ID, "")
 		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, "cancelled", ojs.ErrorDetail(err, "current_state"))
 
@@ -179,54 +181,54 @@ func TestSDKClient(t *testing.T) {
 		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		_, err = c.Enqueue(ctx, "a", nil, ojs.WithID(got.ID))
 		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
-		page, err := c.List(ctx, ojs.JobFilter{Queues: []string{q}, States: []ojs.JobState{ojs.StateScheduled, ojs.StateCancelled}, PageOptions: ojs.PageOptions{Limit: 1}})
+		page, err := admin.ListJobs(ctx, ojsadmin.JobFilter{Queues: []string{q}, States: []ojs.JobState{ojs.StateScheduled, ojs.StateCancelled}, PageOptions: ojsadmin.PageOptions{Limit: 1}})
 		require.NoError(t, err)
 		require.True(t, page.HasMore)
 		require.Equal(t, 2, page.Total)
-		page, err = c.List(ctx, ojs.JobFilter{Queues: []string{q}, PageOptions: ojs.PageOptions{Limit: 1, Cursor: page.NextCursor}})
+		page, err = admin.ListJobs(ctx, ojsadmin.JobFilter{Queues: []string{q}, PageOptions: ojsadmin.PageOptions{Limit: 1, Cursor: page.NextCursor}})
 		require.NoError(t, err)
 		require.Equal(t, got.ID, page.Items[0].ID)
-		stats, err := c.QueueStats(ctx, q)
+		stats, err := admin.QueueStats(ctx, q)
 		require.NoError(t, err)
 		require.Equal(t, 1, stats.Scheduled)
 		require.Equal(t, "active", stats.Status)
-		require.NoError(t, c.PauseQueue(ctx, q))
-		stats, err = c.QueueStats(ctx, q)
+		require.NoError(t, admin.PauseQueue(ctx, q))
+		stats, err = admin.QueueStats(ctx, q)
 		require.NoError(t, err)
 		require.Equal(t, "paused", stats.Status)
-		require.NoError(t, c.ResumeQueue(ctx, q))
-		queues, err := c.ListQueues(ctx, ojs.PageOptions{Limit: 1})
+		require.NoError(t, admin.ResumeQueue(ctx, q))
+		queues, err := admin.ListQueues(ctx, ojsadmin.PageOptions{Limit: 1})
 		require.NoError(t, err)
 		require.NotEmpty(t, queues.Items[0].Name)
 	})
 
 	t.Run("BatchBulkAndUnique", func(t *testing.T) {
 		t.Parallel()
-		q := ojs.WithQueue(queue())
-		jobs, err := c.EnqueueBatch(ctx, ojs.NewRequest("a", 1, q), ojs.NewRequest("b", 2, q))
+		q := queue()
+		jobs, err := c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a", Args: 1, Queue: q}, {Type: "b", Args: 2, Queue: q}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, []string{jobs[0].Type, jobs[1].Type})
-		_, err = c.EnqueueBatch(ctx, ojs.NewRequest("a", 1, q), ojs.NewRequest("B", 2, q))
+		_, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a", Args: 1, Queue: q}, {Type: "B", Args: 2, Queue: q}})
 		require.ErrorIs(t, err, ojs.ErrInvalidJobType)
-		results, err := c.EnqueueBulk(ctx, ojs.NewRequest("B", 1, q), ojs.NewRequest("c", 2, q))
-		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidJobType)
-		require.Equal(t, "c", results[1].Job.Type)
-		results, err = c.EnqueueBulk(ctx, ojs.NewRequest("B", 1, q))
-		require.NoError(t, err)
-		require.ErrorIs(t, results[0].Err, ojs.ErrInvalidJobType)
+		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "B", Args: 1, Queue: q}, {Type: "c", Args: 2, Queue: q}}, ojs.Partial())
+		var refused *ojs.BatchError
+		require.ErrorAs(t, err, &refused)
+		require.ErrorIs(t, refused.Errors[0], ojs.ErrInvalidJobType)
+		require.Equal(t, "c", jobs[1].Type)
+		_, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "B", Args: 1, Queue: q}}, ojs.Partial())
+		require.ErrorIs(t, err, ojs.ErrInvalidJobType)
 
-		unique := ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}, Period: time.Hour, OnConflict: "ignore", States: []ojs.JobState{ojs.StateAvailable}})
-		first, err := c.Enqueue(ctx, "u", map[string]string{"month": "1", "x": "1"}, q, unique)
+		unique := ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}, Period: time.Hour, OnConflict: ojs.ConflictIgnore, States: []ojs.JobState{ojs.StateAvailable}}
+		first, err := c.Enqueue(ctx, "u", map[string]string{"month": "1", "x": "1"}, ojs.WithQueue(q), ojs.WithUnique(unique))
 		require.NoError(t, err)
-		same, err := c.Enqueue(ctx, "u", map[string]string{"month": "1", "x": "2"}, q, unique)
+		same, err := c.Enqueue(ctx, "u", map[string]string{"month": "1", "x": "2"}, ojs.WithQueue(q), ojs.WithUnique(unique))
 		require.NoError(t, err)
 		require.Equal(t, first.ID, same.ID)
 		require.True(t, same.Deduplicated)
-		results, err = c.EnqueueBulk(ctx, ojs.NewRequest("u", map[string]string{"month": "1"}, q, unique))
+		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "u", Args: map[string]string{"month": "1"}, Queue: q, Unique: &unique}}, ojs.Partial())
 		require.NoError(t, err)
-		require.True(t, results[0].Job.Deduplicated)
-		_, err = c.Enqueue(ctx, "u", map[string]string{"month": "1"}, q, ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}}))
+		require.True(t, jobs[0].Deduplicated)
+		_, err = c.Enqueue(ctx, "u", map[string]string{"month": "1"}, ojs.WithQueue(q), ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"queue", "args"}, ArgsKeys: []string{"month"}}))
 		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
 		require.Equal(t, first.ID, ojs.ErrorDetail(err, "existing_job_id"))
 	})
@@ -234,30 +236,30 @@ func TestSDKClient(t *testing.T) {
 	t.Run("Crons", func(t *testing.T) {
 		t.Parallel()
 		name := "cron-" + newID()
-		cron, err := c.PutCron(ctx, ojs.Cron{Name: name, Expression: "0 9 * * *", Timezone: "Europe/Berlin", Overlap: "allow", Description: "d", Job: ojs.NewRequest("a", 1, ojs.WithQueue(name), ojs.WithMeta("k", "v"), ojs.WithDelay(time.Minute))})
+		cron, err := admin.PutCron(ctx, ojsadmin.Cron{Name: name, Expression: "0 9 * * *", Timezone: "Europe/Berlin", Overlap: ojsadmin.OverlapAllow, Description: "d", Job: ojs.JobRequest{Type: "a", Args: 1, Queue: name, Meta: map[string]any{"k": "v"}, Delay: time.Minute}})
 		require.NoError(t, err)
-		require.Equal(t, "0 9 * * * Europe/Berlin allow d a", strings.Join([]string{cron.Expression, cron.Timezone, cron.Overlap, cron.Description, cron.Type}, " "))
+		require.Equal(t, "0 9 * * * Europe/Berlin allow d a", strings.Join([]string{cron.Expression, cron.Timezone, string(cron.Overlap), cron.Description, cron.Type}, " "))
 		require.False(t, cron.NextRunAt.IsZero())
-		cron, err = c.PauseCron(ctx, name)
+		cron, err = admin.PauseCron(ctx, name)
 		require.NoError(t, err)
 		require.False(t, cron.Enabled)
 		require.True(t, cron.NextRunAt.IsZero())
-		_, err = c.ResumeCron(ctx, name)
+		_, err = admin.ResumeCron(ctx, name)
 		require.NoError(t, err)
-		job, err := c.TriggerCron(ctx, name)
+		job, err := admin.TriggerCron(ctx, name)
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateScheduled, job.State)
-		runs, err := c.CronHistory(ctx, name, ojs.PageOptions{Limit: 5})
+		runs, err := admin.CronHistory(ctx, name, ojsadmin.PageOptions{Limit: 5})
 		require.NoError(t, err)
 		require.Equal(t, "manual", runs.Items[0].Outcome)
-		crons, err := c.ListCrons(ctx, ojs.PageOptions{})
+		crons, err := admin.ListCrons(ctx, ojsadmin.PageOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, crons.Items)
-		got, err := c.GetCron(ctx, name)
+		got, err := admin.GetCron(ctx, name)
 		require.NoError(t, err)
 		require.Equal(t, 1, got.RunCount)
-		require.NoError(t, c.DeleteCron(ctx, name))
-		_, err = c.GetCron(ctx, name)
+		require.NoError(t, admin.DeleteCron(ctx, name))
+		_, err = admin.GetCron(ctx, name)
 		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
@@ -265,51 +267,51 @@ func TestSDKClient(t *testing.T) {
 		t.Parallel()
 		q := queue()
 		one, two := node.in(t).deadLetter(q, "a", `{"code":"x"}`), node.in(t).deadLetter(q, "b", `{"code":"y"}`)
-		page, err := c.ListDeadLetters(ctx, ojs.DeadLetterFilter{Queues: []string{q}, Types: []string{"a*"}, Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)})
+		page, err := admin.ListDeadLetters(ctx, ojsadmin.DeadLetterFilter{Queues: []string{q}, Types: []string{"a*"}, Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)})
 		require.NoError(t, err)
 		require.Len(t, page.Items, 1)
 		require.Equal(t, one, page.Items[0].ID)
 		require.NotEmpty(t, page.Items[0].Error.Code)
-		job, err := c.GetDeadLetter(ctx, two)
+		job, err := admin.GetDeadLetter(ctx, two)
 		require.NoError(t, err)
 		require.Equal(t, two, job.ID)
-		job, err = c.RetryDeadLetter(ctx, two)
+		job, err = admin.RetryDeadLetter(ctx, two)
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.State)
-		n, err := c.RetryDeadLetters(ctx, ojs.DeadLetterFilter{Queues: []string{q}})
+		n, err := admin.RetryDeadLetters(ctx, ojsadmin.DeadLetterFilter{Queues: []string{q}})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		three, four := node.in(t).deadLetter(q+"x", "a", `{"code":"x"}`), node.in(t).deadLetter(q+"x", "b", `{"code":"y"}`)
-		require.NoError(t, c.DeleteDeadLetter(ctx, three))
-		n, err = c.PurgeDeadLetters(ctx, ojs.DeadLetterFilter{Queues: []string{q + "x"}})
+		require.NoError(t, admin.DeleteDeadLetter(ctx, three))
+		n, err = admin.PurgeDeadLetters(ctx, ojsadmin.DeadLetterFilter{Queues: []string{q + "x"}})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		_, err = c.GetDeadLetter(ctx, four)
+		_, err = admin.GetDeadLetter(ctx, four)
 		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
 	t.Run("Webhooks", func(t *testing.T) {
 		t.Parallel()
-		hook, err := c.CreateWebhook(ctx, ojs.Webhook{URL: "https://hooks.acme.test/x", Events: []string{"job.completed"}, Secret: "12345678", Filter: &ojs.WebhookFilter{Queues: []string{"none"}}, Ordering: "subject"})
+		hook, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://hooks.acme.test/x", Events: []string{"job.completed"}, Secret: "12345678", Filter: &ojsadmin.WebhookFilter{Queues: []string{"none"}}, Ordering: ojsadmin.OrderingSubject})
 		require.NoError(t, err)
 		require.Equal(t, "12345678", hook.Secret)
 		require.Equal(t, []string{"none"}, hook.Filter.Queues)
 		off := false
-		hook, err = c.UpdateWebhook(ctx, hook.ID, ojs.Webhook{Active: &off})
+		hook, err = admin.UpdateWebhook(ctx, hook.ID, ojsadmin.Webhook{Active: &off})
 		require.NoError(t, err)
 		require.False(t, hook.Active)
 		require.Equal(t, []string{"job.completed"}, hook.Events)
-		hook, err = c.RotateWebhookSecret(ctx, hook.ID, "")
+		hook, err = admin.RotateWebhookSecret(ctx, hook.ID, "")
 		require.NoError(t, err)
 		require.NotEmpty(t, hook.Secret)
-		tested, err := c.TestWebhook(ctx, hook.ID)
+		tested, err := admin.TestWebhook(ctx, hook.ID)
 		require.NoError(t, err)
 		require.False(t, tested.Success)
-		hooks, err := c.ListWebhooks(ctx, ojs.PageOptions{})
+		hooks, err := admin.ListWebhooks(ctx, ojsadmin.PageOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, hooks.Items)
-		require.NoError(t, c.DeleteWebhook(ctx, hook.ID))
-		_, err = c.GetWebhook(ctx, hook.ID)
+		require.NoError(t, admin.DeleteWebhook(ctx, hook.ID))
+		_, err = admin.GetWebhook(ctx, hook.ID)
 		require.ErrorIs(t, err, ojs.ErrNotFound)
 	})
 
@@ -324,17 +326,20 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, []string{"ok", "degraded"}, h.Status) // a busy machine
 		node.in(t).beat("w-list").is(200)
-		workers, err := c.ListWorkers(ctx, ojs.PageOptions{})
+		workers, err := admin.ListWorkers(ctx, ojsadmin.PageOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, workers.Items)
-		require.NoError(t, c.DirectWorker(ctx, "w-list", ojs.DirectiveQuiet))
+		require.NoError(t, admin.DirectWorker(ctx, "w-list", ojs.DirectiveQuiet))
 	})
 
 	t.Run("Workflows", func(t *testing.T) {
 		t.Parallel()
 		q := queue()
-		w, err := c.CreateWorkflow(ctx, ojs.Chain(ojs.NewRequest("a", 1), ojs.Group(ojs.NewRequest("b", 1), ojs.NewRequest("b", 2)).Named("inner"), ojs.NewRequest("c", 1, ojs.WithDelay(time.Minute))).
-			Named("n").WithDefaults(ojs.WithQueue(q)))
+		inner := ojs.Group(ojs.JobRequest{Type: "b", Args: 1}, ojs.JobRequest{Type: "b", Args: 2})
+		inner.Name = "inner"
+		chain := ojs.Chain(ojs.JobRequest{Type: "a", Args: 1}, inner, ojs.JobRequest{Type: "c", Args: 1, Delay: time.Minute})
+		chain.Name, chain.Defaults = "n", &ojs.JobRequest{Queue: q}
+		w, err := c.CreateWorkflow(ctx, chain)
 		require.NoError(t, err)
 		require.Equal(t, ojs.WorkflowRunning, w.State)
 		require.Equal(t, "n", w.Name)
@@ -342,7 +347,8 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, q, mustGet(t, c, got.Steps[0].JobID).Queue)
 		require.Len(t, got.Steps[1].Workflow.Steps, 2)
-		graph, err := c.CreateWorkflow(ctx, ojs.Graph(ojs.NewRequest("a", 1, ojs.WithStep("one")), ojs.NewRequest("a", 1, ojs.WithStep("two")), ojs.NewRequest("b", 1, ojs.WithStep("three", "one", "two"))))
+		graph, err := c.CreateWorkflow(ctx, ojs.Graph(ojs.JobRequest{Type: "a", Args: 1, StepID: "one"}, ojs.JobRequest{Type: "a", Args: 1, StepID: "two"},
+			ojs.JobRequest{Type: "b", Args: 1, StepID: "three", DependsOn: []string{"one", "two"}}))
 		require.NoError(t, err)
 		require.Equal(t, "dag", graph.Type)
 		require.Equal(t, []string{"one", "two"}, graph.Steps[2].DependsOn)
@@ -350,15 +356,15 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ojs.WorkflowCancelled, cancelled.State)
 		require.Equal(t, 3, cancelled.StepsCancelled)
-		list, err := c.ListWorkflows(ctx, ojs.WorkflowFilter{State: ojs.WorkflowRunning, Name: "n"})
+		list, err := admin.ListWorkflows(ctx, ojsadmin.WorkflowFilter{State: ojs.WorkflowRunning, Name: "n"})
 		require.NoError(t, err)
 		require.Equal(t, w.ID, list.Items[0].ID)
 	})
 }
 
-func mustGet(t testing.TB, c *ojs.Client, id string) *ojs.JobInfo {
+func mustGet(t testing.TB, c *ojs.Client, id string) *ojs.Job {
 	t.Helper()
-	job, err := c.Get(t.Context(), id)
+	job, err := c.GetJob(t.Context(), id)
 	require.NoError(t, err)
 	return job
 }
@@ -409,7 +415,7 @@ func TestSDKEvents(t *testing.T) {
 			for _, id := range want {
 				select {
 				case e := <-got:
-					require.Equal(t, id, e.Subject)
+					require.Equal(t, []string{id, id, "a", q}, []string{e.Subject, e.JobID, e.JobType, e.Queue})
 					require.Equal(t, ojs.EventJobEnqueued, e.Type)
 					var data struct{ Queue string }
 					require.NoError(t, e.DecodeData(&data))
@@ -478,7 +484,8 @@ func TestSDKWebhookHandler(t *testing.T) {
 		c.Webhooks.Rules.AllowHTTP, c.Webhooks.Rules.AllowNetworks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	c := sdk(t, node.url)
-	hook, err := c.CreateWebhook(t.Context(), ojs.Webhook{URL: receiver.URL, Events: []string{"job.*"}, Secret: "12345678"})
+	admin := ojsadmin.New(c)
+	hook, err := admin.CreateWebhook(t.Context(), ojsadmin.Webhook{URL: receiver.URL, Events: []string{"job.*"}, Secret: "12345678"})
 	require.NoError(t, err)
 	for range 2 {
 		job, err := c.Enqueue(t.Context(), "a", nil)
@@ -489,7 +496,7 @@ func TestSDKWebhookHandler(t *testing.T) {
 		case <-time.After(waitFor):
 			require.Fail(t, "no delivery")
 		}
-		_, err = c.RotateWebhookSecret(t.Context(), hook.ID, "87654321")
+		_, err = admin.RotateWebhookSecret(t.Context(), hook.ID, "87654321")
 		require.NoError(t, err)
 	}
 	data, err := json.Marshal(map[string]string{"type": "job.completed"})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 // withAndWithoutExtensions runs a test of the SDK against a node, and against the same node without what only ojsd has.
@@ -47,39 +48,39 @@ func TestSDKWorkerOutcomes(t *testing.T) {
 		type args struct {
 			N int `json:"n"`
 		}
-		ojs.RegisterResult(w, "double", func(_ context.Context, job *ojs.Job[args]) (int, error) { return 2 * job.Args.N, nil })
-		ojs.RegisterResult(w, "sum", func(_ context.Context, job *ojs.Job[any]) (int, error) {
+		w.Register("double", ojs.Typed(func(ctx ojs.JobContext, args args) error { return ctx.SetResult(2 * args.N) }))
+		w.Register("sum", func(ctx ojs.JobContext) error {
 			sum := 0
-			for _, r := range job.ParentResults {
+			for _, r := range ctx.Job.ParentResults {
 				var n int
 				if err := json.Unmarshal(r, &n); err != nil {
-					return 0, err
+					return err
 				}
 				sum += n
 			}
-			return sum, nil
+			return ctx.SetResult(sum)
 		})
-		w.Register("fails", func(context.Context, *ojs.JobContext) error {
+		w.Register("fails", func(ojs.JobContext) error {
 			return &ojs.Failure{Code: "smtp_down", Type: "smtp.refused", Message: "refused", Details: map[string]any{"host": "h"}, Permanent: true}
 		})
-		w.Register("panics", func(context.Context, *ojs.JobContext) error { panic("ouch") })
-		w.Register("discards", func(context.Context, *ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
-		w.Register("buries", func(context.Context, *ojs.JobContext) error { return ojs.DeadLetter(errors.New("look")) })
-		w.Register("cancels", func(context.Context, *ojs.JobContext) error { return ojs.Cancel() })
-		w.Register("resumes", func(ctx context.Context, j *ojs.JobContext) error {
+		w.Register("panics", func(ojs.JobContext) error { panic("ouch") })
+		w.Register("discards", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
+		w.Register("buries", func(ojs.JobContext) error { return ojs.DeadLetter(errors.New("look")) })
+		w.Register("cancels", func(ojs.JobContext) error { return ojs.Cancel() })
+		w.Register("resumes", func(j ojs.JobContext) error {
 			var row int
 			if found, err := j.LoadCheckpoint(&row); err != nil || found {
 				return errors.Join(err, j.SetResult(row))
 			}
-			return errors.Join(j.ReportProgress(ctx, 0.5, "half", map[string]int{"row": 7}), j.SaveCheckpoint(ctx, 7), errors.New("crash"))
+			return errors.Join(j.ReportProgress(0.5, "half", map[string]int{"row": 7}), j.SaveCheckpoint(7), errors.New("crash"))
 		})
-		w.Register("toolarge", func(_ context.Context, j *ojs.JobContext) error { return j.SetResult(strings.Repeat("x", 2<<20)) })
+		w.Register("toolarge", func(j ojs.JobContext) error { return j.SetResult(strings.Repeat("x", 2<<20)) })
 		var snoozes atomic.Int64
-		w.Register("snoozes", func(_ context.Context, j *ojs.JobContext) error {
+		w.Register("snoozes", func(j ojs.JobContext) error {
 			if snoozes.Add(1) == 1 {
 				return ojs.Snooze(50 * time.Millisecond)
 			}
-			return j.SetResult(j.Attempt)
+			return j.SetResult(j.Job.Attempt)
 		})
 		runWorker(t, w)
 
@@ -93,7 +94,8 @@ func TestSDKWorkerOutcomes(t *testing.T) {
 			require.NoError(t, err)
 			ids[name] = job.ID
 		}
-		workflow, err := c.CreateWorkflow(ctx, ojs.Graph(ojs.NewRequest("double", args{1}, ojs.WithStep("a")), ojs.NewRequest("double", args{2}, ojs.WithStep("b")), ojs.NewRequest("sum", nil, ojs.WithStep("c", "a", "b"))))
+		workflow, err := c.CreateWorkflow(ctx, ojs.Graph(ojs.JobRequest{Type: "double", Args: args{1}, StepID: "a"}, ojs.JobRequest{Type: "double", Args: args{2}, StepID: "b"},
+			ojs.JobRequest{Type: "sum", StepID: "c", DependsOn: []string{"a", "b"}}))
 		require.NoError(t, err)
 		for name, expected := range want {
 			result, err := c.Wait(ctx, ids[name])
@@ -131,12 +133,12 @@ func TestSDKWorkerLosesAJob(t *testing.T) {
 		}
 		return false
 	})
-	first, second := make(chan *ojs.JobContext, 1), make(chan *ojs.JobContext, 10)
+	first, second := make(chan *ojs.Job, 1), make(chan *ojs.Job, 10)
 	ended := make(chan error, 10)
 	q := queue()
 	w := ojs.NewWorker(sdk(t, f.URL), often(ojs.WorkerConfig{Queues: []string{q}, Concurrency: 1, VisibilityTimeout: 3 * time.Second})) // a busy machine sends heartbeats late
-	w.Register("a", func(ctx context.Context, j *ojs.JobContext) error {
-		first <- j
+	w.Register("a", func(ctx ojs.JobContext) error {
+		first <- ctx.Job
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return nil
@@ -148,7 +150,7 @@ func TestSDKWorkerLosesAJob(t *testing.T) {
 	next(t, first)
 	cut.Store(true)
 	other := ojs.NewWorker(c, often(ojs.WorkerConfig{Queues: []string{q}, Concurrency: 1}))
-	other.Register("a", func(_ context.Context, j *ojs.JobContext) error { second <- j; return nil })
+	other.Register("a", func(j ojs.JobContext) error { second <- j.Job; return nil })
 	stopOther := runWorker(t, other)
 	require.Equal(t, 2, next(t, second).Attempt)
 	cut.Store(false)
@@ -161,7 +163,7 @@ func TestSDKWorkerLosesAJob(t *testing.T) {
 	job, err = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue(q))
 	require.NoError(t, err)
 	next(t, first)
-	_, err = c.Cancel(t.Context(), job.ID, "")
+	_, err = c.CancelJob(t.Context(), job.ID, "")
 	require.NoError(t, err)
 	require.ErrorIs(t, next(t, ended), ojs.ErrJobCancelled)
 	stop()
@@ -175,30 +177,30 @@ func TestSDKWorkerDirectives(t *testing.T) {
 	c := sdk(t, node.url)
 	q := queue()
 	w := ojs.NewWorker(c, often(ojs.WorkerConfig{ID: "directed", Queues: []string{q}}))
-	w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+	w.Register("a", func(ojs.JobContext) error { return nil })
 	done := make(chan error, 1)
-	go func() { done <- w.Run(context.Background()) }()
+	go func() { done <- w.Start(context.Background()) }()
 	state := func(want string) {
 		eventually(t, func() bool { return node.get("/ojs/v1/workers/directed").at("state") == want })
 	}
 	eventually(t, func() bool { return node.get("/ojs/v1/workers/directed").status == 200 })
-	require.NoError(t, c.DirectWorker(t.Context(), "directed", ojs.DirectiveQuiet))
+	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveQuiet))
 	state("quiet")
 	job, err := c.Enqueue(t.Context(), "a", nil, ojs.WithQueue(q))
 	require.NoError(t, err)
 	node.beat("other").is(200) // a round trip later it is still there
 	require.Equal(t, ojs.StateAvailable, mustGet(t, c, job.ID).State)
-	require.NoError(t, c.DirectWorker(t.Context(), "directed", ojs.DirectiveRunning))
+	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveRunning))
 	result, err := c.Wait(t.Context(), job.ID)
 	require.NoError(t, err)
 	require.Equal(t, ojs.StateCompleted, result.State)
-	require.NoError(t, c.DirectWorker(t.Context(), "directed", ojs.DirectiveTerminate))
+	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveTerminate))
 	require.NoError(t, next(t, done))
 	state("terminate")
 
 	again := ojs.NewWorker(c, often(ojs.WorkerConfig{ID: "directed", Queues: []string{q}}))
-	again.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
-	require.NoError(t, c.DirectWorker(t.Context(), "directed", ojs.DirectiveRunning))
+	again.Register("a", func(ojs.JobContext) error { return nil })
+	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveRunning))
 	stop := runWorker(t, again)
 	job, err = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue(q))
 	require.NoError(t, err)
@@ -215,7 +217,8 @@ type books struct {
 
 func (b *books) worker(c *ojs.Client, q string) *ojs.Worker {
 	w := ojs.NewWorker(c, often(ojs.WorkerConfig{Queues: []string{q}, Concurrency: 20, GracePeriod: 5 * time.Second}))
-	w.Register("a", func(ctx context.Context, j *ojs.JobContext) error {
+	w.Register("a", func(ctx ojs.JobContext) error {
+		j := ctx.Job
 		time.Sleep(time.Millisecond)
 		switch {
 		case ctx.Err() != nil:
@@ -289,7 +292,7 @@ func TestSDKWorkerBooks(t *testing.T) {
 			go func() { defer close(stopped); _ = one.app.Stop() }()
 			direct := sdk(t, two.url)
 			eventually(t, func() bool {
-				stats, err := direct.QueueStats(t.Context(), q)
+				stats, err := ojsadmin.New(direct).QueueStats(t.Context(), q)
 				require.NoError(t, err)
 				return stats.Available+stats.Active+stats.Retryable == 0
 			})

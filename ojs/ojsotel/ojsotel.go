@@ -1,8 +1,8 @@
 // Package ojsotel traces and measures enqueuing and execution with OpenTelemetry:
 //
 //	t, err := ojsotel.New(ojsotel.Config{})
-//	client.Middleware.UseNamed("otel", t.Enqueue)
-//	worker.Middleware.UseNamed("otel", t.Execute)
+//	client.UseNamed("otel", t.Enqueue)
+//	worker.UseNamed("otel", t.Execute)
 //
 // The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue, whichever server is
 // between them.
@@ -56,7 +56,7 @@ func New(config Config) (*Telemetry, error) {
 
 // Enqueue is enqueue middleware: a span of kind PRODUCER for each job, whose context the job carries. A job that has a traceparent
 // already keeps it.
-func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.JobInfo, error) {
+func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.Job, error) {
 	queue := cmp.Or(r.Queue, "default")
 	ctx, span := t.tracer.Start(ctx, "ojs.enqueue "+r.Type, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"), attribute.String("messaging.destination.name", queue),
@@ -83,35 +83,37 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 }
 
 // Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue.
-func (t *Telemetry) Execute(ctx context.Context, job *ojs.JobContext, next ojs.HandlerFunc) (err error) {
+func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error) {
+	job := ctx.Job
 	carrier := propagation.MapCarrier{}
 	for _, key := range t.propagator.Fields() {
 		if value, ok := job.Meta[key].(string); ok {
 			carrier[key] = value
 		}
 	}
-	ctx, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+	traced, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"), attribute.String("messaging.destination.name", job.Queue),
 		attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.id", job.ID), attribute.String("ojs.job.type", job.Type),
 		attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.attempt", job.Attempt)))
 	start, returned := time.Now(), false
 	defer func() {
 		labels := metric.WithAttributes(attribute.String("job_type", job.Type), attribute.String("queue", job.Queue))
-		t.duration.Record(ctx, float64(time.Since(start))/float64(time.Millisecond), labels)
+		t.duration.Record(traced, float64(time.Since(start))/float64(time.Millisecond), labels)
 		switch {
 		case !returned: // a panic, which goes on
 			span.SetStatus(codes.Error, "panic")
-			t.failed.Add(ctx, 1, labels)
+			t.failed.Add(traced, 1, labels)
 		case err != nil:
 			span.RecordError(err)
 			span.SetStatus(codes.Error, err.Error())
-			t.failed.Add(ctx, 1, labels)
+			t.failed.Add(traced, 1, labels)
 		default:
-			t.completed.Add(ctx, 1, labels)
+			t.completed.Add(traced, 1, labels)
 		}
 		span.End()
 	}()
-	err = next(ctx, job)
+	ctx.Context = traced
+	err = next(ctx)
 	returned = true
 	return err
 }

@@ -2,7 +2,7 @@
 //
 //	tx, err := pool.Begin(ctx)
 //	…
-//	id, err := ojspgx.Enqueue(ctx, tx, ojs.NewRequest("email.send", Email{To: "ada@example.com"}))
+//	id, err := ojspgx.Enqueue(ctx, tx, "email.send", Email{To: "ada@example.com"})
 //	…
 //	err = tx.Commit(ctx)
 //
@@ -25,9 +25,9 @@ type Querier interface {
 }
 
 // Enqueue makes a job in a transaction, and returns its id. A job that is refused aborts the transaction; the error can be compared with
-// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload.
-func Enqueue(ctx context.Context, tx Querier, request *ojs.JobRequest) (id string, err error) {
-	params, err := sqlcall.Params(request)
+// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload. Arguments and options are those of [ojs.Client.Enqueue].
+func Enqueue(ctx context.Context, tx Querier, jobType string, args any, options ...ojs.EnqueueOption) (id string, err error) {
+	params, err := sqlcall.Params(sqlcall.Request(jobType, args, options))
 	if err != nil {
 		return "", err
 	}
@@ -39,8 +39,8 @@ type Batcher interface {
 	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
 }
 
-// EnqueueMany makes jobs in a transaction in one round trip, and returns their ids in order.
-func EnqueueMany(ctx context.Context, tx Batcher, requests ...*ojs.JobRequest) (ids []string, err error) {
+// EnqueueBatch makes jobs in a transaction in one round trip, and returns their ids in order.
+func EnqueueBatch(ctx context.Context, tx Batcher, requests []ojs.JobRequest) (ids []string, err error) {
 	batch := &pgx.Batch{}
 	for _, r := range requests {
 		params, err := sqlcall.Params(r)

@@ -2,7 +2,7 @@
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
-//	id, err := ojssql.Enqueue(ctx, tx, ojs.NewRequest("email.send", Email{To: "ada@example.com"}))
+//	id, err := ojssql.Enqueue(ctx, tx, "email.send", Email{To: "ada@example.com"})
 //	…
 //	err = tx.Commit()
 //
@@ -23,9 +23,10 @@ type Querier interface {
 }
 
 // Enqueue makes a job in a transaction, and returns its id. A job that is refused aborts the transaction; the error can be compared with
-// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload if the driver tells SQLSTATEs, as pgx and pq do.
-func Enqueue(ctx context.Context, tx Querier, request *ojs.JobRequest) (id string, err error) {
-	params, err := sqlcall.Params(request)
+// ojs.ErrDuplicateJob and ojs.ErrInvalidPayload if the driver tells SQLSTATEs, as pgx and pq do. Arguments and options are
+// those of [ojs.Client.Enqueue].
+func Enqueue(ctx context.Context, tx Querier, jobType string, args any, options ...ojs.EnqueueOption) (id string, err error) {
+	params, err := sqlcall.Params(sqlcall.Request(jobType, args, options))
 	if err != nil {
 		return "", err
 	}

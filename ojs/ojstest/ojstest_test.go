@@ -1,13 +1,12 @@
 package ojstest_test
 
 import (
-	"context"
+	"errors"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/require"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
@@ -34,6 +33,7 @@ func TestAssertionsFail(t *testing.T) {
 	s.RequireState(f, ojs.NewID(), ojs.StateAvailable)
 	require.Equal(t, 6, f.n)
 	s.RequireEnqueued(t, "a", ojstest.WithArgs([]int{1}), ojstest.InState(ojs.StateAvailable))
+	s.RequireNotEnqueued(t, "b")
 }
 
 func TestDrain(t *testing.T) {
@@ -47,7 +47,7 @@ func TestDrain(t *testing.T) {
 	worker := func() *ojs.Worker {
 		w := ojs.NewWorker(c, ojs.WorkerConfig{})
 		for _, name := range []string{"now", "later"} {
-			w.Register(name, func(context.Context, *ojs.JobContext) error { return nil })
+			w.Register(name, func(ojs.JobContext) error { return nil })
 		}
 		return w
 	}
@@ -57,56 +57,53 @@ func TestDrain(t *testing.T) {
 	s.Advance(time.Hour)
 	s.Drain(t, worker(), 10*time.Second)
 	s.RequireState(t, later.ID, ojs.StateCompleted)
+	require.Len(t, s.Jobs(), 2)
 }
 
-func unique(onConflict string, more ...ojs.EnqueueOption) *ojs.JobRequest {
-	return ojs.NewRequest("u", nil, append(more, ojs.WithUnique(ojs.UniquePolicy{OnConflict: onConflict}))...)
-}
-
-func TestUniqueInBatches(t *testing.T) {
+// TestDrainFails: a worker that cannot begin, or does not come to an end, fails the test.
+func TestDrainFails(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
+	s := ojstest.New()
+	c := s.Client()
+	_, err := c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	f := &failures{TB: t}
+	s.Drain(f, ojs.NewWorker(c, ojs.WorkerConfig{}), time.Minute)
+	require.Equal(t, 1, f.n, "it has no handlers")
 
-	t.Run("ARefusedBatchReplacesNothing", func(t *testing.T) {
-		t.Parallel()
-		s := ojstest.New()
-		c := s.Client()
-		old, err := c.EnqueueRequest(ctx, unique(""))
-		require.NoError(t, err)
-		_, err = c.EnqueueBatch(ctx, unique("replace"), ojs.NewRequest("", nil))
-		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
-		_, err = c.EnqueueBatch(ctx, unique("replace", ojs.WithID(old.ID)))
-		require.Error(t, err, "a job whose id is taken replaces nothing")
-		s.RequireState(t, old.ID, ojs.StateAvailable)
+	w := ojs.NewWorker(c, ojs.WorkerConfig{GracePeriod: -1})
+	w.Register("a", func(ctx ojs.JobContext) error {
+		<-ctx.Done()
+		return ctx.Err()
 	})
+	s.Drain(f, w, 200*time.Millisecond)
+	require.Equal(t, 2, f.n, "the job does not end")
+}
 
-	t.Run("EarlierJobsCount", func(t *testing.T) {
-		t.Parallel()
-		s := ojstest.New()
-		c := s.Client()
-		_, err := c.EnqueueBatch(ctx, unique(""), unique(""))
-		require.ErrorIs(t, err, ojs.ErrDuplicateJob)
-		require.Empty(t, ojs.ErrorDetail(err, "existing_job_id"), "it is not stored")
-		s.RequireNotEnqueued(t, "u")
-
-		jobs, err := c.EnqueueBatch(ctx, unique(""), unique("ignore"), unique("replace"))
-		require.NoError(t, err)
-		require.Equal(t, jobs[0].ID, jobs[1].ID)
-		require.Equal(t, []bool{false, true, false}, []bool{jobs[0].Deduplicated, jobs[1].Deduplicated, jobs[2].Deduplicated})
-		s.RequireState(t, jobs[0].ID, ojs.StateCancelled)
-		s.RequireState(t, jobs[2].ID, ojs.StateAvailable)
+// TestNewContext calls handlers without a worker.
+func TestNewContext(t *testing.T) {
+	t.Parallel()
+	type email struct {
+		To string `json:"to"`
+	}
+	handler := ojs.Typed(func(ctx ojs.JobContext, args email) error {
+		if args.To == "" {
+			return ojs.Discard(errors.New("no address"))
+		}
+		if err := ctx.ReportProgress(0.5, "half", nil); err != nil {
+			return err
+		}
+		return ctx.SetResult(map[string]int{"attempt": ctx.Job.Attempt})
 	})
+	ctx := ojstest.NewContext(t, "email.send", email{"ada@example.com"})
+	ctx.Job.Attempt = 2
+	require.NoError(t, handler(ctx))
+	require.Equal(t, `{"attempt":2}`, string(ctx.Result()))
+	require.Equal(t, "email.send", ctx.Job.Type)
+	require.Equal(t, "ada@example.com", ctx.Job.Args[0].(map[string]any)["to"].(string))
 
-	t.Run("ReplacesExceptSchedule", func(t *testing.T) {
-		t.Parallel()
-		s := ojstest.New()
-		c := s.Client()
-		old, err := c.EnqueueRequest(ctx, unique("", ojs.WithDelay(time.Hour)))
-		require.NoError(t, err)
-		jobs, err := c.EnqueueBatch(ctx, unique("replace_except_schedule"))
-		require.NoError(t, err)
-		require.True(t, old.ScheduledAt.Equal(jobs[0].ScheduledAt))
-		s.RequireState(t, old.ID, ojs.StateCancelled)
-		s.RequireState(t, jobs[0].ID, ojs.StateScheduled)
-	})
+	require.ErrorContains(t, handler(ojstest.NewContext(t, "email.send", email{})), "no address")
+	var failure *ojs.Failure
+	require.ErrorAs(t, handler(ojstest.NewContext(t, "email.send", 7)), &failure)
+	require.True(t, failure.Permanent)
 }

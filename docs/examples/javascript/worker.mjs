@@ -1,4 +1,4 @@
-// Runs jobs of type text.count, one at a time, until SIGTERM. Node 18 or later, no packages.
+// Runs jobs of type text.count, one at a time, until SIGTERM or Ctrl-C. Node 18 or later, no packages.
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -55,10 +55,12 @@ async function run(job) {
 }
 
 const beating = setInterval(heartbeat, pause);
-process.once("SIGTERM", () => {
-  stopping = true;
-  heartbeat(); // ends a fetch that waits
-});
+for (const signal of ["SIGTERM", "SIGINT"]) {
+  process.once(signal, () => {
+    stopping = true;
+    heartbeat(); // ends a fetch that waits
+  });
+}
 while (!stopping) {
   const { jobs } = await post("/workers/fetch", { queues: [queue], wait_ms: 10_000 }).catch((error) => console.error(error.message) ?? { jobs: [] });
   for (const job of jobs) await run(job);

@@ -1,4 +1,4 @@
-"""Runs jobs of type text.count, one at a time, until SIGTERM. Standard library only."""
+"""Runs jobs of type text.count, one at a time, until SIGTERM or Ctrl-C. Standard library only."""
 
 import json
 import os
@@ -78,7 +78,8 @@ def run(job):
     in_hand.clear()
 
 
-signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+for number in signal.SIGTERM, signal.SIGINT:
+    signal.signal(number, lambda *_: stopping.set())
 threading.Thread(target=heartbeats, daemon=True).start()
 while not stopping.is_set():
     try:

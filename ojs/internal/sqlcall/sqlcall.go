@@ -13,17 +13,26 @@ import (
 // Query is the call; its parameters are those of Params.
 const Query = `SELECT ojs.enqueue($1::text, $2::json, $3::text, $4::json)::text`
 
+// Request is a job with its options applied.
+func Request(jobType string, args any, options []ojs.EnqueueOption) ojs.JobRequest {
+	r := ojs.JobRequest{Type: jobType, Args: args}
+	for _, o := range options {
+		o(&r)
+	}
+	return r
+}
+
 // Params are the parameters of Query: type, args, queue and options.
-func Params(request *ojs.JobRequest) ([]any, error) {
-	r := *request
+func Params(r ojs.JobRequest) ([]any, error) {
 	delay := r.Delay
 	r.Delay = 0
-	data, err := json.Marshal(&r)
+	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
 	var wire struct {
 		ID      string                     `json:"id"`
+		Type    string                     `json:"type"`
 		Args    json.RawMessage            `json:"args"`
 		Meta    json.RawMessage            `json:"meta"`
 		Schema  string                     `json:"schema"`
@@ -65,7 +74,7 @@ func Params(request *ojs.JobRequest) ([]any, error) {
 	if r.Queue != "" {
 		queue = r.Queue
 	}
-	return []any{r.Type, string(wire.Args), queue, string(text)}, nil
+	return []any{wire.Type, string(wire.Args), queue, string(text)}, nil
 }
 
 // Error turns refusals of ojs.enqueue into errors of package ojs, which errors.Is can compare with its kinds. Others stay as they are.

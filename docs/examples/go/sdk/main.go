@@ -81,7 +81,7 @@ func orders(pool *pgxpool.Pool, queue string) http.Handler {
 			if err != nil {
 				return err
 			}
-			job, err = ojspgx.Enqueue(r.Context(), tx, ojs.NewRequest("order.accept", order, ojs.WithQueue(queue)))
+			job, err = ojspgx.Enqueue(r.Context(), tx, "order.accept", order, ojs.WithQueue(queue))
 			return err
 		})
 		if err != nil {
@@ -96,25 +96,25 @@ func orders(pool *pgxpool.Pool, queue string) http.Handler {
 // work runs the jobs of the application until ctx is done.
 func work(ctx context.Context, client *ojs.Client, pool *pgxpool.Pool, queue string) error {
 	worker := ojs.NewWorker(client, ojs.WorkerConfig{Queues: []string{queue}, Concurrency: 20})
-	ojs.RegisterResult(worker, "order.accept", func(ctx context.Context, job *ojs.Job[Order]) (string, error) {
-		workflow := ojs.Chain(ojs.NewRequest("order.pack", job.Args), ojs.NewRequest("order.mail", job.Args)).Named("order").WithDefaults(ojs.WithQueue(queue))
-		workflow.ID = job.ID // a second run of this job makes no second workflow
-		_, err := client.CreateWorkflow(ctx, workflow)
-		if errors.Is(err, ojs.ErrDuplicateJob) {
-			err = nil
+	worker.Register("order.accept", ojs.Typed(func(ctx ojs.JobContext, order Order) error {
+		workflow := ojs.Chain(ojs.JobRequest{Type: "order.pack", Args: order}, ojs.JobRequest{Type: "order.mail", Args: order})
+		workflow.ID = ctx.Job.ID // a second run of this job makes no second workflow
+		workflow.Name, workflow.Defaults = "order", &ojs.JobRequest{Queue: queue}
+		if _, err := client.CreateWorkflow(ctx, workflow); err != nil && !errors.Is(err, ojs.ErrDuplicateJob) {
+			return err
 		}
-		return workflow.ID, err
-	})
-	ojs.RegisterFunc(worker, "order.pack", func(ctx context.Context, job *ojs.Job[Order]) error {
-		_, err := pool.Exec(ctx, "UPDATE sdk_orders SET packed = true WHERE id = $1", job.Args.ID)
+		return ctx.SetResult(workflow.ID)
+	}))
+	worker.Register("order.pack", ojs.Typed(func(ctx ojs.JobContext, order Order) error {
+		_, err := pool.Exec(ctx, "UPDATE sdk_orders SET packed = true WHERE id = $1", order.ID)
 		return err
-	})
-	ojs.RegisterFunc(worker, "order.mail", func(_ context.Context, job *ojs.Job[Order]) error {
-		if job.Args.Email == "" {
+	}))
+	worker.Register("order.mail", ojs.Typed(func(_ ojs.JobContext, order Order) error {
+		if order.Email == "" {
 			return ojs.Discard(errors.New("the order has no address"))
 		}
-		fmt.Println("mail to", job.Args.Email)
+		fmt.Println("mail to", order.Email)
 		return nil
-	})
-	return worker.Run(ctx)
+	}))
+	return worker.Start(ctx)
 }

@@ -1,4 +1,4 @@
-// Command worker runs jobs of type text.count, one at a time, until SIGTERM.
+// Command worker runs jobs of type text.count, one at a time, until SIGTERM or Ctrl-C.
 package main
 
 import (
@@ -40,7 +40,7 @@ type job struct {
 type object map[string]any
 
 func main() {
-	stopping, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	stopping, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	go func() {
 		<-stopping.Done()

@@ -1,0 +1,3 @@
+module github.com/ojsd/ojsd/ojs
+
+go 1.26.0

@@ -1,0 +1,163 @@
+package fakeserver
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// record is a stored job. Only the server's goroutine that has the lock reads or changes it; answers get copies of Job.
+type record struct {
+	ojs.Job
+
+	request submission
+	tick    int64 // order of entering available
+	// due is when a scheduled or retryable job becomes available; zero in other states.
+	due        time.Time
+	reserved   time.Time // end of the reservation
+	lease      time.Duration
+	checkpoint json.RawMessage
+	flow       *workflow
+	step       *step
+}
+
+func (s *Server) serveJobs(path []string, r *Request) answer {
+	switch {
+	case len(path) == 0 && r.Method == http.MethodPost:
+		return s.enqueueOne(r)
+	case len(path) == 0 && r.Method == http.MethodGet:
+		return s.listJobs(r)
+	case len(path) == 1 && path[0] == "batch":
+		return s.enqueueBatch(r)
+	case len(path) == 1 && path[0] == "bulk":
+		return s.enqueueBulk(r)
+	case len(path) == 0:
+		return noRoute(r)
+	}
+	j := s.jobs[path[0]]
+	if j == nil {
+		return notFound("job", path[0])
+	}
+	switch action := strings.Join(path[1:], "/"); {
+	case action == "" && r.Method == http.MethodGet:
+		return ok(object{"job": j.Job})
+	case action == "" && r.Method == http.MethodDelete:
+		return s.cancel(j)
+	case action == "activate":
+		return s.activate(j)
+	case action == "checkpoint":
+		return s.saveCheckpoint(j, r)
+	case action == "result":
+		return ok(object{"job_id": j.ID, "state": j.State, "result": j.Result, "error": j.Error, "completed_at": nullTime(j.CompletedAt)})
+	case action == "progress":
+		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
+	}
+	return noRoute(r)
+}
+
+func nullTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (s *Server) available(j *record) {
+	s.tick++
+	j.State, j.tick, j.due, j.EnqueuedAt = ojs.StateAvailable, s.tick, time.Time{}, s.now()
+}
+
+// Newest means enqueued last; a retry does not move a job.
+func (s *Server) listJobs(r *Request) answer {
+	all := []ojs.Job{}
+	for _, j := range slices.Backward(s.order) {
+		if in(r, "state", string(j.State)) && in(r, "queue", j.Queue) && in(r, "type", j.Type) {
+			all = append(all, j.Job)
+		}
+	}
+	return page(r, "jobs", all)
+}
+
+// in reports whether a comma list in the query, if there is one, has a value. A filter with several values matches any of them.
+func in(r *Request, name, value string) bool {
+	list := r.Query.Get(name)
+	return list == "" || slices.Contains(strings.Split(list, ","), value)
+}
+
+// A running job is cancelled at once; its worker learns of it with its next heartbeat.
+func (s *Server) cancel(j *record) answer {
+	if j.State.Terminal() {
+		return conflict(j, ojs.StateAvailable)
+	}
+	before := j.State
+	s.end(j, ojs.StateCancelled)
+	info := j.Job
+	info.PreviousState = before
+	return ok(object{"job": info})
+}
+
+func conflict(j *record, expected ojs.JobState) answer {
+	return refuse(http.StatusConflict, wrongState(j, expected))
+}
+
+func (s *Server) activate(j *record) answer {
+	if j.State != ojs.StatePending {
+		return conflict(j, ojs.StatePending)
+	}
+	s.available(j)
+	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
+	return ok(object{"job": j.Job})
+}
+
+// end brings a job to a final state. It also lets the workflow of the job go on, in the same step, so a test sees the next step
+// as soon as the ack is answered.
+func (s *Server) end(j *record, state ojs.JobState) {
+	j.State = state
+	switch state {
+	case ojs.StateCompleted:
+		j.CompletedAt = s.now()
+		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result})
+	case ojs.StateCancelled:
+		j.CancelledAt = s.now()
+		s.emit(ojs.EventJobCancelled, j, object{})
+	case ojs.StateDiscarded:
+		j.DiscardedAt = s.now()
+		s.emit(ojs.EventJobDiscarded, j, object{"error": j.Error})
+	}
+	s.advance(j)
+}
+
+// promote makes jobs available whose time has come, and ends reservations that are over. The caller has the lock. It runs at
+// the start of each request and in assertions, because nothing runs by itself here.
+func (s *Server) promote() {
+	now := s.now()
+	for _, j := range s.order {
+		switch {
+		case (j.State == ojs.StateScheduled || j.State == ojs.StateRetryable) && !j.due.After(now):
+			scheduled := j.State == ojs.StateScheduled
+			s.available(j)
+			if scheduled {
+				s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
+			}
+		case j.State == ojs.StateActive && j.reserved.Before(now):
+			s.loseLease(j)
+		}
+	}
+}
+
+func (s *Server) emit(kind string, j *record, data object) {
+	data = maps.Clone(data)
+	data["job_id"], data["job_type"], data["queue"] = j.ID, j.Type, j.Queue
+	text, err := json.Marshal(data)
+	if err != nil {
+		text = []byte("{}")
+	}
+	s.events = append(s.events, &ojs.Event{
+		SpecVersion: "1.0", ID: "evt_" + ojs.NewID(), Type: kind, Source: "ojs://fakeserver/api", Time: s.now(), Subject: j.ID, Data: text,
+	})
+}

@@ -1,0 +1,294 @@
+package fakeserver
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// workflow is a workflow, or one nested in another.
+type workflow struct {
+	id, kind, name string
+	meta           map[string]any
+	state          ojs.WorkflowState
+	created, ended time.Time
+	steps          []*step
+	callbacks      []*step
+	parent         *step
+	defaults       definition
+}
+
+// step is a job or a nested workflow in a workflow. deps are ids of other steps of the same workflow. state is that of the
+// answer: waiting until its turn, pending once begun, then how it ended.
+type step struct {
+	id     string
+	deps   []string
+	sub    submission
+	nested *workflow
+	flow   *workflow
+	job    *record
+	state  string
+}
+
+// definition is what a client sends of a workflow, and of a step. A nested workflow is one that has steps or jobs; its other
+// members are those of a step.
+type definition struct {
+	submission
+	Name      string                `json:"name"`
+	Steps     []definition          `json:"steps"`
+	Jobs      []definition          `json:"jobs"`
+	Callbacks map[string]submission `json:"callbacks"`
+}
+
+func (s *Server) serveWorkflows(path []string, r *Request) answer {
+	switch {
+	case len(path) == 0 && r.Method == http.MethodPost:
+		return s.createWorkflow(r)
+	case len(path) == 0:
+		all := []object{}
+		for _, w := range s.workflows {
+			if w.parent == nil && in(r, "state", string(w.state)) {
+				all = append(all, w.show())
+			}
+		}
+		slices.SortFunc(all, func(a, b object) int { return -1 * compareText(a["id"], b["id"]) })
+		return page(r, "workflows", all)
+	}
+	w := s.workflows[path[0]]
+	if w == nil {
+		return notFound("workflow", path[0])
+	}
+	if r.Method == http.MethodDelete {
+		if w.state.Terminal() {
+			return refuse(http.StatusConflict, newError(ojs.ErrInvalidStateTransition, object{"current_state": w.state}, "the workflow has ended"))
+		}
+		s.cancelWorkflow(w, r.Query.Get("force") == "true")
+	}
+	return ok(object{"workflow": w.show()})
+}
+
+func (s *Server) createWorkflow(r *Request) answer {
+	var d definition
+	if err := json.Unmarshal(r.Body, &d); err != nil {
+		return invalid("body", err)
+	}
+	if len(d.Steps)+len(d.Jobs) == 0 {
+		return invalid("steps", errNoType)
+	}
+	if s.workflows[d.ID] != nil {
+		return refuse(http.StatusConflict, duplicateID(d.ID))
+	}
+	w := s.newWorkflow(d, nil)
+	s.begin(w)
+	return created(object{"workflow": w.show()})
+}
+
+// Each step of a chain depends on the one before, so chains, groups and graphs follow the same rule.
+func (s *Server) newWorkflow(d definition, parent *step) *workflow {
+	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent, defaults: d}
+	if parent != nil || w.id == "" {
+		w.id = ojs.NewID()
+	}
+	for i, m := range append(d.Steps, d.Jobs...) {
+		st := &step{id: m.ID, deps: m.DependsOn, sub: m.submission, flow: w, state: "waiting"}
+		if st.id == "" {
+			st.id = strconv.Itoa(i)
+		}
+		if w.kind == "chain" && i > 0 {
+			st.deps = []string{w.steps[i-1].id}
+		}
+		if len(m.Steps)+len(m.Jobs) > 0 {
+			st.nested = s.newWorkflow(m, st)
+		}
+		w.steps = append(w.steps, st)
+	}
+	for _, name := range []string{"on_complete", "on_success", "on_failure"} {
+		if sub, found := d.Callbacks[name]; found {
+			w.callbacks = append(w.callbacks, &step{id: name, sub: sub, flow: w, state: "waiting"})
+		}
+	}
+	s.workflows[w.id] = w
+	return w
+}
+
+// begin starts all steps whose dependencies have completed, and cancels those for which this can never be.
+// A step whose dependency has failed is cancelled, and so in turn those that depend on it, in the order in which they stand.
+func (s *Server) begin(w *workflow) {
+	for _, st := range w.steps {
+		if st.state != "waiting" {
+			continue
+		}
+		ready := true
+		for _, d := range st.deps {
+			i := slices.IndexFunc(w.steps, func(o *step) bool { return o.id == d })
+			if i >= 0 && (w.steps[i].state == "failed" || w.steps[i].state == "cancelled") {
+				st.state = "cancelled"
+			}
+			ready = ready && i >= 0 && w.steps[i].state == "completed"
+		}
+		if ready && st.state == "waiting" {
+			s.start(st, w.results(st.deps))
+		}
+	}
+}
+
+// start inserts the job of a step. A job that is refused makes its step fail, without an error for anybody: look at the state
+// of the workflow.
+func (s *Server) start(st *step, parents []json.RawMessage) {
+	st.state = "pending"
+	if st.nested != nil {
+		s.begin(st.nested)
+		return
+	}
+	sub := st.sub
+	sub.ID = ""
+	// Of the defaults of a workflow only the queue is applied, that of the innermost first.
+	for f := st.flow; f != nil; f = f.outer() {
+		if sub.Options.Queue == "" {
+			sub.Options.Queue = f.defaults.Options.Queue
+		}
+	}
+	p, refused := s.prepare(sub)
+	j := p.job
+	if refused != nil || j == nil {
+		st.state = "failed"
+		return
+	}
+	j.flow, j.step = st.flow, st
+	j.WorkflowID, j.WorkflowStepID, j.ParentResults = st.flow.id, st.id, parents
+	st.job = j
+	s.store(p)
+}
+
+func (w *workflow) outer() *workflow {
+	if w.parent == nil {
+		return nil
+	}
+	return w.parent.flow
+}
+
+// results of the steps that are named; of a chain those of all steps before. Steps without a job of their own, such as nested
+// workflows, have none.
+func (w *workflow) results(ids []string) []json.RawMessage {
+	results := []json.RawMessage{}
+	for _, st := range w.steps {
+		before := w.kind == "chain" && len(ids) > 0 && st.state == "completed"
+		if (before || slices.Contains(ids, st.id)) && st.job != nil {
+			results = append(results, orNull(st.job.Result))
+		}
+	}
+	return results
+}
+
+func orNull(result json.RawMessage) json.RawMessage {
+	if len(result) == 0 {
+		return json.RawMessage("null")
+	}
+	return result
+}
+
+// advance follows the end of a job in its workflow. A job that belongs to no workflow changes none.
+func (s *Server) advance(j *record) {
+	if j.step == nil {
+		return
+	}
+	j.step.state = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}[j.State]
+	s.follow(j.flow)
+}
+
+// It is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
+// the outcome of the workflow waits for them.
+func (s *Server) follow(w *workflow) {
+	if w.state.Terminal() {
+		return
+	}
+	s.begin(w)
+	over := func(st *step) bool { return st.state == "completed" || st.state == "failed" || st.state == "cancelled" }
+	if slices.ContainsFunc(w.steps, func(st *step) bool { return !over(st) }) {
+		return
+	}
+	failed := slices.ContainsFunc(w.steps, func(st *step) bool { return st.state != "completed" })
+	handled := false
+	for _, c := range w.callbacks {
+		if c.id == "on_success" && failed || c.id == "on_failure" && !failed {
+			continue
+		}
+		handled = handled || c.id == "on_failure"
+		if c.state == "waiting" {
+			var all []json.RawMessage
+			for _, st := range w.steps {
+				if st.job != nil {
+					all = append(all, orNull(st.job.Result))
+				}
+			}
+			s.start(c, all)
+		}
+		if !over(c) {
+			return
+		}
+		// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
+		failed = failed && !handled || c.state != "completed"
+	}
+	w.state = ojs.WorkflowCompleted
+	if failed {
+		w.state = ojs.WorkflowFailed
+	}
+	w.ended = s.now()
+	if w.parent != nil {
+		w.parent.state = string(w.state)
+		s.follow(w.parent.flow)
+	}
+}
+
+// Steps that run are left alone without force, and their ends do not change the workflow any more.
+func (s *Server) cancelWorkflow(w *workflow, force bool) {
+	w.state, w.ended = ojs.WorkflowCancelled, s.now()
+	for _, st := range w.steps {
+		switch {
+		case st.nested != nil && !st.nested.state.Terminal():
+			s.cancelWorkflow(st.nested, force)
+			st.state = "cancelled"
+		case st.job == nil && st.nested == nil:
+			st.state = "cancelled"
+		case st.job != nil && !st.job.State.Terminal() && (force || st.job.State != ojs.StateActive):
+			s.end(st.job, ojs.StateCancelled)
+		}
+	}
+}
+
+// It has the members that package ojs reads.
+func (w *workflow) show() object {
+	steps, completed, failed := []object{}, 0, 0
+	for _, st := range w.steps {
+		steps = append(steps, st.show())
+		switch st.state {
+		case "completed":
+			completed++
+		case "failed":
+			failed++
+		}
+	}
+	callbacks := object{}
+	for _, c := range w.callbacks {
+		callbacks[c.id] = object{"type": c.sub.Type, "fired": c.job != nil, "state": c.state}
+	}
+	return object{
+		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks, "created_at": w.created,
+		"completed_at": nullTime(w.ended), "steps_total": len(steps), "steps_completed": completed, "steps_failed": failed,
+	}
+}
+
+func (st *step) show() object {
+	o := object{"id": st.id, "type": st.sub.Type, "state": st.state, "depends_on": append([]string{}, st.deps...)}
+	if st.job != nil {
+		o["job_id"], o["job_state"], o["result"], o["error"] = st.job.ID, st.job.State, st.job.Result, st.job.Error
+	}
+	if st.nested != nil {
+		o["workflow"] = st.nested.show()
+	}
+	return o
+}

@@ -1,0 +1,193 @@
+// Package ojstest is for tests of programs that use package ojs, without a server:
+//
+//	func TestSignUp(t *testing.T) {
+//		server := ojstest.New()
+//		signUp(t.Context(), server.Client(), "ada@example.com")
+//		server.RequireEnqueued(t, "email.send", ojstest.WithArgs(Email{To: "ada@example.com"}))
+//	}
+//
+// A [Server] is a server in memory: nothing listens, and [Server.Advance] moves its clock. [Server.Drain] runs a worker against it
+// until there is nothing left to do. [NewContext] is for a test that calls a handler by itself. The server does what clients and
+// workers need: jobs with retries, workflows, events; it does not check all that a real one checks, fires no crons and delivers
+// no webhooks.
+package ojstest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
+)
+
+// Server is a server in memory. It is made by New and used by any number of goroutines. It is never closed.
+type Server struct {
+	fake *fakeserver.Server
+}
+
+// New makes an empty server.
+func New() *Server { return &Server{fakeserver.New()} }
+
+// Client makes a client of this server. Each call gives another client, all of the same server.
+func (s *Server) Client() *ojs.Client {
+	c, err := ojs.NewClient(ojs.Config{Transport: s.fake})
+	if err != nil {
+		panic(err) // with a transport there is nothing that could fail
+	}
+	return c
+}
+
+// Advance moves the clock of the server: delayed jobs and retries whose time has come can be fetched then, and reservations that are
+// over end. Timers of workers do not move with it: heartbeats and pauses of a running worker go on in real time.
+func (s *Server) Advance(d time.Duration) { s.fake.Advance(d) }
+
+// Drain runs a worker until no job is available or active, then stops it. It fails the test if that takes longer than limit. Jobs that
+// wait for their time are left; see [Server.Advance]. The worker cannot be used again, because a worker runs once; make another
+// one for the next Drain. A job whose handler fails waits for its retry, so Drain returns; Advance makes it available for a
+// later one.
+func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer cancel() // a worker that cannot begin leaves the jobs where they are
+		done <- w.Start(ctx)
+	}()
+	s.fake.AwaitIdle(ctx)
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatalf("the worker has ended with an error: %v", err)
+	}
+	if late {
+		t.Fatalf("jobs were left after %v: %s", limit, s.describe())
+	}
+}
+
+// Match chooses jobs in assertions. The job is a copy: changing it changes nothing in the server. A Match must not call the
+// server, whose lock is held.
+type Match func(*ojs.Job) bool
+
+// InQueue matches the queue.
+func InQueue(name string) Match { return func(j *ojs.Job) bool { return j.Queue == name } }
+
+// InState matches the state.
+func InState(state ojs.JobState) Match { return func(j *ojs.Job) bool { return j.State == state } }
+
+// WithArgs matches the arguments, which are encoded as those of an enqueue. Comparison is by value: the order of members and
+// white space do not matter, but 1 and "1" differ. Numbers are compared as float64, so integers above 2⁵³ may compare as equal.
+func WithArgs(args any) Match {
+	want, err := encodeArgs(args)
+	return func(j *ojs.Job) bool { return err == nil && canonical(j.RawArgs) == canonical(want) }
+}
+
+func encodeArgs(args any) (json.RawMessage, error) {
+	data, err := json.Marshal(ojs.JobRequest{Args: args})
+	if err != nil {
+		return nil, err
+	}
+	var wire struct {
+		Args json.RawMessage `json:"args"`
+	}
+	return wire.Args, json.Unmarshal(data, &wire)
+}
+
+// canonical is JSON without the differences of white space and order of members.
+func canonical(data []byte) string {
+	var v any
+	if json.Unmarshal(data, &v) != nil {
+		return string(data)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return string(data)
+	}
+	return string(text)
+}
+
+// Jobs lists all jobs that match, in the order in which they were enqueued. Jobs that have ended are among them. The result is
+// a copy of this moment; call it again after a worker has run.
+func (s *Server) Jobs(matches ...Match) []*ojs.Job {
+	return s.fake.Jobs(func(j *ojs.Job) bool {
+		return !slices.ContainsFunc(matches, func(m Match) bool { return !m(j) })
+	})
+}
+
+func ofType(jobType string, matches []Match) []Match {
+	return append([]Match{func(j *ojs.Job) bool { return j.Type == jobType }}, matches...)
+}
+
+// RequireEnqueued fails the test unless exactly one job of the type was enqueued that matches, and returns it.
+// Jobs count whatever has become of them since. The message of a failure lists all jobs of the server.
+func (s *Server) RequireEnqueued(t testing.TB, jobType string, matches ...Match) *ojs.Job {
+	t.Helper()
+	list := s.Jobs(ofType(jobType, matches)...)
+	if len(list) != 1 {
+		t.Fatalf("%d jobs of type %s match, not one; all jobs: %s", len(list), jobType, s.describe())
+		return nil // a test in disguise may go on
+	}
+	return list[0]
+}
+
+// RequireNotEnqueued fails the test if a job of the type was enqueued that matches.
+func (s *Server) RequireNotEnqueued(t testing.TB, jobType string, matches ...Match) {
+	t.Helper()
+	if list := s.Jobs(ofType(jobType, matches)...); len(list) > 0 {
+		t.Fatalf("%d jobs of type %s match, not none; all jobs: %s", len(list), jobType, s.describe())
+	}
+}
+
+// RequireState fails the test unless a job is in a state, and returns it. It looks once and does not wait: use it after
+// [Server.Drain], or after an answer.
+func (s *Server) RequireState(t testing.TB, id string, state ojs.JobState) *ojs.Job {
+	t.Helper()
+	j := s.fake.Job(id)
+	if j == nil {
+		t.Fatalf("there is no job %s; all jobs: %s", id, s.describe())
+		return nil
+	}
+	if j.State != state {
+		t.Fatalf("job %s is %s, not %s; its error: %v", id, j.State, state, j.Error)
+	}
+	return j
+}
+
+func (s *Server) describe() string {
+	var text strings.Builder
+	for _, j := range s.Jobs() {
+		fmt.Fprintf(&text, "\n\t%s %s in %s: %s, args %s", j.ID, j.Type, j.Queue, j.State, j.RawArgs)
+	}
+	if text.Len() == 0 {
+		return "none"
+	}
+	return text.String()
+}
+
+// NewContext makes the context of a job of its first attempt, for a test that calls a handler by itself. The job is in no server:
+// what the handler reports goes nowhere, and Result gives what it has set. Change the fields of its Job, such as Attempt or Meta,
+// before the handler gets it. Arguments that cannot be encoded fail the test.
+func NewContext(t testing.TB, jobType string, args any) ojs.JobContext {
+	t.Helper()
+	raw, err := encodeArgs(args)
+	if err != nil {
+		t.Fatalf("encode args: %v", err)
+	}
+	data, err := json.Marshal(map[string]any{
+		"id": ojs.NewID(), "type": jobType, "queue": "default", "state": ojs.StateActive, "attempt": 1, "max_attempts": 3, "meta": map[string]any{}, "args": raw,
+	})
+	job := &ojs.Job{}
+	if err == nil {
+		err = json.Unmarshal(data, job)
+	}
+	if err != nil {
+		t.Fatalf("make the job: %v", err)
+	}
+	return ojs.JobContext{Context: t.Context(), Job: job}
+}
