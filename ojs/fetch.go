@@ -134,7 +134,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 
 // fetch asks for jobs once. waited is how long the server may have waited for them. The request is not repeated by the client:
 // the number of free slots changes while it waits.
-func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, waited time.Duration, err error) {
+func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*plainJob, waited time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer context.AfterFunc(stopping, func() {
@@ -156,7 +156,7 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, 
 	r := post("/workers/fetch", body)
 	r.wait, r.once = waited, true
 	var answer struct {
-		Jobs []*Job `json:"jobs"`
+		Jobs []*plainJob `json:"jobs"`
 	}
 	err = w.client.Do(ctx, r, &answer)
 	return answer.Jobs, waited, err
@@ -204,13 +204,14 @@ func (w *Worker) queueOrder() []string {
 
 // take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked for. All
 // jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
-func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
+func (w *Worker) take(life, stopping context.Context, jobs []*plainJob, asked int) {
 	var runs []*run
 	short := false
-	for _, job := range jobs {
-		if job == nil {
+	for _, fetched := range jobs {
+		if fetched == nil {
 			continue
 		}
+		job := (*Job)(fetched)
 		r := w.keep(life, job)
 		short = short || w.lease(job) < 3*w.config.HeartbeatInterval
 		if stopping.Err() != nil {
@@ -280,6 +281,7 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 		r.duration = time.Since(start)
 		w.ended(ctx, r, err)
 	}()
+	_ = r.decodeAny() // what is no array stays in RawArgs, and typed handlers refuse it
 	w.listeners.emit(EventJobStarted, r.Job, nil)
 	err = wrapHandler(&w.Middleware, handler)(JobContext{Context: ctx, Job: r.Job, run: r})
 	returned = true

@@ -76,15 +76,22 @@ type Job struct {
 
 // UnmarshalJSON reads a job as a server shows it.
 func (j *Job) UnmarshalJSON(data []byte) error {
-	type wire Job
-	if err := json.Unmarshal(data, (*wire)(j)); err != nil {
+	if err := json.Unmarshal(data, (*plainJob)(j)); err != nil {
 		return err
 	}
+	return j.decodeAny()
+}
+
+// plainJob is a job whose Args are not decoded yet. Workers read it: encoding/json scans a value of a type with a method of its own
+// for decoding twice more, which takes as long as the decoding.
+type plainJob Job
+
+func (j *Job) decodeAny() error {
 	j.Args = nil
-	if len(j.RawArgs) > 0 {
-		return json.Unmarshal(j.RawArgs, &j.Args)
+	if len(j.RawArgs) == 0 {
+		return nil
 	}
-	return nil
+	return json.Unmarshal(j.RawArgs, &j.Args)
 }
 
 // DecodeArgs reads the arguments; see Arguments in the package documentation.

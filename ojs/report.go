@@ -258,8 +258,8 @@ type batchAnswer struct {
 	Items []struct {
 		Error *Error `json:"error"`
 	} `json:"items"`
-	Jobs       []*Job `json:"jobs"` // nil: the server does not know of fetches in batches
-	FetchError *Error `json:"fetch_error"`
+	Jobs       []*plainJob `json:"jobs"` // nil: the server does not know of fetches in batches
+	FetchError *Error      `json:"fetch_error"`
 }
 
 // sendBatch gives the outcome of each report, in order, unless there is an error. There may be jobs in any case.
