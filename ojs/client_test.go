@@ -263,6 +263,10 @@ func TestEnqueueBody(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"email.send","args":[{"to":"a@b"}]}`, string(data), "these arguments know their type")
 
+	data, err = json.Marshal(ojs.JobRequest{Type: "t", Unique: &ojs.UniquePolicy{Keys: []string{"queue"}, ArgsKeys: []string{"id"}, MetaKeys: []string{"m"}}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"t","args":[],"options":{"unique":{"keys":["queue","args","meta"],"args_keys":["id"],"meta_keys":["m"]}}}`, string(data))
+
 	_, err = json.Marshal(ojs.JobRequest{Type: "t", Args: func() {}})
 	require.ErrorContains(t, err, "encode args")
 }
@@ -340,6 +344,19 @@ func TestClient(t *testing.T) {
 		jobs, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Args: email{"a@b"}}}, ojs.Partial())
 		require.NoError(t, err)
 		require.Equal(t, "email.send", jobs[0].Type)
+		bad := []ojs.JobRequest{{Type: "f"}, {Type: "g", Args: func() {}}, {Type: "h", Meta: map[string]any{"x": func() {}}}}
+		_, err = c.EnqueueBatch(ctx, bad)
+		require.ErrorContains(t, err, `encode job 1 of the batch, of type "g"`)
+		s.RequireNotEnqueued(t, "f")
+		_, err = c.EnqueueBatch(ctx, bad, ojs.Partial())
+		require.ErrorAs(t, err, &refused)
+		require.Len(t, refused.Errors, 2)
+		require.ErrorContains(t, refused.Errors[2], "encode job 2")
+		first := s.RequireEnqueued(t, "f")
+		_, err = c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "i", ID: first.ID}, {Type: "k"}}, ojs.Partial())
+		require.ErrorAs(t, err, &refused)
+		require.ErrorIs(t, refused.Errors[0], ojs.ErrDuplicateJob, "another job has the id")
+		s.RequireEnqueued(t, "k")
 		jobs, err = c.EnqueueBatch(ctx, nil)
 		require.NoError(t, err)
 		require.Empty(t, jobs)

@@ -2,6 +2,7 @@ package ojs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -140,9 +141,15 @@ type batch struct {
 	results  []batchResult
 	partial  bool // the error of one job is not that of all
 
-	sent   []*JobRequest // those that middleware has passed on
-	places []int         // of sent in requests
-	failed error         // of the call
+	sent   []sentJob // those that middleware has passed on
+	failed error     // of the call
+}
+
+// sentJob is a job of the call.
+type sentJob struct {
+	place int // among the requests of the batch
+	id    string
+	body  json.RawMessage
 }
 
 // from runs the middleware of request i, in which that of the next one runs, and so on; the innermost sends. Middleware that answers
@@ -161,9 +168,18 @@ func (b *batch) from(ctx context.Context, i int) error {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")
 		}
 		passed = true
-		b.sent, b.places = append(b.sent, r.withID()), append(b.places, i)
+		own := r.withID()
+		body, encoding := json.Marshal(own)
+		if encoding == nil {
+			b.sent = append(b.sent, sentJob{i, own.ID, body})
+		} else if encoding = fmt.Errorf("ojs: encode job %d of the batch, of type %q: %w", i, own.Type, encoding); !b.partial {
+			return nil, encoding
+		}
 		if err := b.from(ctx, i+1); err != nil {
 			return nil, err
+		}
+		if encoding != nil {
+			return nil, encoding
 		}
 		return b.results[i].job, b.results[i].err
 	})(ctx, &own)
@@ -193,39 +209,47 @@ func (b *batch) call(ctx context.Context) {
 		b.failed = err
 		return
 	}
-	for k, i := range b.places {
-		b.results[i] = stored[k]
+	for k, j := range b.sent {
+		b.results[j.place] = stored[k]
 		if stored[k].job != nil {
 			b.client.enqueued(stored[k].job)
 		}
 	}
 }
 
-func (c *Client) sendBatch(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
+func bodies(jobs []sentJob) []json.RawMessage {
+	list := make([]json.RawMessage, len(jobs))
+	for i, j := range jobs {
+		list[i] = j.body
+	}
+	return list
+}
+
+func (c *Client) sendBatch(ctx context.Context, jobs []sentJob) ([]batchResult, error) {
 	var answer struct {
 		Jobs []*Job `json:"jobs"`
 	}
-	unknown, err := c.repeat(ctx, post("/jobs/batch", map[string]any{"jobs": requests}).again(), &answer)
-	if unknown && slices.ContainsFunc(requests, func(r *JobRequest) bool { return isOwnDuplicate(err, r.ID) }) {
-		return c.readAll(ctx, requests) // all or nothing: if one is stored, all are
+	unknown, err := c.repeat(ctx, post("/jobs/batch", map[string]any{"jobs": bodies(jobs)}).again(), &answer)
+	if unknown && slices.ContainsFunc(jobs, func(j sentJob) bool { return isOwnDuplicate(err, j.id) }) {
+		return c.readAll(ctx, jobs) // all or nothing: if one is stored, all are
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(answer.Jobs) != len(requests) {
+	if len(answer.Jobs) != len(jobs) {
 		return nil, noMember(http.MethodPost, "/jobs/batch", "jobs")
 	}
-	results := make([]batchResult, len(requests))
+	results := make([]batchResult, len(jobs))
 	for i, j := range answer.Jobs {
 		results[i].job = j
 	}
 	return results, nil
 }
 
-func (c *Client) readAll(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
-	results := make([]batchResult, len(requests))
-	for i, r := range requests {
-		job, err := c.GetJob(ctx, r.ID)
+func (c *Client) readAll(ctx context.Context, jobs []sentJob) ([]batchResult, error) {
+	results := make([]batchResult, len(jobs))
+	for i, j := range jobs {
+		job, err := c.GetJob(ctx, j.id)
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +260,7 @@ func (c *Client) readAll(ctx context.Context, requests []*JobRequest) ([]batchRe
 
 // Each item is repeated by its own id: after a lost answer some of the jobs may be there, and are read instead of being
 // reported as duplicates.
-func (c *Client) sendPartial(ctx context.Context, requests []*JobRequest) ([]batchResult, error) {
+func (c *Client) sendPartial(ctx context.Context, jobs []sentJob) ([]batchResult, error) {
 	var answer struct {
 		Items []struct {
 			Index  int    `json:"index"`
@@ -245,25 +269,26 @@ func (c *Client) sendPartial(ctx context.Context, requests []*JobRequest) ([]bat
 			Error  *Error `json:"error"`
 		} `json:"items"`
 	}
-	r := post("/jobs/bulk", map[string]any{"jobs": requests}).again()
+	r := post("/jobs/bulk", map[string]any{"jobs": bodies(jobs)}).again()
 	r.Accept = http.StatusUnprocessableEntity // an answer like the others, if every job is refused
-	if _, err := c.repeat(ctx, r, &answer); err != nil {
+	unknown, err := c.repeat(ctx, r, &answer)
+	if err != nil {
 		return nil, err
 	}
-	results := make([]batchResult, len(requests))
+	results := make([]batchResult, len(jobs))
 	for _, item := range answer.Items {
 		if item.Index < 0 || item.Index >= len(results) {
 			continue
 		}
-		result := batchResult{job: item.Job}
-		if item.Error != nil && item.Status != "duplicate" {
+		result, id := batchResult{job: item.Job}, jobs[item.Index].id
+		switch {
+		case item.Error != nil && item.Status != "duplicate":
 			result.err = item.Error
-			if isOwnDuplicate(item.Error, requests[item.Index].ID) { // a try before this one has stored it
-				result.job, result.err = c.GetJob(ctx, requests[item.Index].ID)
+			if unknown && isOwnDuplicate(item.Error, id) { // a try before this one has stored it
+				result.job, result.err = c.GetJob(ctx, id)
 			}
-		}
-		if result.job != nil {
-			result.job.Deduplicated = item.Status == "duplicate"
+		case item.Job != nil:
+			result.job.Deduplicated = item.Status == "duplicate" && !strings.HasSuffix(item.Job.ID, id)
 		}
 		results[item.Index] = result
 	}

@@ -2,6 +2,7 @@ package ojs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -44,10 +45,31 @@ func (f *Failure) code() string {
 }
 
 func (f *Failure) message() string {
-	if f.Message == "" && f.Err != nil {
+	switch {
+	case f.Message != "":
+		return f.Message
+	case f.Err != nil:
 		return f.Err.Error()
 	}
-	return f.Message
+	return "no reason was given"
+}
+
+// wire is what is sent. Details that are no JSON are dropped, because a report that cannot be sent would leave the job to its
+// reservation.
+func (f *Failure) wire() map[string]any {
+	e := map[string]any{"code": f.code(), "message": f.message(), "retryable": !f.Permanent}
+	if f.Type != "" {
+		e["type"] = f.Type
+	}
+	if len(f.Details) > 0 {
+		if details, err := json.Marshal(f.Details); err == nil {
+			e["details"] = json.RawMessage(details)
+		}
+	}
+	if len(f.Backtrace) > 0 {
+		e["backtrace"] = f.Backtrace
+	}
+	return e
 }
 
 // Codes of failures that the worker makes.
@@ -133,9 +155,7 @@ func failureOf(ctx context.Context, err error) *Failure {
 		return f
 	}
 	f = &Failure{Err: err}
-	if err == nil {
-		f.Message = "no reason was given"
-	} else if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout) {
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout) {
 		f.Code = codeTimeout
 	}
 	return f

@@ -3,6 +3,7 @@ package ojs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -55,7 +56,7 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 	wait := retryWait(err, failures)
 	w.fetchesAlone.Store(false)
 	w.extensions.Store(nil) // it may be another server that comes back
-	w.logger.WarnContext(ctx, "fetch failed", "error", err, "retry_in", wait)
+	w.logger.Log(ctx, warnFirst(failures), "fetch failed", "error", err, "failures", failures+1, "retry_in", wait)
 	w.listeners.emit(EventWorkerFetchFailed, nil, map[string]any{"error": err.Error()})
 	_ = sleep(ctx, wait)
 }
@@ -235,12 +236,24 @@ func (w *Worker) take(life, stopping context.Context, jobs []*plainJob, asked in
 			go w.execute(r, handlers[i])
 			continue
 		}
-		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
-		w.report(&report{run: r, kind: reportNack, failure: f})
+		w.noHandler(r)
 	}
 	if short {
 		signal(w.beatNow)
 	}
+}
+
+// noHandler fails a job for good. It is logged once for each type: a queue may have thousands of them.
+func (w *Worker) noHandler(r *run) {
+	f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
+	w.mu.Lock()
+	logged := w.unhandled[r.Type]
+	w.unhandled[r.Type] = true
+	w.mu.Unlock()
+	if !logged {
+		w.logger.Error("jobs fail for good, because this worker has no handler for their type", "job_type", r.Type, "queue", r.Queue, "first_job_id", r.ID)
+	}
+	w.report(&report{run: r, kind: reportNack, failure: f.wire()})
 }
 
 // keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.
@@ -304,7 +317,16 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 
 // outcome is what is to be reported of a job. The order matters: what the handler asks for comes before the stop of the worker,
 // whose jobs are handed back without counting the attempt.
-func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
+//
+// All that the error has to say is asked here. An error whose methods panic, such as a nil pointer in an interface, counts like a
+// handler that panics.
+func (w *Worker) outcome(ctx context.Context, r *run, err error) (rep *report) {
+	defer func() {
+		if value := recover(); value != nil {
+			w.logger.ErrorContext(ctx, "the error of a handler has panicked", "job_id", r.ID, "job_type", r.Type, "error_type", fmt.Sprintf("%T", err), "panic", value)
+			rep = &report{run: r, kind: reportNack, failure: panicFailure(value).wire()}
+		}
+	}()
 	var d *disposition
 	switch {
 	case err == nil:
@@ -320,7 +342,7 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
 		return &report{run: r, kind: reportNack, requeue: true} // it was not its fault
 	}
 	f := failureOf(ctx, err)
-	rep := &report{run: r, kind: reportNack, failure: f}
+	rep = &report{run: r, kind: reportNack, failure: f.wire()}
 	if f.RetryAfter > 0 && !f.Permanent {
 		rep.due = time.Now().Add(f.RetryAfter)
 	}

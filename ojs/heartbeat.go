@@ -2,6 +2,7 @@ package ojs
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"time"
 )
@@ -28,7 +29,7 @@ func (w *Worker) heartbeatLoop(ctx context.Context) {
 		err := w.beat(beat, started)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			w.logger.WarnContext(ctx, "heartbeat failed", "error", err)
+			w.logger.Log(ctx, warnFirst(failures), "heartbeat failed", "error", err, "failures", failures+1)
 			interval = min(interval, retryWait(err, failures))
 			failures++
 		} else {
@@ -37,6 +38,14 @@ func (w *Worker) heartbeatLoop(ctx context.Context) {
 		}
 		timer.Reset(interval)
 	}
+}
+
+// warnFirst is the level of the log line of a failure that repeats: an outage is a warning when it begins, and every tenth time.
+func warnFirst(failures int) slog.Level {
+	if failures%10 == 0 {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }
 
 // heartbeatInterval leaves room for two heartbeats that fail within each reservation. It is called again after each heartbeat,

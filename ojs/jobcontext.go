@@ -96,6 +96,7 @@ func (c JobContext) LoadCheckpoint(into any) (bool, error) {
 // Typed makes a handler of a function with typed arguments. Arguments that do not fit Args fail the job for good with the code
 // invalid_payload: another attempt would not fit either.
 func Typed[Args any](handle func(ctx JobContext, args Args) error) HandlerFunc {
+	notNil("the function of a typed handler", handle == nil)
 	return func(ctx JobContext) error {
 		var args Args
 		if err := ctx.Job.DecodeArgs(&args); err != nil {

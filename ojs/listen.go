@@ -74,6 +74,7 @@ func (l *eventListener) wants(eventType string) bool {
 }
 
 func (l *listeners) add(pattern string, emitted []string, call func(Event)) (stop func()) {
+	notNil("the listener of "+pattern, call == nil)
 	added := &eventListener{pattern, call}
 	if !slices.ContainsFunc(emitted, added.wants) {
 		panic(fmt.Sprintf("ojs: no event of type %q is emitted here; there are %s", pattern, strings.Join(emitted, ", ")))

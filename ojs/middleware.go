@@ -96,6 +96,7 @@ func (c *Middlewares[M]) insert(i int, name string, middleware M) {
 	if c.index(name) >= 0 {
 		panic(fmt.Sprintf("ojs: there is a middleware named %q already", name))
 	}
+	notNil("middleware", middleware == nil)
 	c.list = slices.Concat(c.list[:i], []namedMiddleware[M]{{name, middleware}}, c.list[i:])
 }
 

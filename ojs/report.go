@@ -2,7 +2,6 @@ package ojs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -23,10 +22,10 @@ const (
 type report struct {
 	run     *run
 	kind    reportKind
-	failure *Failure      // of a nack without requeue
-	requeue bool          // hand back without counting the attempt
-	delay   time.Duration // with requeue: the server is to hold the job that long
-	due     time.Time     // not before; zero: now
+	failure map[string]any // of a nack without requeue: the failure as it is sent
+	requeue bool           // hand back without counting the attempt
+	delay   time.Duration  // with requeue: the server is to hold the job that long
+	due     time.Time      // not before; zero: now
 	tries   int
 	alone   bool // not in a batch, because a batch was refused
 }
@@ -215,26 +214,9 @@ func (r *report) body(workerID string) map[string]any {
 			b["delay_ms"] = milliseconds(r.delay)
 		}
 	default:
-		b["error"] = r.failure.wire()
+		b["error"] = r.failure
 	}
 	return b
-}
-
-// Details that are no JSON are dropped, because a report that cannot be sent would leave the job to its reservation.
-func (f *Failure) wire() map[string]any {
-	e := map[string]any{"code": f.code(), "message": f.message(), "retryable": !f.Permanent}
-	if f.Type != "" {
-		e["type"] = f.Type
-	}
-	if len(f.Details) > 0 {
-		if _, err := json.Marshal(f.Details); err == nil {
-			e["details"] = f.Details
-		}
-	}
-	if len(f.Backtrace) > 0 {
-		e["backtrace"] = f.Backtrace
-	}
-	return e
 }
 
 // The client does not repeat it: the report loop does, with its own waits.
@@ -313,7 +295,7 @@ func (w *Worker) sent(r *report, err error) {
 		}
 	case r.kind == reportAck && e != nil: // the result is too large, or no JSON that the server takes
 		f := &Failure{Code: e.Code, Message: "the result was refused: " + e.Message, Permanent: true}
-		w.report(&report{run: r.run, kind: reportNack, failure: f, alone: true})
+		w.report(&report{run: r.run, kind: reportNack, failure: f.wire(), alone: true})
 		return
 	default:
 		w.logger.Error("the outcome of a job was refused", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)
@@ -334,7 +316,7 @@ func (w *Worker) reported(r *report) {
 		data["result"] = r.run.result()
 		w.listeners.emit(EventJobCompleted, r.run.Job, data)
 	case !r.requeue:
-		data["error"] = r.failure.wire()
+		data["error"] = r.failure
 		w.listeners.emit(EventJobFailed, r.run.Job, data)
 	}
 }
@@ -346,9 +328,10 @@ func (w *Worker) again(r *report, err error) {
 	w.mu.Lock()
 	r.run.reporting = false // whether it is still this worker's is for heartbeats to say
 	w.mu.Unlock()
+	w.logger.Log(context.Background(), warnFirst(r.tries), "the outcome of a job could not be reported",
+		"job_id", r.run.ID, "job_type", r.run.Type, "error", err, "tries", r.tries+1, "retry_in", wait)
 	r.tries++
 	r.due = time.Now().Add(wait)
-	w.logger.Warn("the outcome of a job could not be reported", "job_id", r.run.ID, "job_type", r.run.Type, "error", err, "retry_in", wait)
 	w.report(r)
 }
 

@@ -96,9 +96,9 @@ const (
 type UniquePolicy struct {
 	Keys []string // what makes two jobs equivalent: type, queue, args, meta
 	// Digits address an element of args, any other name a member of the first object in it that has it. A name that addresses
-	// nothing is refused.
-	ArgsKeys []string // only these members of args count
-	MetaKeys []string
+	// nothing is refused. ArgsKeys and MetaKeys imply args and meta in Keys.
+	ArgsKeys []string      // only these members of args count
+	MetaKeys []string      // only these members of meta count
 	Period   time.Duration // older jobs do not count
 	// By default all states in which a job has not ended.
 	States     []JobState // only jobs in these states count
@@ -302,7 +302,14 @@ func (p *RetryPolicy) wire() map[string]any {
 
 func (p *UniquePolicy) wire() map[string]any {
 	o := optionSet{}
-	for name, list := range map[string][]string{"keys": p.Keys, "args_keys": p.ArgsKeys, "meta_keys": p.MetaKeys} {
+	keys := slices.Clone(p.Keys)
+	if len(p.ArgsKeys) > 0 && !slices.Contains(keys, "args") {
+		keys = append(keys, "args")
+	}
+	if len(p.MetaKeys) > 0 && !slices.Contains(keys, "meta") {
+		keys = append(keys, "meta")
+	}
+	for name, list := range map[string][]string{"keys": keys, "args_keys": p.ArgsKeys, "meta_keys": p.MetaKeys} {
 		if len(list) > 0 {
 			o[name] = list
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -62,19 +63,20 @@ type Worker struct {
 	changed   chan struct{} // something that a stop waits for has ended
 
 	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
-	mu       sync.Mutex
-	handlers map[string]HandlerFunc
-	state    Directive // as in the heartbeats
-	began    bool
-	stop     context.CancelCauseFunc // begins the graceful stop
-	inHand   map[string]*run         // by id of the job: all that this worker keeps reserved
-	running  int                     // handlers that have not returned
-	ready    []*report
-	delayed  []*report // wait for their time
-	sending  int       // requests of reports on their way
-	polling  bool      // a fetch without reports is on its way, and may wait there
-	asked    int       // jobs that fetches with reports have asked for
-	hungry   bool      // the last fetch has brought fewer jobs than there were slots
+	mu        sync.Mutex
+	handlers  map[string]HandlerFunc
+	unhandled map[string]bool // types without a handler that were logged
+	state     Directive       // as in the heartbeats
+	began     bool
+	stop      context.CancelCauseFunc // begins the graceful stop
+	inHand    map[string]*run         // by id of the job: all that this worker keeps reserved
+	running   int                     // handlers that have not returned
+	ready     []*report
+	delayed   []*report // wait for their time
+	sending   int       // requests of reports on their way
+	polling   bool      // a fetch without reports is on its way, and may wait there
+	asked     int       // jobs that fetches with reports have asked for
+	hungry    bool      // the last fetch has brought fewer jobs than there were slots
 }
 
 // run is an attempt in the hands of this worker.
@@ -105,6 +107,7 @@ func (r *run) result() json.RawMessage {
 // NewWorker makes a worker. Register handlers, then call Start. It calls nobody; the server learns of the worker with the first
 // heartbeat of Start.
 func NewWorker(client *Client, config WorkerConfig) *Worker {
+	notNil("the client of a worker", client == nil)
 	host, _ := os.Hostname()
 	config.Queues = slices.Clone(config.Queues)
 	for _, q := range slices.Sorted(maps.Keys(config.Weights)) {
@@ -126,13 +129,17 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 	return &Worker{
 		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID), listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger},
 		beatNow: make(chan struct{}, 1), slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		handlers: map[string]HandlerFunc{}, inHand: map[string]*run{}, state: DirectiveRunning, registered: !named,
+		handlers: map[string]HandlerFunc{}, unhandled: map[string]bool{}, inHand: map[string]*run{}, state: DirectiveRunning, registered: !named,
 	}
 }
 
-// Register adds the handler of a type of jobs. It panics if the type has one. It may be called after Start, too; a job whose type has
-// no handler fails for good with the code handler_not_found.
+// Register adds the handler of a type of jobs. It panics if the type has one, if no job can have the type, or if handler is nil. It may
+// be called after Start, too; a job whose type has no handler fails for good with the code handler_not_found.
 func (w *Worker) Register(jobType string, handler HandlerFunc) {
+	if !typePattern.MatchString(jobType) {
+		panic(fmt.Sprintf("ojs: no job can have the type %q: types are words of a to z, 0 to 9, _ and -, with dots between them", jobType))
+	}
+	notNil("the handler of "+jobType, handler == nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, taken := w.handlers[jobType]; taken {
@@ -147,6 +154,16 @@ func (w *Worker) Use(middleware ...MiddlewareFunc) { w.Middleware.Use(middleware
 // UseNamed adds middleware at the end under a new name, by which [Worker].Middleware finds it again.
 func (w *Worker) UseNamed(name string, middleware MiddlewareFunc) {
 	w.Middleware.UseNamed(name, middleware)
+}
+
+// typePattern is the form of types of jobs (docs/reference/jobs.md, Attributes).
+var typePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$`)
+
+// notNil panics where a nil would only be noticed in the middle of a job.
+func notNil(what string, isNil bool) {
+	if isNil {
+		panic("ojs: " + what + " is nil")
+	}
 }
 
 // ID is the name under which the server knows this worker.
@@ -179,7 +196,7 @@ const (
 
 // Start fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
 // grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could not begin.
-// It can be called once, and not without a handler: such a worker would fail every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
+// A server that cannot be reached is waited for. It can be called once, and not without a handler: such a worker would fail every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
 // return, then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs
 // wait for the end of their reservations.
 func (w *Worker) Start(ctx context.Context) error {

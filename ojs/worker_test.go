@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -119,6 +121,126 @@ func TestWorkerOutcomes(t *testing.T) {
 		require.Contains(t, got.Message, "email")
 		require.False(t, got.Retryable)
 	})
+}
+
+// brokenError is an error of a handler whose methods panic.
+type brokenError struct{ text *string }
+
+func (e *brokenError) Error() string { return *e.text }
+
+// brokenDetails panic when they are encoded.
+type brokenDetails struct{}
+
+func (brokenDetails) MarshalJSON() ([]byte, error) { panic("no") }
+
+// TestBrokenErrors: an error that cannot be asked fails its job, and not the process.
+func TestBrokenErrors(t *testing.T) {
+	t.Parallel()
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		var (
+			noFailure *ojs.Failure
+			nobody    *brokenError
+		)
+		broken := map[string]error{
+			"failure": noFailure, "nil": nobody, "panics": &brokenError{}, "wrapped": fmt.Errorf("wrapped: %w", ojs.Discard(&brokenError{})),
+			"cause": &ojs.Failure{Code: "x", Err: nobody}, "details": &ojs.Failure{Code: "x", Details: map[string]any{"a": brokenDetails{}}},
+		}
+		ids := map[string]string{}
+		for name, err := range broken {
+			w.Register(name, func(ojs.JobContext) error { return err })
+			job, err := c.Enqueue(t.Context(), name, nil)
+			require.NoError(t, err)
+			ids[name] = job.ID
+		}
+		failed := events(w, ojs.EventJobFailed)
+		s.Drain(t, w)
+		for name, id := range ids {
+			require.Equal(t, "panic", s.RequireState(t, id, ojs.StateRetryable).Error.Code, name)
+		}
+		require.Len(t, failed, len(broken))
+	})
+}
+
+// TestMissingHandler: that jobs fail because nobody has registered their type is in the log, once for each type.
+func TestMissingHandler(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	var log lockedBuffer
+	w := ojs.NewWorker(c, ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	w.Register("known", func(ojs.JobContext) error { return nil })
+	for _, name := range []string{"lost.a", "lost.a", "lost.b", "known"} {
+		_, err := c.Enqueue(t.Context(), name, nil)
+		require.NoError(t, err)
+	}
+	s.Drain(t, w)
+	for name, want := range map[string]int{"job_type=lost.a": 1, "job_type=lost.b": 1, "job_type=known": 0, "level=ERROR": 2} {
+		require.Equal(t, want, strings.Count(log.String(), name), name)
+	}
+}
+
+// lockedBuffer takes what loggers of several goroutines write.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestOutageInTheLog: an outage is a warning when it begins, and not at each try.
+func TestOutageInTheLog(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	var log lockedBuffer
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	w.Register("a", func(ojs.JobContext) error { return nil })
+	s.FailNext(8, http.MethodPost, "/workers/heartbeat", 503, nil)
+	beats := events(w, ojs.EventWorkerHeartbeat)
+	stop := start(t, w)
+	receive(t, beats)
+	require.Equal(t, 1, strings.Count(log.String(), "heartbeat failed"), log.String())
+	require.NoError(t, stop())
+}
+
+// TestMistakes: what a program can only do by mistake panics with a sentence, where the mistake is.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	_, c := setup(t)
+	w := ojs.NewWorker(c, ojs.WorkerConfig{})
+	handler := func(ojs.JobContext) error { return nil }
+	w.Register("taken", handler)
+	for name, c := range map[string]struct {
+		mistake func()
+		text    string
+	}{
+		"TypeTaken":     {func() { w.Register("taken", handler) }, "a handler for jobs of type taken already"},
+		"EmptyType":     {func() { w.Register("", handler) }, `no job can have the type ""`},
+		"InvalidType":   {func() { w.Register("Mail.Send", handler) }, `no job can have the type "Mail.Send"`},
+		"NilHandler":    {func() { w.Register("a", nil) }, "the handler of a is nil"},
+		"NilTyped":      {func() { ojs.Typed[int](nil) }, "typed handler is nil"},
+		"NilMiddleware": {func() { w.Use(nil) }, "middleware is nil"},
+		"NilListener":   {func() { w.OnEvent("job.completed", nil) }, "the listener of job.completed is nil"},
+		"NilClient":     {func() { ojs.NewWorker(nil, ojs.WorkerConfig{}) }, "the client of a worker is nil"},
+		"UnknownEvent":  {func() { w.OnEvent("job.complete", func(ojs.Event) {}) }, "job.completed"},
+		"MiddlewareName": {func() {
+			w.Middleware.InsertBefore("x", "y", func(ojs.JobContext, ojs.HandlerFunc) error { return nil })
+		}, `no middleware named "x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() { require.Contains(t, fmt.Sprint(recover()), c.text) }()
+			c.mistake()
+		})
+	}
 }
 
 func TestWorkerRetries(t *testing.T) {

@@ -29,7 +29,12 @@ import (
 type Client struct{ client *ojs.Client }
 
 // New makes a client that sends its requests through the given one, with its URL, token, timeout and retries.
-func New(client *ojs.Client) *Client { return &Client{client} }
+func New(client *ojs.Client) *Client {
+	if client == nil {
+		panic("ojsadmin: the client is nil")
+	}
+	return &Client{client}
+}
 
 // Page is a part of a list. Read on with NextCursor, or Offset, while HasMore is true; a page may be empty before that.
 // Total is counted up to a bound by some lists, and 0 from those that do not count.

@@ -71,13 +71,17 @@ func TestDrainFails(t *testing.T) {
 	s.Drain(f, ojs.NewWorker(c, ojs.WorkerConfig{}), time.Minute)
 	require.Equal(t, 1, f.n, "it has no handlers")
 
-	w := ojs.NewWorker(c, ojs.WorkerConfig{GracePeriod: -1})
-	w.Register("a", func(ctx ojs.JobContext) error {
-		<-ctx.Done()
-		return ctx.Err()
+	end := make(chan struct{})
+	w := ojs.NewWorker(c, ojs.WorkerConfig{})
+	w.Register("a", func(ojs.JobContext) error {
+		<-end
+		return nil
 	})
+	begin := time.Now()
 	s.Drain(f, w, 200*time.Millisecond)
 	require.Equal(t, 2, f.n, "the job does not end")
+	require.Less(t, time.Since(begin), 20*time.Second, "it does not wait for the grace period of the worker")
+	close(end)
 }
 
 // TestNewContext calls handlers without a worker.

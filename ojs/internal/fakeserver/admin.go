@@ -17,10 +17,10 @@ import (
 
 func compareText(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 
-// Every discarded job is a dead letter here. Retrying many ignores the filter.
+// Retrying many ignores the filter.
 func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	match := func(j *record) bool {
-		return j.State == ojs.StateDiscarded && in(r, "queue", j.Queue) && in(r, "type", j.Type) && (j.Error == nil || in(r, "error_code", j.Error.Code))
+		return j.State == ojs.StateDiscarded && j.dead && in(r, "queue", j.Queue) && in(r, "type", j.Type) && (j.Error == nil || in(r, "error_code", j.Error.Code))
 	}
 	switch {
 	case len(path) == 0:
@@ -34,7 +34,7 @@ func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	case path[0] == "retry":
 		n := 0
 		for _, j := range s.order {
-			if j.State == ojs.StateDiscarded {
+			if j.State == ojs.StateDiscarded && j.dead {
 				s.revive(j)
 				n++
 			}
@@ -51,7 +51,7 @@ func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	}
 	j := s.jobs[path[0]]
 	switch {
-	case j == nil || j.State != ojs.StateDiscarded:
+	case j == nil || j.State != ojs.StateDiscarded || !j.dead:
 		return notFound("dead_letter_job", path[0])
 	case r.Method == http.MethodDelete:
 		s.remove(j)
@@ -64,7 +64,7 @@ func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 
 // It has all its attempts again.
 func (s *Server) revive(j *record) {
-	j.Attempt, j.Error, j.Errors, j.DiscardedAt = 0, nil, nil, time.Time{}
+	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.dead = 0, nil, nil, time.Time{}, false
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,11 +44,45 @@ type plan struct {
 	replaced []*record // cancelled before job is stored
 }
 
+var (
+	typePattern  = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$`)
+	queuePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
+)
+
+// check refuses the mistakes that programs make most. A real server looks at more.
+func (sub submission) check() *ojs.Error {
+	o := sub.Options
+	oneOf := func(value string, names ...string) bool { return value == "" || slices.Contains(names, value) }
+	unique := o.Unique
+	if unique == nil {
+		unique = &uniquePolicy{}
+	}
+	switch {
+	case !typePattern.MatchString(sub.Type):
+		return kindOf(ojs.ErrInvalidJobType, "type", "'type' must be words of a to z, 0 to 9, _ and -, with dots between them, got %q.", sub.Type)
+	case len(sub.Args) == 0 || sub.Args[0] != '[':
+		return kindOf(ojs.ErrInvalidArgs, "args", "'args' must be an array.")
+	case o.Queue != "" && !queuePattern.MatchString(o.Queue):
+		return kindOf(ojs.ErrInvalidQueue, "queue", "'queue' must be lower-case letters, digits, dots and hyphens, got %q.", o.Queue)
+	case o.Priority < -100 || o.Priority > 100:
+		return invalidPayload("priority", "'priority' must be from -100 to 100, got %d.", o.Priority)
+	case !oneOf(o.Retry.BackoffStrategy, "exponential", "linear", "polynomial", "constant", "none"):
+		return newError(ojs.ErrValidation, object{"field": "retry.backoff_strategy"}, "'retry.backoff_strategy' is unknown: %q.", o.Retry.BackoffStrategy)
+	case !oneOf(o.Retry.OnExhaustion, "dead_letter", "discard"):
+		return newError(ojs.ErrValidation, object{"field": "retry.on_exhaustion"}, "'retry.on_exhaustion' is unknown: %q.", o.Retry.OnExhaustion)
+	case !oneOf(unique.OnConflict, "reject", "ignore", "replace", "replace_except_schedule"):
+		return invalidPayload("unique.on_conflict", "'unique.on_conflict' is unknown: %q.", unique.OnConflict)
+	case slices.ContainsFunc(unique.Keys, func(key string) bool { return !oneOf(key, "type", "queue", "args", "meta") }):
+		return invalidPayload("unique.keys", "'unique.keys' must be of type, queue, args and meta, got %q.", unique.Keys)
+	}
+	return nil
+}
+
 // prepare plans a submission. before are the plans of the same batch before it: they count as if they were carried out.
 func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 	j := &record{request: sub}
-	if sub.Type == "" || len(sub.Args) == 0 || sub.Args[0] != '[' {
-		return plan{}, invalidPayload("type", "type or args: %v", errNoType)
+	if refused := sub.check(); refused != nil {
+		return plan{}, refused
 	}
 	now := s.now()
 	j.Job = ojs.Job{
@@ -75,7 +110,14 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 		j.ScheduledAt, j.due = at, at
 	}
 	// The key comes before the id, as on a server: a duplicate is answered with its twin even if the id is taken.
-	if twins := s.equivalent(j, before); len(twins) > 0 {
+	if u := sub.Options.Unique; u != nil {
+		key, ok := u.key(j)
+		if !ok {
+			return plan{}, invalidPayload("unique.args_keys", "'unique.args_keys' must be names that resolve in 'args'.")
+		}
+		j.uniqueKey = key
+	}
+	if twins := s.equivalent(j, j.uniqueKey, before); len(twins) > 0 {
 		oldest := twins[0].record
 		switch onConflict := sub.Options.Unique.OnConflict; onConflict {
 		case "ignore":
@@ -150,6 +192,8 @@ func statusOf(e *ojs.Error) int {
 		return http.StatusConflict
 	case errors.Is(e, ojs.ErrNotFound):
 		return http.StatusNotFound
+	case e.Code == string(ojs.ErrValidation):
+		return http.StatusUnprocessableEntity
 	}
 	return http.StatusBadRequest
 }

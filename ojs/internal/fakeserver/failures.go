@@ -8,13 +8,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// It understands the durations that package ojs writes, and always grows exponentially: backoff_strategy and jitter are
-// ignored.
+// It understands the durations that package ojs writes, and always grows exponentially and without jitter, so that tests know the
+// waits.
 type retryPolicy struct {
 	MaxAttempts        *int     `json:"max_attempts"`
 	InitialInterval    string   `json:"initial_interval"`
 	MaxInterval        string   `json:"max_interval"`
 	BackoffCoefficient float64  `json:"backoff_coefficient"`
+	BackoffStrategy    string   `json:"backoff_strategy"`
+	OnExhaustion       string   `json:"on_exhaustion"`
 	NonRetryableErrors []string `json:"non_retryable_errors"`
 }
 
@@ -25,10 +27,10 @@ func (s *Server) fail(j *record, e ojs.JobError, code string) {
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	s.emit(ojs.EventJobFailed, j, object{"error": e})
 	p := j.request.Options.Retry
-	// Every job that is given up becomes discarded, whatever on_exhaustion says.
 	final := j.Attempt >= max(j.MaxAttempts, 1) || !e.Retryable || code == "DISCARD" || code == "DEAD_LETTER" ||
 		slices.Contains(p.NonRetryableErrors, e.Code) || slices.Contains(p.NonRetryableErrors, e.Type)
 	if final {
+		j.dead = code == "DEAD_LETTER" || code != "DISCARD" && p.OnExhaustion != "discard"
 		s.end(j, ojs.StateDiscarded)
 		return
 	}
@@ -61,6 +63,7 @@ func (s *Server) loseLease(j *record) {
 	e := ojs.JobError{Code: "visibility_timeout", Type: "visibility_timeout", Message: "the reservation is over", Retryable: true, Attempt: j.Attempt}
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	if j.Attempt >= max(j.MaxAttempts, 1) {
+		j.dead = j.request.Options.Retry.OnExhaustion != "discard"
 		s.end(j, ojs.StateDiscarded)
 		return
 	}

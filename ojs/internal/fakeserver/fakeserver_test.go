@@ -74,3 +74,61 @@ func TestUniqueInBatches(t *testing.T) {
 		requireState(t, s, jobs[0].ID, ojs.StateScheduled)
 	})
 }
+
+// TestUniqueKeys: what makes two jobs equivalent, and for how long.
+func TestUniqueKeys(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	enqueue := func(args, meta map[string]any, policy ojs.UniquePolicy) (id string, err error) {
+		policy.OnConflict = ojs.ConflictIgnore
+		job, err := c.Enqueue(t.Context(), "u", args, ojs.WithUnique(policy), func(r *ojs.JobRequest) { r.Meta = meta })
+		if err != nil {
+			return "", err
+		}
+		return job.ID, nil
+	}
+	byID := ojs.UniquePolicy{ArgsKeys: []string{"id"}, Period: time.Hour}
+	first, err := enqueue(map[string]any{"id": 1, "width": 100}, nil, byID)
+	require.NoError(t, err)
+	for width, want := range map[int]bool{100: true, 200: true} {
+		again, err := enqueue(map[string]any{"id": 1, "width": width}, nil, byID)
+		require.NoError(t, err)
+		require.Equal(t, want, again == first, width)
+	}
+	other, err := enqueue(map[string]any{"id": 2}, nil, byID)
+	require.NoError(t, err)
+	require.False(t, other == first)
+	_, err = enqueue(map[string]any{"no": 2}, nil, byID)
+	require.ErrorIs(t, err, ojs.ErrInvalidPayload)
+	s.Advance(time.Hour + time.Minute)
+	later, err := enqueue(map[string]any{"id": 1}, nil, byID)
+	require.NoError(t, err)
+	require.False(t, later == first, "the first one is too old")
+
+	byMeta := ojs.UniquePolicy{MetaKeys: []string{"tenant"}}
+	one, err := enqueue(nil, map[string]any{"tenant": "a", "x": 1}, byMeta)
+	require.NoError(t, err)
+	same, err := enqueue(nil, map[string]any{"tenant": "a", "x": 2}, byMeta)
+	require.NoError(t, err)
+	require.Equal(t, one, same)
+	two, err := enqueue(nil, map[string]any{"tenant": "b"}, byMeta)
+	require.NoError(t, err)
+	require.False(t, one == two)
+}
+
+// TestRefusals: mistakes that a server would refuse are refused here, or tests of programs would pass wrongly.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	for name, r := range map[string]ojs.JobRequest{
+		"Type": {Type: "Mail Send"}, "Queue": {Type: "a", Queue: "No Such Queue!"}, "Priority": {Type: "a", Priority: 1000},
+		"Strategy": {Type: "a", Retry: &ojs.RetryPolicy{BackoffStrategy: "expo"}}, "Exhaustion": {Type: "a", Retry: &ojs.RetryPolicy{OnExhaustion: "drop"}},
+		"Conflict": {Type: "a", Unique: &ojs.UniquePolicy{OnConflict: "skip"}}, "Keys": {Type: "a", Unique: &ojs.UniquePolicy{Keys: []string{"arg"}}},
+	} {
+		_, err := c.EnqueueBatch(t.Context(), []ojs.JobRequest{r})
+		var refused *ojs.Error
+		require.ErrorAs(t, err, &refused, name)
+		require.Contains(t, refused.Message, "'", name)
+	}
+	require.Empty(t, s.Jobs(nil))
+}

@@ -15,13 +15,15 @@ import (
 type record struct {
 	ojs.Job
 
-	request submission
-	tick    int64 // order of entering available
+	request   submission
+	uniqueKey string // "" without a policy
+	tick      int64  // order of entering available
 	// due is when a scheduled or retryable job becomes available; zero in other states.
 	due        time.Time
 	reserved   time.Time // end of the reservation
 	lease      time.Duration
 	checkpoint json.RawMessage
+	dead       bool // a dead letter, once it is discarded
 	flow       *workflow
 	step       *step
 }
