@@ -9,7 +9,7 @@ SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 PROTO         := internal/api/grpcapi/proto
 
-.PHONY: help run build test goldens fuzz lint generate verify conformance bench mutants slips postgres
+.PHONY: help run build test goldens fuzz lint generate verify conformance bench slips postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

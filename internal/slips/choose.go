@@ -67,6 +67,9 @@ func (c *chooser) read() {
 // functionBody is the text of a function of a file that gofmt has formatted.
 func functionBody(text, name string) (string, bool) {
 	_, body, ok := strings.Cut(text, "\nfunc "+name+"(")
+	if line, _, _ := strings.Cut(body, "\n"); strings.HasSuffix(line, "}") {
+		return line, ok
+	}
 	body, _, _ = strings.Cut(body, "\n}")
 	return body, ok
 }
