@@ -127,6 +127,32 @@ func TestDeliveryLease(t *testing.T) {
 		require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims), "of an old claim it does nothing")
 		require.Empty(t, b.claimed(1))
 	})
+
+	t.Run("GivenBackItShowsWhetherItHasFailed", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.delivery(b.subscribed(), 1, "s")
+		release := func() string {
+			d := b.claimed(1)[0]
+			require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims))
+			status, _ := b.deliveryStatus(id)
+			return status
+		}
+		require.Equal(t, "pending", release())
+		b.recorded(b.claimed(1)[0], "failed")
+		require.Equal(t, "failed", release())
+		_, _, err := b.Webhooks.RetryDelivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, "pending", release(), "of its new schedule it has failed nothing")
+	})
+
+	t.Run("LastsAsLongAsTheRequestMayTake", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.delivery(b.subscribed(func(w *webhook.Definition) { w.TimeoutMS = 60_000 }), 1, "s")
+		b.claimed(1)
+		require.Equal(t, 1, b.Number(`SELECT (next_attempt_at - now() BETWEEN interval '75 s' AND interval '95 s')::int FROM ojs.webhook_deliveries`))
+	})
 }
 
 func TestDeliveryClaim(t *testing.T) {
@@ -284,6 +310,122 @@ func TestDeliveryRecord(t *testing.T) {
 		require.False(t, shown.FailingSince.Valid)
 		require.Equal(t, got[1].Secrets[0].ID, shown.ProvenSecret.Bytes)
 		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
+	})
+
+	t.Run("AFailureIsRetriedAfterItsDelay", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		id := b.delivery(w, 1, "s")
+		b.recorded(b.claimed(1)[0], "failed", func(o *webhook.DeliveryOutcome) {
+			o.Code, o.Snippet, o.Error, o.Duration, o.Delay = 503, "busy", "timeout", 250*time.Millisecond, time.Hour
+		})
+		d, attempts, err := b.Webhooks.Delivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, "failed", d.Status)
+		require.False(t, d.CompletedAt.Valid)
+		require.Equal(t, int32(503), d.LastStatusCode.Int32)
+		require.Equal(t, "timeout", d.LastError.String)
+		require.Len(t, attempts, 1)
+		first := attempts[0]
+		require.Equal(t, time.Hour+250*time.Millisecond, d.NextAttemptAt.Time.Sub(first.StartedAt.Time), "the delay counts from the end of the request")
+		require.Equal(t, []any{int32(1), int64(250), int32(503), "timeout", "busy"}, []any{first.Attempt, first.DurationMs, first.StatusCode, first.Error.String, first.Snippet.String})
+		require.Empty(t, b.claimed(1))
+
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
+		b.recorded(b.claimed(1)[0], "delivered", func(o *webhook.DeliveryOutcome) { o.Code = 201 })
+		d, attempts, err = b.Webhooks.Delivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, []int32{1, 2}, []int32{attempts[0].Attempt, attempts[1].Attempt})
+		require.True(t, d.CompletedAt.Valid)
+		require.False(t, d.NextAttemptAt.Valid)
+		require.False(t, d.LastError.Valid)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, int32(201), shown.LastDeliveryStatus.Int32)
+		require.Equal(t, d.CompletedAt, shown.LastDeliveryAt)
+		require.Equal(t, []int64{1, 0}, []int64{shown.SuccessCount, shown.FailureCount}, "a failure that is retried is none of the subscription")
+	})
+
+	t.Run("FailsSinceTheFirstFailure", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		got := b.claimed(2)
+		b.recorded(got[0], "failed")
+		before, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, before.FailingSince.Valid)
+		require.Equal(t, int32(1), before.ConsecutiveFailures)
+		b.recorded(got[1], "dead")
+		after, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, before.FailingSince, after.FailingSince)
+		require.Equal(t, int32(2), after.ConsecutiveFailures)
+		require.Equal(t, int64(1), after.FailureCount)
+	})
+
+	t.Run("ASuccessInTheSameBatchKeepsItActive", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours', consecutive_failures = 5`)
+		got := b.claimed(2)
+		require.NoError(t, b.Webhooks.RecordDeliveries(t.Context(), []webhook.DeliveryOutcome{
+			{ID: got[0].ID, Webhook: w.ID, Claims: got[0].Claims, Status: "delivered", Code: 200},
+			{ID: got[1].ID, Webhook: w.ID, Claims: got[1].Claims, Status: "dead", Code: 500},
+		}))
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, shown.Active)
+		require.False(t, shown.FailingSince.Valid)
+		require.Zero(t, shown.ConsecutiveFailures)
+		require.Equal(t, int32(500), shown.LastDeliveryStatus.Int32, "of the last of the batch")
+		require.Equal(t, []int64{1, 1}, []int64{shown.SuccessCount, shown.FailureCount})
+	})
+
+	t.Run("GoneOfAFormerURLDisablesNothing", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		id := b.delivery(w, 1, "s")
+		d := b.claimed(1)[0]
+		_, err := b.changed(w.ID, func(w *webhook.Definition) { w.URL = "https://new.example" })
+		require.NoError(t, err)
+		require.Empty(t, b.recorded(d, "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
+		status, _ := b.deliveryStatus(id)
+		require.Equal(t, "dead", status)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, shown.Active)
+	})
+
+	t.Run("ADisabledOneGetsWhatWasPublishedBefore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1001, "s")
+		b.delivery(w, 1002, "s")
+		got := b.claimed(2)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		require.Equal(t, "gone", b.recorded(got[0], "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL = "https://example.com" }).Disabled)
+		disabled, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
+		require.Empty(t, b.recorded(got[1], "dead").Disabled, "it is disabled once")
+		again, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{disabled.DisabledAt, disabled.DisabledReason}, []any{again.DisabledAt, again.DisabledReason})
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), created.Deliveries)
 	})
 
 	t.Run("NotForACancelledDelivery", func(t *testing.T) {
