@@ -66,6 +66,8 @@ type runner struct {
 	unseen  map[string]string
 	log     io.Writer
 
+	building sync.Mutex
+
 	mu       sync.Mutex
 	binaries map[string]*binary
 }
@@ -265,6 +267,9 @@ func (r *runner) build(ctx context.Context, p *Package, s *Slip, overlay string)
 			}
 		}
 		if b.err == nil {
+			// One at a time: two builds at once compile the packages that both link twice.
+			r.building.Lock()
+			defer r.building.Unlock()
 			b.err = build(ctx, p, b.path, "-overlay="+overlay)
 		}
 	})

@@ -201,3 +201,21 @@ func TestReplayAll(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n, "until excludes its time")
 }
+
+// A replay goes from page to page of the log, and misses none of it.
+func TestReplayAllInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.subscribed()
+	for range 3 {
+		b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), gen_random_uuid()::text FROM generate_series(1, 800)`)
+	}
+	b.publish()
+	for range 2 {
+		n, err := b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{All: true, Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
+		require.NoError(t, err)
+		require.Equal(t, int64(2400), n)
+		require.Equal(t, 2400, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries WHERE status = 'pending'`))
+		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now()`)
+	}
+}

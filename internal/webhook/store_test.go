@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -523,9 +524,12 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	}
 	set(false)
 	require.Empty(t, b.claimed(10))
+	const transactions = `SELECT count(DISTINCT xmin::text) FROM ojs.webhook_deliveries`
 	set(true)
+	require.Equal(t, 3, b.Number(transactions))
 	require.Len(t, b.claimed(10), 10)
 	require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
+	require.Equal(t, 3, b.Number(transactions))
 	page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Status: "cancelled", Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(10_000), page.Total, "counted up to 10 000")
@@ -585,6 +589,58 @@ func TestDeliveryOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(1), created.Deliveries)
 		require.Equal(t, 1, b.sendable())
+	})
+
+	t.Run("TheFirstOfASubjectIsDue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(ordered)
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Fetched(2, "q")
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(4), created.Deliveries)
+		got := b.claimed(10)
+		require.Len(t, got, 2)
+		subjects := map[string]bool{}
+		for _, d := range got {
+			require.Equal(t, "job.enqueued", d.EventType)
+			subjects[d.Subject] = true
+			b.recorded(d, "delivered")
+		}
+		require.Equal(t, map[string]bool{spec.FormatID(jobs[0].ID): true, spec.FormatID(jobs[1].ID): true}, subjects)
+		got = b.claimed(10)
+		require.Len(t, got, 2)
+		require.Equal(t, []string{"job.started", "job.started"}, []string{got[0].EventType, got[1].EventType})
+		require.Equal(t, w.ID, got[0].WebhookID)
+	})
+
+	// An outcome is recorded under the lock of the subscription. A delivery that is created meanwhile behind the one that ends would
+	// never become due.
+	t.Run("CreationWaitsForOutcomesOfOrderedOnesOnly", func(t *testing.T) {
+		t.Parallel()
+		for ordering, waits := range map[string]bool{"subject": true, "none": false} {
+			b := setup(t)
+			w := b.subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
+			b.Enqueued(domaintest.NewJob("q"))
+			b.publish()
+			tx, err := b.Pool.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE`, w.ID) // as WebhookLockByID
+			require.NoError(t, err)
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.Webhooks.CreateDeliveries(context.Background())
+				done <- err
+			}()
+			require.Eventually(t, func() bool {
+				return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+			}, domaintest.WaitFor, time.Millisecond)
+			require.Equal(t, waits, len(done) == 0, ordering)
+			require.NoError(t, tx.Commit(t.Context()))
+			require.NoError(t, domaintest.Await(t, done))
+		}
 	})
 
 	t.Run("TheFirstOfASubjectIsReleasedIfNoOtherNodeDid", func(t *testing.T) {
@@ -703,6 +759,12 @@ func TestDeliveryLogLooksAtSome(t *testing.T) {
 			SELECT ojs.new_id(now() + i * interval '1 minute'), $1, i, 0, now(), CASE WHEN i = 1 THEN 'job.failed' ELSE 'job.enqueued' END, i::text, '{}',
 				CASE WHEN i = 2 THEN 'dead' ELSE 'delivered' END, now(), now() + i * interval '1 minute' FROM generate_series(1, $2::integer) i`, w.ID, of)
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead' WHERE event_seq = 3 AND webhook_id = $1 AND $2`, w.ID, i == 1)
+	}
+	for limit, more := range map[int]bool{2*of - 1: true, 2 * of: false} {
+		page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Limit: limit})
+		require.NoError(t, err)
+		require.Len(t, page.Deliveries, limit)
+		require.Equal(t, more, page.Next != nil, "a page that has the last of them is the last")
 	}
 	b.Webhooks.LookAt(20)
 	for name, test := range map[string]struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -141,6 +142,7 @@ func TestCreate(t *testing.T) {
 		require.Equal(t, def.ID, w.ID)
 		_, err := b.Workflows.Create(t.Context(), def)
 		require.Equal(t, "duplicate", domainError(t, err).Code)
+		require.Equal(t, map[string]any{"field": "id", "existing_workflow_id": spec.FormatID(def.ID)}, domainError(t, err).Details)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs`), "nothing else was stored")
 	})
 
