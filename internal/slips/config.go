@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	}
 	r := &runner{
 		tree: tree, servers: servers, budget: cfg.Budget, log: cfg.Log, unseen: readUnseen(unseenText), binaries: map[string]*binary{},
-		chooser: &chooser{coverage: coverage, schema: schema, queryOf: map[string][]*query{}},
+		chooser: &chooser{coverage: coverage, schema: schema, queryOf: map[string][]*query{}, packages: tree.Packages},
 	}
 	if r.dir, err = os.MkdirTemp("", "ojsd-slips-"); err != nil {
 		return nil, err
