@@ -617,30 +617,60 @@ func TestDeliveryOrder(t *testing.T) {
 	})
 
 	// An outcome is recorded under the lock of the subscription. A delivery that is created meanwhile behind the one that ends would
-	// never become due.
-	t.Run("CreationWaitsForOutcomesOfOrderedOnesOnly", func(t *testing.T) {
+	// never become due, and a claim would count a lease that is about to end.
+	t.Run("OutcomesClaimsAndCreationFollowOneAnother", func(t *testing.T) {
 		t.Parallel()
-		for ordering, waits := range map[string]bool{"subject": true, "none": false} {
+		for ordering, waits := range map[string]map[string]bool{
+			"subject": {"create": true, "claim": true, "record": true}, "none": {"create": false, "claim": true, "record": true},
+		} {
 			b := setup(t)
 			w := b.subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
+			b.delivery(w, 1001, "s")
+			d := b.claimed(1)[0]
+			b.delivery(w, 1002, "t")
 			b.Enqueued(domaintest.NewJob("q"))
 			b.publish()
-			tx, err := b.Pool.Begin(t.Context())
-			require.NoError(t, err)
-			_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE`, w.ID) // as WebhookLockByID
-			require.NoError(t, err)
-			done := make(chan error, 1)
-			go func() {
-				_, err := b.Webhooks.CreateDeliveries(context.Background())
-				done <- err
-			}()
-			require.Eventually(t, func() bool {
-				return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-			}, domaintest.WaitFor, time.Millisecond)
-			require.Equal(t, waits, len(done) == 0, ordering)
-			require.NoError(t, tx.Commit(t.Context()))
-			require.NoError(t, domaintest.Await(t, done))
+			for name, call := range map[string]func(ctx context.Context) error{
+				"create": func(ctx context.Context) (err error) { _, err = b.Webhooks.CreateDeliveries(ctx); return err },
+				"claim":  func(ctx context.Context) (err error) { _, err = b.Webhooks.ClaimDeliveries(ctx, 1); return err },
+				"record": func(ctx context.Context) (err error) {
+					_, err = b.Webhooks.RecordDelivery(ctx, webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200})
+					return err
+				},
+			} {
+				tx, err := b.Pool.Begin(t.Context())
+				require.NoError(t, err)
+				_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE`, w.ID)
+				require.NoError(t, err)
+				done := make(chan error, 1)
+				go func() { done <- call(context.Background()) }()
+				require.Eventually(t, func() bool {
+					return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+				}, domaintest.WaitFor, time.Millisecond)
+				require.Equal(t, waits[name], len(done) == 0, "%s %s", ordering, name)
+				require.NoError(t, tx.Commit(t.Context()))
+				require.NoError(t, domaintest.Await(t, done))
+			}
 		}
+	})
+
+	t.Run("OneNodeCreates", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.subscribed()
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhook_cursor FOR UPDATE`) // another node
+		require.NoError(t, err)
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err, "it does not wait")
+		require.True(t, created.Busy)
+		require.NoError(t, tx.Commit(t.Context()))
+		created, err = b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), created.Deliveries)
 	})
 
 	t.Run("TheFirstOfASubjectIsReleasedIfNoOtherNodeDid", func(t *testing.T) {
@@ -717,6 +747,24 @@ func TestDeliveriesOfEarlierEvents(t *testing.T) {
 	}
 	require.Equal(t, 3, created(older))
 	require.Equal(t, 1, created(newer))
+}
+
+// An event is delivered once, also when its delivery has been deleted because of its age.
+func TestDeliveriesOfThePrunedLog(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	for _, want := range []int64{1, 1} {
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, created.Deliveries)
+		b.Exec(`DELETE FROM ojs.webhook_deliveries`)
+		created, err = b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, created.Deliveries)
+	}
 }
 
 // A lost piece of the log is not lost silently.

@@ -1,6 +1,7 @@
 package workflow_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -72,11 +73,13 @@ func TestBoundedList(t *testing.T) {
 		SELECT i.id, i.id, CASE WHEN i.n % 90 = 0 THEN 'small' ELSE 'big' END, 0, 0, '{}', '', CASE WHEN i.n % 90 = 0 THEN 'batch' ELSE 'chain' END,
 			CASE WHEN i.n % 90 = 0 THEN 'rare' ELSE 'crowd' END, CASE WHEN i.n % 3 = 0 THEN 'failed' ELSE 'completed' END, false, 3, 0, 3, '{}', now(), now()
 		FROM (SELECT n, ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id FROM generate_series(1, 750) n) i`)
+	var totals []int // of all pages since they were cleared
 	pages := func(f workflow.Filter) (ids [][16]byte, n int) {
 		t.Helper()
 		for {
 			page, err := b.Workflows.List(t.Context(), f)
 			require.NoError(t, err)
+			totals = append(totals, page.Total)
 			n++
 			for _, w := range page.Workflows {
 				ids = append(ids, w.ID)
@@ -111,7 +114,8 @@ func TestBoundedList(t *testing.T) {
 		ids, n := pages(f.Filter)
 		require.Len(t, ids, f.matches, f.name)
 		require.Equal(t, 1, n, f.name)
-		want = append(want, ids)
+		require.Equal(t, []int{f.matches}, totals, f.name)
+		want, totals = append(want, ids), nil
 	}
 	b.Workflows.LookAt(100)
 	for i, f := range filters {
@@ -119,8 +123,27 @@ func TestBoundedList(t *testing.T) {
 		ids, n := pages(f.Filter)
 		require.Equal(t, want[i], ids, f.name)
 		require.Equal(t, f.pages, n, f.name)
+		first := 0 // matches among those that the first page looks at; each page has this total
+		page, err := b.Workflows.List(t.Context(), workflow.Filter{Tenant: f.Tenant, State: f.State, Limit: 100})
+		require.NoError(t, err)
+		if f.Tenant != "" && f.State != "" {
+			page, err = b.Workflows.List(t.Context(), workflow.Filter{Tenant: f.Tenant, Limit: 100})
+			require.NoError(t, err)
+		}
+		for _, w := range page.Workflows {
+			if slices.Contains(want[i], w.ID) {
+				first++
+			}
+		}
+		if f.Type == "" && f.Name == "" && (f.Tenant == "" || f.State == "") {
+			first = min(f.matches, 100) // each root counts
+		}
+		for _, total := range totals {
+			require.Equal(t, first, total, f.name)
+		}
 		f.Limit = 7
 		ids, _ = pages(f.Filter)
+		totals = nil
 		require.Equal(t, want[i], ids, f.name)
 	}
 	// An empty page has a cursor, too.
