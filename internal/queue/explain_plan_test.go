@@ -54,7 +54,7 @@ func TestExplainReadsLittle(t *testing.T) {
 			// other tests included. Until then each reader reads all entries.
 			require.Eventually(t, func() bool {
 				return b.Number(`SELECT (pg_snapshot_xmin(pg_current_snapshot()) > $1::xid8)::int`, deleted) == 1
-			}, time.Minute, 10*time.Millisecond)
+			}, 5*time.Minute, 10*time.Millisecond)
 		}},
 		{"GrownAgain", func() { crowd(100_000) }},
 	} {

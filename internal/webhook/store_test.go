@@ -730,6 +730,23 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	require.GreaterOrEqual(t, created.Deliveries, int64(1))
 }
 
+// A pass creates a part of many deliveries, and the next one goes on behind it.
+func TestDeliveriesInPasses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	for range 3 {
+		b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), gen_random_uuid()::text FROM generate_series(1, 1000)`)
+	}
+	b.publish()
+	for _, want := range []webhook.Created{{Active: 1, Deliveries: 2000, More: true}, {Active: 1, Deliveries: 1000}} {
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, created)
+	}
+	require.Equal(t, 3000, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries`))
+}
+
 // A subscription gets what is published after it was made, also if an older one keeps the pass further back in the log.
 func TestDeliveriesOfEarlierEvents(t *testing.T) {
 	t.Parallel()

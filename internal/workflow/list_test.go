@@ -185,6 +185,24 @@ func TestCreate(t *testing.T) {
 	})
 }
 
+// TestMetaOfMembers: a job keeps its own meta, and gets from the workflow what it lacks of it, whether it begins first or later.
+func TestMetaOfMembers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	own := func(id string) workflow.Member {
+		text := []byte(`{"type":"t.` + id + `","args":[1],"meta":{"x":"own","trace_id":"mine"},"options":{"queue":"q","retry":{"max_attempts":1}}}`)
+		j, wire := job.DecodeItem(text, job.Limits{})
+		require.Nil(t, wire)
+		return workflow.Member{ID: id, Job: j, Template: text}
+	}
+	def := define(workflow.Chain, own("a"), own("b"))
+	def.Meta = []byte(`{"x":"workflow","tenant_id":"t1","trace_id":"theirs"}`)
+	b.created(def)
+	for _, kind := range []string{"a", "b"} {
+		require.JSONEq(t, `{"x":"own","trace_id":"mine","tenant_id":"t1"}`, string(b.done(kind).Meta), kind)
+	}
+}
+
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
