@@ -57,19 +57,31 @@ func TestBoundedSearch(t *testing.T) {
 	}
 }
 
+// variedJobs stores jobs 1 to n, which differ in all that filters compare: odd ones are live, even ones have ended. The number is the end of
+// the id, and the seconds of created_at from the time that it returns.
+func (b *bundle) variedJobs(n int) (base time.Time) {
+	b.T.Helper()
+	base = time.UnixMilli(0x019000000000).Truncate(time.Second) // as in the ids
+	const columns = `(id, type, queue, lane, state, priority, scheduled_at, created_at, enqueued_at, args`
+	const values = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'a.b' || i % 4, 'q' || i % 3,
+		(ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[i % 5 + 1], STATE, i % 6 - 3,
+		CASE WHEN i % 7 > 0 THEN $1::timestamptz + i * 37 % 11 * interval '1 hour' END, $1::timestamptz + i * interval '1 s',
+		CASE WHEN i % 3 > 0 THEN $1::timestamptz + (i + 100) * interval '1 s' END, '[]'`
+	rows := func(state string) string { return strings.Replace(values, "STATE", state, 1) }
+	b.Exec(`INSERT INTO ojs.jobs `+columns+`) SELECT `+rows(`CASE WHEN i % 3 = 0 THEN 'pending' ELSE 'available' END`)+` FROM generate_series(1, $2::int, 2) i`, base, n)
+	b.Exec(`INSERT INTO ojs.jobs_done `+columns+`, finished_at) SELECT `+rows(`CASE WHEN i % 4 = 0 THEN 'cancelled' ELSE 'completed' END`)+`, now() FROM generate_series(2, $2::int, 2) i`, base, n)
+	return base
+}
+
+// numberOf is that of one of variedJobs.
+func numberOf(id [16]byte) int { return int(binary.BigEndian.Uint64(id[8:]) & 0xffff) }
+
 // TestSearchFilters: each filter finds its jobs, live ones and ended ones, in each order and page by page.
 func TestSearchFilters(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const all = 40
-	base := time.UnixMilli(0x019000000000).Truncate(time.Second) // as in the ids
-	const columns = `(id, type, queue, lane, state, priority, scheduled_at, created_at, args`
-	const values = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'a.b' || i % 4, 'q' || i % 3,
-		(ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[i % 5 + 1], STATE, i % 6 - 3,
-		CASE WHEN i % 7 > 0 THEN $1::timestamptz + i * 37 % 11 * interval '1 hour' END, $1::timestamptz + i * interval '1 s', '[]'`
-	rows := func(state string) string { return strings.Replace(values, "STATE", state, 1) }
-	b.Exec(`INSERT INTO ojs.jobs `+columns+`) SELECT `+rows(`CASE WHEN i % 3 = 0 THEN 'pending' ELSE 'available' END`)+` FROM generate_series(1, $2::int, 2) i`, base, all)
-	b.Exec(`INSERT INTO ojs.jobs_done `+columns+`, finished_at) SELECT `+rows(`CASE WHEN i % 4 = 0 THEN 'cancelled' ELSE 'completed' END`)+`, now() FROM generate_series(2, $2::int, 2) i`, base, all)
+	base := b.variedJobs(all)
 	at := func(i int) job.When { return job.When{Set: true, At: base.Add(time.Duration(i) * time.Second)} }
 	for name, test := range map[string]struct {
 		search queue.Search
@@ -133,7 +145,7 @@ func TestSearchFilters(t *testing.T) {
 							require.EqualValues(t, len(want), page.Total)
 						}
 						for _, j := range page.Jobs {
-							got = append(got, int(binary.BigEndian.Uint64(j.ID[8:])&0xffff))
+							got = append(got, numberOf(j.ID))
 						}
 						if !page.More {
 							break
