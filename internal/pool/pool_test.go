@@ -641,6 +641,23 @@ func TestHoldsThatAreOver(t *testing.T) {
 	require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 3}), 2)
 }
 
+// Nodes keep what they know of pools until a notification says that it has changed, so a reset has to notify them.
+func TestResetNotifiesNodes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn, err := b.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `LISTEN ojs_reset`)
+	require.NoError(t, err)
+	b.Exec(`SELECT ojs.reset()`)
+	n, err := conn.Conn().WaitForNotification(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, n.Payload)
+	_, err = conn.Exec(t.Context(), `UNLISTEN *`)
+	require.NoError(t, err)
+}
+
 // What ends between the look for room and the wait wakes the fetch that waits.
 func TestRoomIsNotMissed(t *testing.T) {
 	t.Parallel()

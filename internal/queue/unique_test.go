@@ -465,6 +465,29 @@ func TestUniqueManualRetry(t *testing.T) {
 	requireDuplicate(t, err, first)
 }
 
+// A manual retry takes the lock of the key before it looks for another job of it, as an enqueue does.
+func TestUniqueManualRetryWaitsForTheKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dead := b.DeadLetter(func(j *job.Job) { j.Unique = uniqueJob("k", "reject").Unique })
+	tx, err := b.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(('x' || left($1, 16))::bit(64)::bigint)`, dead.UniqueKey.String)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Retry(context.Background(), dead.ID, nil)
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, domaintest.WaitFor, time.Millisecond)
+	require.Empty(t, done)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, domaintest.Await(t, done))
+	require.Equal(t, ojs.StateAvailable, b.State(dead.ID))
+}
+
 // The event job.enqueued has the key whenever a job becomes available.
 func TestUniqueKeyInEvents(t *testing.T) {
 	t.Parallel()
