@@ -714,3 +714,20 @@ func TestListIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, row.Args, 600_004)
 }
+
+// A run by hand is refused while the queue of its job is draining, whatever other queues do.
+func TestTriggerIntoADrainingQueue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.cron("c", every, "allow") // in queue q
+	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('other', 'draining')`)
+	_, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	require.NoError(t, err)
+	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('q', 'draining') ON CONFLICT (name) DO UPDATE SET status = 'draining'`)
+	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	domaintest.RequireCode(t, err, ojs.ErrQueuePaused)
+	b.Exec(`UPDATE ojs.queues SET status = 'paused' WHERE name = 'q'`)
+	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	require.NoError(t, err, "a paused queue takes jobs")
+	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE cron = 'c'`))
+}
