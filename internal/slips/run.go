@@ -82,6 +82,7 @@ type binary struct {
 // run finds out about all slips, several at a time, and returns the results in the order of the draw.
 func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 	results := make([]*Result, len(drawn))
+	var logging sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.servers.workers)
 	for i, s := range drawn {
@@ -96,6 +97,8 @@ func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 				return fmt.Errorf("slip %d: %w", s.ID, err)
 			}
 			results[i] = result
+			logging.Lock()
+			defer logging.Unlock()
 			_, _ = fmt.Fprintf(r.log, "slips: %d/%d %-9s %5.1f s  %-11s %s:%d %s %s %s\n", s.ID, len(drawn), result.Verdict, result.Seconds, s.Kind, s.File, s.Line, s.Func, result.How, result.By)
 			return nil
 		})
