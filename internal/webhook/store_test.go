@@ -640,6 +640,7 @@ func TestDeliveryOrder(t *testing.T) {
 			} {
 				tx, err := b.Pool.Begin(t.Context())
 				require.NoError(t, err)
+				t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
 				_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE`, w.ID)
 				require.NoError(t, err)
 				done := make(chan error, 1)
@@ -662,6 +663,7 @@ func TestDeliveryOrder(t *testing.T) {
 		b.publish()
 		tx, err := b.Pool.Begin(t.Context())
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
 		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhook_cursor FOR UPDATE`) // another node
 		require.NoError(t, err)
 		created, err := b.Webhooks.CreateDeliveries(t.Context())
