@@ -31,13 +31,17 @@ func TestRelayPass(t *testing.T) {
 		tx := b.open(t)
 		_, err := tx.Exec(t.Context(), `SELECT FROM ojs.event_relay FOR NO KEY UPDATE`)
 		require.NoError(t, err)
-		done := make(chan pass, 1)
+		done := make(chan error, 1)
+		var p pass
 		go func() {
-			p, _ := b.relay.runOnce(context.Background())
-			done <- p
+			var err error
+			p, err = b.relay.runOnce(context.Background())
+			done <- err
 		}()
 		select {
-		case p := <-done:
+		case err := <-done:
+			require.NoError(t, err)
+			require.False(t, p.locked)
 			require.Zero(t, p.published)
 		case <-time.After(waitFor):
 			require.Fail(t, "it waits for the other relay")
