@@ -13,7 +13,7 @@ PROTO         := internal/api/grpcapi/proto
 PACKAGES := github.com/ojsd/ojsd/...
 MODULES  := . ojs ojs/ojspgx ojs/ojsotel
 
-.PHONY: help run build test goldens fuzz lint generate verify conformance bench mutants slips postgres
+.PHONY: help run build test goldens fuzz lint generate verify conformance bench slips postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,8 +66,9 @@ N      ?= 30
 ONLY   ?=
 BUDGET ?= 1m
 IDS    ?=
+TESTS  ?=
 slips: postgres ## Make N small mistakes by SEED in the files that begin with ONLY, one at a time, and list those that no test notices.
-	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only=$(ONLY) -budget=$(BUDGET) $(if $(IDS),-ids=$(IDS))
+	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only="$(ONLY)" -budget=$(BUDGET) $(if $(IDS),-ids=$(IDS)) $(if $(TESTS),-tests="$(TESTS)")
 
 # Installs PostgreSQL if it is needed and missing. `go run` would compile everything with other flags than build does.
 postgres: $(if $(OJSD_TEST_DATABASE_URL),,build)

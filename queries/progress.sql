@@ -5,6 +5,7 @@
 -- Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
 -- progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
 -- from the latest event to the latest report: 0 if that has its event, at least 1 if not. Then the end of the run writes it.
+-- 1 also stands for a report in the same ms as the event, so it counts as 0: two events are never less than a second apart.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
         unnest(@progress::double precision[]) AS progress, -- < 0: not sent
@@ -24,7 +25,7 @@ WITH request AS (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), paced AS MATERIALIZED (
     SELECT l.*, clock.now, CASE WHEN l.was_at IS NULL THEN 1000
-        ELSE date_part('microseconds', l.was_at)::bigint % 1000
+        ELSE COALESCE(NULLIF(date_part('microseconds', l.was_at)::bigint % 1000, 1), 0)
             + (date_part('epoch', date_trunc('milliseconds', clock.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
     FROM locked l CROSS JOIN clock
 ), decided AS MATERIALIZED (

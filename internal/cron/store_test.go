@@ -217,6 +217,11 @@ func TestCronFiring(t *testing.T) {
 		require.Equal(t, []string{"bad skipped enqueue_failed", "drain skipped queue_paused", "good fired", "zone skipped enqueue_failed"},
 			b.Texts(`SELECT concat_ws(' ', c.name, r.outcome, r.reason) FROM ojs.cron_runs r JOIN ojs.crons c ON c.id = r.cron_id ORDER BY 1`))
 		require.Len(t, b.Fetched(9, "g", "q", "default"), 1)
+		const runs = `SELECT name || ' ' || run_count FROM ojs.crons ORDER BY 1`
+		require.Equal(t, []string{"bad 0", "drain 0", "good 1", "zone 0"}, b.Texts(runs))
+		_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "good"})
+		require.NoError(t, err)
+		require.Equal(t, []string{"bad 0", "drain 0", "good 2", "zone 0"}, b.Texts(runs), "runs by hand count")
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.crons WHERE next_run_at <= now()`))
 	})
 
@@ -713,4 +718,21 @@ func TestListIsBounded(t *testing.T) {
 	row, err := b.Crons.Get(t.Context(), cron.Ref{Name: "d"})
 	require.NoError(t, err)
 	require.Len(t, row.Args, 600_004)
+}
+
+// A run by hand is refused while the queue of its job is draining, whatever other queues do.
+func TestTriggerIntoADrainingQueue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.cron("c", every, "allow") // in queue q
+	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('other', 'draining')`)
+	_, err := b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	require.NoError(t, err)
+	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('q', 'draining') ON CONFLICT (name) DO UPDATE SET status = 'draining'`)
+	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	domaintest.RequireCode(t, err, ojs.ErrQueuePaused)
+	b.Exec(`UPDATE ojs.queues SET status = 'paused' WHERE name = 'q'`)
+	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
+	require.NoError(t, err, "a paused queue takes jobs")
+	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE cron = 'c'`))
 }

@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -143,6 +144,127 @@ func TestDeadLettersAtSize(t *testing.T) {
 			require.NotContains(t, b.Plan(query), "Seq Scan on jobs")
 			require.NotContains(t, b.Plan(query), "Function", "the filter is inlined")
 		}
+	})
+}
+
+// TestFilters: lists, totals, retries and purges choose the same dead letters by the same filter.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	const all = 12
+	now := time.Now().Truncate(time.Second)
+	at := func(g int) time.Time { return now.Add(time.Duration(g-all-60) * time.Second) }
+	prepared := func(t *testing.T) *bundle {
+		b := setup(t)
+		b.InsertDeadLetters(all) // of type a.b<g%7>, queue q<g%3> and error code c<g%5>
+		b.Exec(`WITH n AS (SELECT id, row_number() OVER (ORDER BY dead_lettered_at) AS g FROM ojs.jobs)
+			UPDATE ojs.jobs SET priority = g, dead_lettered_at = at, finished_at = at, lane = (ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[g % 5 + 1],
+				error = CASE WHEN g > 6 THEN replace(error::text, '"type":"t"', '"type":"u\u0001"')::json ELSE error END
+			FROM n, LATERAL (SELECT $1::timestamptz + (g - 72) * interval '1 second' AS at) t WHERE jobs.id = n.id`, now)
+		return b
+	}
+	b := prepared(t)
+	set := func(at time.Time) job.When { return job.When{Set: true, At: at} }
+	for name, test := range map[string]struct {
+		filter deadletter.Filter
+		wants  func(g int) bool
+	}{
+		"None":        {deadletter.Filter{}, func(int) bool { return true }},
+		"Tenant":      {deadletter.Filter{Tenant: "acme"}, func(g int) bool { return g%5 == 1 || g%5 == 2 }},
+		"OtherTenant": {deadletter.Filter{Tenant: "key"}, func(g int) bool { return g%5 == 4 }},
+		"Queues":      {deadletter.Filter{Queues: []string{"q1", "q2"}}, func(g int) bool { return g%3 > 0 }},
+		"Type":        {deadletter.Filter{Types: []string{"a.b1"}}, func(g int) bool { return g%7 == 1 }},
+		"Types":       {deadletter.Filter{Types: []string{"a.b1", "a.b2", "a"}}, func(g int) bool { return g%7 == 1 || g%7 == 2 }},
+		"TypePrefix":  {deadletter.Filter{Types: []string{"a.b3*", "x*", "a.b1"}}, func(g int) bool { return g%7 == 1 || g%7 == 3 }},
+		"ErrorCodes":  {deadletter.Filter{ErrorCodes: []string{"c0", "c4"}}, func(g int) bool { return g%5 == 0 || g%5 == 4 }},
+		"ErrorTypes":  {deadletter.Filter{ErrorTypes: []string{"u\x01"}}, func(g int) bool { return g > 6 }},
+		"Since":       {deadletter.Filter{Since: set(at(4))}, func(g int) bool { return g >= 4 }},
+		"Until":       {deadletter.Filter{Until: set(at(4))}, func(g int) bool { return g <= 4 }},
+		"Span":        {deadletter.Filter{Since: set(at(3)), Until: set(at(9)), OlderThan: set(at(5))}, func(g int) bool { return g >= 3 && g <= 5 }},
+		"Together": {deadletter.Filter{Tenant: "acme", Queues: []string{"q1"}, Types: []string{"a.b*"}, ErrorCodes: []string{"c1", "c2"}, Until: set(at(7))},
+			func(g int) bool { return g == 1 || g == 7 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want []int32 // newest first
+			for g := all; g > 0; g-- {
+				if test.wants(g) {
+					want = append(want, int32(g))
+				}
+			}
+			for _, everything := range []bool{false, true} {
+				var got []int32
+				page := deadletter.Page{Limit: 2, Everything: everything}
+				for more := true; more; {
+					found, err := b.DeadLetters.List(t.Context(), test.filter, page)
+					require.NoError(t, err)
+					require.EqualValues(t, len(want), found.Total)
+					require.LessOrEqual(t, len(found.Jobs), 2)
+					for _, j := range found.Jobs {
+						got = append(got, int32(j.Priority))
+					}
+					page.Before, more = found.Next, found.Next != nil
+				}
+				require.Equal(t, want, got)
+				found, err := b.DeadLetters.List(t.Context(), test.filter, deadletter.Page{Limit: 9, Offset: 1, Everything: everything})
+				require.NoError(t, err)
+				require.Len(t, found.Jobs, min(9, len(want)-1))
+				require.EqualValues(t, want[1], found.Jobs[0].Priority)
+			}
+			stats, err := b.DeadLetters.Stats(t.Context(), test.filter.Tenant, test.filter.Queues)
+			require.NoError(t, err)
+			if name != "None" && name != "Tenant" && name != "OtherTenant" && name != "Queues" {
+				require.GreaterOrEqual(t, stats.Total, int64(len(want)))
+			} else {
+				require.EqualValues(t, len(want), stats.Total)
+				require.Equal(t, at(int(want[0])), stats.Newest.UTC().Local())
+				require.Equal(t, at(int(want[len(want)-1])), stats.Oldest.UTC().Local())
+			}
+
+			retrying := prepared(t)
+			retried, err := retrying.DeadLetters.Retry(t.Context(), test.filter)
+			require.NoError(t, err)
+			require.Equal(t, deadletter.Retried{Matched: len(want), Succeeded: len(want)}, retried)
+			changed := func(b *bundle, where string) (list []int32) {
+				rows := b.Texts(`SELECT priority::text FROM ojs.jobs WHERE ` + where + ` ORDER BY jobs.priority DESC`)
+				for _, row := range rows {
+					g, err := strconv.Atoi(row)
+					require.NoError(t, err)
+					list = append(list, int32(g))
+				}
+				return list
+			}
+			require.Equal(t, want, changed(retrying, `state = 'available'`))
+
+			purging := prepared(t)
+			n, err := purging.DeadLetters.Purge(t.Context(), test.filter)
+			require.NoError(t, err)
+			require.EqualValues(t, len(want), n)
+			left := changed(purging, `true`)
+			require.Len(t, left, all-len(want))
+			for _, g := range left {
+				require.NotContains(t, want, g)
+			}
+			purging.RequireCounts()
+		})
+	}
+
+	t.Run("IDs", func(t *testing.T) {
+		t.Parallel()
+		b := prepared(t)
+		var chosen [][16]byte
+		for _, g := range []string{"3", "5"} {
+			var id [16]byte
+			require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM ojs.jobs WHERE priority = $1::text::int`, g).Scan(&id))
+			chosen = append(chosen, id)
+		}
+		n, err := b.DeadLetters.Purge(t.Context(), deadletter.Filter{IDs: chosen[:1]})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+		retried, err := b.DeadLetters.Retry(t.Context(), deadletter.Filter{IDs: chosen})
+		require.NoError(t, err)
+		require.Equal(t, 1, retried.Succeeded)
+		require.Equal(t, []string{"5"}, b.Texts(`SELECT priority::text FROM ojs.jobs WHERE state = 'available'`))
+		require.Equal(t, all-1, b.Number(`SELECT count(*) FROM ojs.jobs`))
 	})
 }
 

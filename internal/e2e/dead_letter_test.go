@@ -116,6 +116,7 @@ func TestDeadLetterList(t *testing.T) {
 			require.Equal(t, "invalid_request", a.get("/ojs/v1/dead-letter?"+query).is(400).at("error.code"), query)
 		}
 		require.Equal(t, "200", a.get("/ojs/v1/dead-letter?limit=201").is(200).at("pagination.limit"))
+		require.Zero(t, a.get("/ojs/v1/dead-letter?offset=1000000").is(200).count("jobs"))
 	})
 
 	t.Run("PagesAreStableUnderInserts", func(t *testing.T) {

@@ -21,6 +21,10 @@ func TestWebhookTrace(t *testing.T) {
 	require.Equal(t, traceID, span.SpanContext.TraceID().String())
 	require.Equal(t, "00-"+traceID+"-"+span.SpanContext.SpanID().String()+"-01", c.header.Get("traceparent"))
 	require.Equal(t, "200", attr(span, "http.response.status_code"))
+	for attribute, header := range map[string]string{"ojs.event.type": "X-OJS-Event-Type", "ojs.event.id": "X-OJS-Event-ID", "ojs.webhook.delivery_id": "X-OJS-Delivery-ID", "ojs.webhook.attempt": "X-OJS-Attempt"} {
+		require.NotEmpty(t, c.header.Get(header))
+		require.Equal(t, c.header.Get(header), attr(span, attribute))
+	}
 
 	a.push(`"type":"t","args":[],"meta":{"trace_id":"not-of-this-form"}`)
 	require.Empty(t, e.await(t, "/traced", 2)[1].header.Get("traceparent"))

@@ -148,6 +148,10 @@ func TestWebSocket(t *testing.T) {
 			`{"action":"subscribe","channel":"events","filter":{"queues":[` + strings.Repeat(`"a",`, 50) + `"a"]}}`, `{"action":"unsubscribe"}`} {
 			s.fails("invalid_request", "%s", message)
 		}
+		for _, names := range [][]string{{"event_types", "queues", "job_types", "sources"}, {"queues", "job_types", "sources"}, {"job_types", "sources"}} {
+			filter := `"` + strings.Join(names, `":["\u0000"],"`) + `":["\u0000"]`
+			require.Contains(t, s.fails("invalid_request", `{"action":"subscribe","channel":"events","filter":{%s}}`, filter).at("message"), names[0])
+		}
 		r := s.fails("not_found", `{"action":"subscribe","channel":"job:%s"}`, newID())
 		require.Regexp(t, "^job:", r.at("channel"))
 		require.Equal(t, "subscribe", r.at("request"))

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -21,6 +22,33 @@ func TestRelayPass(t *testing.T) {
 		require.Equal(t, 3, done.published)
 		require.True(t, done.caughtUp())
 		require.Equal(t, []string{"a", "b", "c"}, queues(b.readAll(t)))
+	})
+
+	t.Run("LeavesItToTheRelayThatHasTheLock", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "a")
+		tx := b.open(t)
+		_, err := tx.Exec(t.Context(), `SELECT FROM ojs.event_relay FOR NO KEY UPDATE`)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		var p pass
+		go func() {
+			var err error
+			p, err = b.relay.runOnce(context.Background())
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			require.False(t, p.locked)
+			require.Zero(t, p.published)
+		case <-time.After(waitFor):
+			require.Fail(t, "it waits for the other relay")
+		}
+		require.NoError(t, tx.Commit(t.Context()))
+		b.publishAll(t)
+		require.Equal(t, []string{"a"}, queues(b.readAll(t)))
 	})
 
 	t.Run("WritesNoTemporaryFile", func(t *testing.T) {

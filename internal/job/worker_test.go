@@ -269,3 +269,21 @@ func TestDecodeBulkOptions(t *testing.T) {
 		require.Equal(t, field, err.Details["field"])
 	}
 }
+
+// A number of any form is a share of the work; one outside of the range counts as its nearer end.
+func TestDecodeProgressNumbers(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]float64{
+		"0": 0, "1": 0.01, "2.5": 0.025, "30": 0.3, "4e1": 0.4, "50": 0.5, "6": 0.06, "70": 0.7, "80": 0.8, "9": 0.09, "95.5": 0.955, "100": 1, "100.1": 1, "1e999": 1, "-0": 0, "-5": 0,
+	} {
+		r, err := DecodeProgress(withID(`{"job_id":"x","percentage":`+text+`}`), Limits{})
+		require.Nil(t, err, text)
+		require.InDelta(t, want, *r.Progress, 1e-9, text)
+		require.False(t, math.Signbit(*r.Progress), text)
+	}
+	for _, text := range []string{`"9"`, `true`, `[]`, `{}`} {
+		_, err := DecodeProgress(withID(`{"job_id":"x","percentage":`+text+`}`), Limits{})
+		require.NotNil(t, err, text)
+		require.Equal(t, "percentage", err.Details["field"], text)
+	}
+}

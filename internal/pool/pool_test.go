@@ -216,6 +216,71 @@ func TestPools(t *testing.T) {
 		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 10}), 6)
 	})
 
+	t.Run("WhatAFetchReservedAndDidNotGetIsFree", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":3}`)
+		b.add("a", 1)
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 3}), 1)
+		b.add("a", 3)
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 3}), 2)
+		require.Equal(t, 3, b.Number(`SELECT sum(jobs) FROM ojs.pool_holds`))
+	})
+
+	t.Run("APoolShowsItsOwn", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("limited", `{"queues":["a","b"],"concurrency":3}`)
+		b.put("open", `{"queues":["b","c"]}`)
+		b.put("other", `{"queues":["d"],"concurrency":9}`)
+		b.add("a", 3)
+		b.add("b", 2)
+		b.add("d", 1)
+		require.Len(t, b.fetch(job.Fetch{Pool: "limited", Queues: []string{"a"}, Count: 2}), 2)
+		require.Len(t, b.fetch(job.Fetch{Pool: "other", Count: 1}), 1)
+		require.Len(t, b.Fetched(1, "a"), 1, "by a worker of no pool")
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('a', 'active', 3), ('b', 'available', 2), ('b', 'active', 4), ('c', 'active', 5), ('d', 'active', 1)`) // as the relay does
+		b.Exec(`INSERT INTO ojs.workers (id, started_at, last_beat_at, stale_at, facts) VALUES ('v', now(), now(), NULL, '{"pool":"open"}'),
+			('w', now(), now(), NULL, '{"pool":"open"}'), ('x', now(), now(), now(), '{"pool":"open"}'), ('y', now(), now(), NULL, '{"pool":"limited"}'), ('z', now(), now(), NULL, '{}')`)
+		shown := map[string][]int64{}
+		all, err := b.Pools.List(t.Context())
+		require.NoError(t, err)
+		for _, p := range all {
+			shown[p.Name] = []int64{p.Workers, p.ActiveJobs}
+		}
+		require.Equal(t, map[string][]int64{"limited": {1, 2}, "open": {2, 9}, "other": {0, 1}}, shown)
+	})
+
+	t.Run("AChangeKeepsTheTimeOfCreation", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		d, wire := pool.Decode([]byte(`{"queues":["a"]}`))
+		require.Nil(t, wire)
+		first, created, err := b.Pools.Put(t.Context(), "p", d)
+		require.NoError(t, err)
+		require.True(t, created)
+		second, created, err := b.Pools.Put(t.Context(), "p", d)
+		require.NoError(t, err)
+		require.False(t, created)
+		require.Equal(t, first.CreatedAt, second.CreatedAt)
+		require.True(t, second.UpdatedAt.After(first.UpdatedAt))
+	})
+
+	t.Run("TheLastPlaceIsForOne", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p1", `{"queues":["a"]}`)
+		b.Exec(`INSERT INTO ojs.pools (name, definition) SELECT 'p' || n, (SELECT definition FROM ojs.pools) FROM generate_series(2, 999) n`)
+		b.put("p1000", `{"queues":["a"]}`)
+		d, wire := pool.Decode([]byte(`{"queues":["b"]}`))
+		require.Nil(t, wire)
+		_, _, err := b.Pools.Put(t.Context(), "p1001", d)
+		domaintest.RequireCode(t, err, ojs.ErrValidation)
+		b.put("p7", `{"queues":["b"]}`) // a change needs no place
+		require.NoError(t, b.Pools.Delete(t.Context(), "p3"))
+		b.put("p1001", `{"queues":["b"]}`)
+	})
+
 	t.Run("AParkedFetchGetsTheRoomOfAnEndedJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -576,9 +641,47 @@ func TestHoldsThatAreOver(t *testing.T) {
 	require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 3}), 2)
 }
 
+// Nodes keep what they know of pools until a notification says that it has changed, so a reset has to notify them.
+func TestResetNotifiesNodes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn, err := b.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `LISTEN ojs_reset`)
+	require.NoError(t, err)
+	b.Exec(`SELECT ojs.reset()`)
+	n, err := conn.Conn().WaitForNotification(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, n.Payload)
+	_, err = conn.Exec(t.Context(), `UNLISTEN *`)
+	require.NoError(t, err)
+}
+
 // What ends between the look for room and the wait wakes the fetch that waits.
 func TestRoomIsNotMissed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.True(t, b.Pools.WakesWhatEndedMeanwhile())
+}
+
+// What was started in the last 60 s, with the share of the minute before that is younger.
+func TestStats(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.put("z", `{"queues":{"a":{"weight":5},"b":{"weight":3}}}`)
+	b.put("p", `{"queues":{"a":{"weight":7}}}`)
+	b.Exec(`INSERT INTO ojs.queues (name) VALUES ('a'), ('b'), ('c') ON CONFLICT DO NOTHING`)
+	b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('a', 'active', 4), ('a', 'available', 1), ('b', 'available', 2), ('c', 'active', 1)`)
+	b.Exec(`INSERT INTO ojs.stats_minute (minute, queue, started, wait_ms) SELECT date_trunc('minute', now()) + m * interval '1 minute', 'a', 30, 1500 FROM generate_series(-3, 1) m`)
+	queues, total, err := b.Pools.Stats(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c"}, []string{queues[0].Name, queues[1].Name, queues[2].Name})
+	a := queues[0]
+	require.Equal(t, pool.QueueStats{Name: "a", Weight: 7, Dispatched: a.Dispatched, Ratio: 1, AvgWaitMS: 50, Active: 4}, a)
+	require.GreaterOrEqual(t, a.Dispatched, int64(30))
+	require.LessOrEqual(t, a.Dispatched, int64(60))
+	require.Equal(t, total, a.Dispatched)
+	require.Equal(t, pool.QueueStats{Name: "b", Weight: 3, Starved: true}, queues[1])
+	require.Equal(t, pool.QueueStats{Name: "c", Weight: 1, Active: 1}, queues[2])
 }

@@ -88,6 +88,36 @@ func TestBoundPerTenant(t *testing.T) {
 		b.RequireCounts()
 	})
 
+	t.Run("DropsTheOldestOfTheTenantOfAnyPriority", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth_per_tenant":4,"strategy":"drop_oldest"}`)
+		add := func(lane string, priority int16) [16]byte {
+			stored, err := b.try(inLane(lane), func(j *job.Job) { j.Priority = priority })
+			require.NoError(t, err)
+			return stored.ID
+		}
+		var others, own [][16]byte
+		for _, lane := range []string{"b", "a-b", "a0", ""} {
+			others = append(others, add(lane, 9), add(lane, 0), add(lane, -9))
+		}
+		own = append(own, add("a", 5), add("a/key", -3), add("a", -7), add("a/key2", 2))
+		for n := range own {
+			add([]string{"a", "a/key"}[n%2], int16(n-2))
+			for i, id := range own {
+				want := ojs.StateAvailable
+				if i <= n {
+					want = ojs.StateDiscarded
+				}
+				require.Equal(t, want, b.State(id), "own job %d after %d drops", i, n+1)
+			}
+		}
+		for _, id := range others {
+			require.Equal(t, ojs.StateAvailable, b.State(id))
+		}
+		b.RequireCounts()
+	})
+
 	t.Run("TooFewToDrop", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

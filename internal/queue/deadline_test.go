@@ -177,3 +177,60 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, j.FinishedAt, j.DeadLetteredAt)
 	})
 }
+
+// TestDeadlineOfARunningJob: it is the earliest of the lease, the execution timeout with its grace, the heartbeat timeout and the total
+// timeout, and each call that extends the lease keeps the others.
+func TestDeadlineOfARunningJob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	half := 0.5
+	calls := map[string]func(id [16]byte){
+		"Fetch":     func([16]byte) {},
+		"Heartbeat": func(id [16]byte) { require.Equal(t, [][16]byte{id}, b.Beat("w1", id).Extended) },
+		"Progress": func(id [16]byte) {
+			_, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: -1, Progress: &half})
+			require.NoError(t, err)
+		},
+		"Checkpoint": func(id [16]byte) {
+			_, err := b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
+			require.NoError(t, err)
+		},
+	}
+	const hour = 3_600_000
+	for name, deadline := range map[string]struct {
+		change func(j *job.Job)
+		holds  string // of the row after the call
+	}{
+		"Timeout":        {func(j *job.Job) { j.TimeoutMS = hour / 2 }, `due_at = started_at + interval '30 min'`},
+		"Grace":          {func(j *job.Job) { j.TimeoutMS, j.GraceMS = hour/2, 5000 }, `due_at = started_at + interval '30 min 5 s'`},
+		"DefaultTimeout": {func(j *job.Job) { j.GraceMS, j.VisibilityMS = 5000, 100*hour }, `due_at = started_at + interval '30 min 5 s'`},
+		"Lease":          {func(j *job.Job) { j.TimeoutMS, j.VisibilityMS = hour, hour/4 }, `due_at = lease_until AND due_at - now() BETWEEN interval '14 min' AND interval '15 min'`},
+		"Stall":          {func(j *job.Job) { j.TimeoutMS, j.HeartbeatTimeoutMS = hour, hour/4 }, `due_at = stall_due_at AND due_at - now() BETWEEN interval '14 min' AND interval '15 min'`},
+		"Total":          {func(j *job.Job) { j.TimeoutMS, j.TotalTimeoutMS = hour, hour/4 }, `due_at = total_due_at AND due_at - created_at = interval '15 min'`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for call, do := range calls {
+				id := b.Enqueued(domaintest.With(func(j *job.Job) {
+					j.VisibilityMS = 2 * hour
+					deadline.change(j)
+				}))[0].ID
+				require.Len(t, b.Fetched(1, "q"), 1)
+				if call != "Fetch" {
+					b.Exec(`UPDATE ojs.jobs SET lease_until = lease_until - interval '5 min', stall_due_at = stall_due_at - interval '5 min', due_at = now() + interval '1 min' WHERE id = $1`, id)
+				}
+				do(id)
+				require.Equal(t, "true", b.One(`SELECT (`+deadline.holds+`)::text FROM ojs.jobs WHERE id = $1`, id), call)
+			}
+		})
+	}
+
+	// What a client has sent as grace is no part of the limit that its error names.
+	t.Run("GraceIsOver", func(t *testing.T) {
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TimeoutMS, j.GraceMS, j.VisibilityMS = 60_000, 30_000, hour }))[0].ID
+		require.Len(t, b.Fetched(1, "q"), 1)
+		b.Exec(`UPDATE ojs.jobs SET started_at = now() - interval '91 s', due_at = now() - interval '1 s' WHERE id = $1`, id)
+		f := domaintest.ErrorOf(t, b.ApplyDueUntilLeft(id, ojs.StateActive))
+		require.Equal(t, domaintest.Failure{Code: "timeout", TimeoutKind: "execution", Limit: 60, Elapsed: f.Elapsed, Retryable: true}, f)
+		require.GreaterOrEqual(t, f.Elapsed, 91.)
+	})
+}

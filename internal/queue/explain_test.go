@@ -163,7 +163,7 @@ func TestExplainAvailable(t *testing.T) {
 		require.Equal(t, 1.0, e.Reasons[0]["ahead"])
 		require.Equal(t, []any{"acme", 2.0, 2.0, false}, []any{e.Reasons[1]["lane"], e.Reasons[1]["position"], e.Reasons[1]["other_lanes"], e.Reasons[1]["more"]})
 		require.Equal(t, "The lanes of queue q take turns: the job is number 2 of lane acme, and 2 other lanes have jobs.", e.Reasons[1]["message"])
-		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 4)`)
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('a', 'available', 1), ('q', 'available', 4), ('z', 'available', 99)`)
 		require.InDelta(t, 5, b.explain(jobs[2].ID).Estimate.WaitSeconds, 1, "all others may come first")
 		require.Equal(t, "turns", b.explain(jobs[0].ID).codes())
 		b.Exec(`UPDATE ojs.jobs SET queue = 'other' WHERE lane <> 'acme'`)

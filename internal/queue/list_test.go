@@ -3,6 +3,7 @@ package queue_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,4 +85,121 @@ func TestBoundedList(t *testing.T) {
 	b.Jobs.LookAt(1)
 	ids, _ := candidates(job.BulkFilter{Type: "rare"}, 50)
 	require.Equal(t, want, ids)
+}
+
+// TestListFilters: each filter of a list finds its jobs, newest first, with their number.
+func TestListFilters(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const all = 40
+	b.variedJobs(all)
+	for name, test := range map[string]struct {
+		list  queue.List
+		wants func(i int) bool
+	}{
+		"None":        {queue.List{}, func(int) bool { return true }},
+		"States":      {queue.List{States: []string{"pending", "cancelled"}}, func(i int) bool { return i%6 == 3 || i%4 == 0 }},
+		"Queues":      {queue.List{Queues: []string{"q0", "q2"}}, func(i int) bool { return i%3 != 1 }},
+		"Types":       {queue.List{Types: []string{"a.b1", "a.b2", "a"}}, func(i int) bool { return i%4 == 1 || i%4 == 2 }},
+		"Tenant":      {queue.List{Tenant: "acme"}, func(i int) bool { return i%5 == 1 || i%5 == 2 }},
+		"OtherTenant": {queue.List{Tenant: "key"}, func(i int) bool { return i%5 == 4 }},
+		"Together": {queue.List{Tenant: "acme", Queues: []string{"q1", "q2"}, Types: []string{"a.b1", "a.b2"}, States: []string{"available", "completed"}},
+			func(i int) bool { return (i%5 == 1 || i%5 == 2) && i%3 > 0 && (i%4 == 1 || i%4 == 2) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want []int
+			for i := all; i > 0; i-- {
+				if test.wants(i) {
+					want = append(want, i)
+				}
+			}
+			for _, limit := range []int{1, 3, len(want), 100} {
+				var got []int
+				l := test.list
+				l.Limit = limit
+				for {
+					page, err := b.Jobs.List(t.Context(), l)
+					require.NoError(t, err)
+					require.EqualValues(t, len(want), page.Total)
+					for _, j := range page.Jobs {
+						got = append(got, numberOf(j.ID))
+					}
+					if l.Before = page.Next; l.Before == nil {
+						break
+					}
+					require.Len(t, page.Jobs, limit)
+				}
+				require.Equal(t, want, got)
+			}
+			l := test.list
+			l.Limit, l.Offset = 2, 1
+			page, err := b.Jobs.List(t.Context(), l)
+			require.NoError(t, err)
+			require.Equal(t, want[1:3], []int{numberOf(page.Jobs[0].ID), numberOf(page.Jobs[1].ID)})
+		})
+	}
+}
+
+// TestBulkFilters: each filter of a bulk change chooses its jobs, oldest first.
+func TestBulkFilters(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const all = 40
+	base := b.variedJobs(all)
+	at := func(s int) time.Time { return base.Add(time.Duration(s) * time.Second) }
+	enqueued := func(i int) int { // in seconds from base
+		if i%3 > 0 {
+			return i + 100
+		}
+		return i
+	}
+	priority := int16(-2)
+	states := []ojs.JobState{"available", "pending", "completed", "cancelled"}
+	for name, test := range map[string]struct {
+		filter job.BulkFilter
+		wants  func(i int) bool
+	}{
+		"None":        {job.BulkFilter{}, func(int) bool { return true }},
+		"States":      {job.BulkFilter{States: []ojs.JobState{"pending", "cancelled"}}, func(i int) bool { return i%6 == 3 || i%4 == 0 }},
+		"Queue":       {job.BulkFilter{Queue: "q1"}, func(i int) bool { return i%3 == 1 }},
+		"Type":        {job.BulkFilter{Type: "a.b1"}, func(i int) bool { return i%4 == 1 }},
+		"NoType":      {job.BulkFilter{Type: "a.b"}, func(int) bool { return false }},
+		"Prefix":      {job.BulkFilter{Type: "a.b3", TypePrefix: true}, func(i int) bool { return i%4 == 3 }},
+		"AnyPrefix":   {job.BulkFilter{Type: "a.b", TypePrefix: true}, func(int) bool { return true }},
+		"Priority":    {job.BulkFilter{Priority: &priority}, func(i int) bool { return i%6 == 1 }},
+		"After":       {job.BulkFilter{EnqueuedAfter: at(111)}, func(i int) bool { return enqueued(i) > 111 }},
+		"Before":      {job.BulkFilter{EnqueuedBefore: at(111)}, func(i int) bool { return enqueued(i) < 111 }},
+		"Span":        {job.BulkFilter{Since: job.When{Set: true, At: at(9)}, OlderThan: job.When{Set: true, At: at(104)}}, func(i int) bool { return enqueued(i) > 9 && enqueued(i) < 104 }},
+		"Tenant":      {job.BulkFilter{Tenant: "acme"}, func(i int) bool { return i%5 == 1 || i%5 == 2 }},
+		"OtherTenant": {job.BulkFilter{Tenant: "key"}, func(i int) bool { return i%5 == 4 }},
+		"Together": {job.BulkFilter{Tenant: "acme", Queue: "q1", Type: "a", TypePrefix: true, States: []ojs.JobState{"available", "completed"}, EnqueuedAfter: at(104)},
+			func(i int) bool {
+				return (i%5 == 1 || i%5 == 2) && i%3 == 1 && (i%2 == 1 || i%4 == 2) && enqueued(i) > 104
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want []int
+			for i := 1; i <= all; i++ {
+				if test.wants(i) {
+					want = append(want, i)
+				}
+			}
+			f := test.filter
+			if f.States == nil {
+				f.States = states
+			}
+			for _, limit := range []int{1, 5, all} {
+				ids, more, err := b.Jobs.Candidates(t.Context(), f, limit)
+				require.NoError(t, err)
+				var got []int
+				for _, id := range ids {
+					got = append(got, numberOf(id))
+				}
+				require.Equal(t, want[:min(limit, len(want))], got)
+				require.Equal(t, len(want) > limit, more)
+			}
+		})
+	}
 }

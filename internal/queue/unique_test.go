@@ -465,6 +465,30 @@ func TestUniqueManualRetry(t *testing.T) {
 	requireDuplicate(t, err, first)
 }
 
+// A manual retry takes the lock of the key before it looks for another job of it, as an enqueue does.
+func TestUniqueManualRetryWaitsForTheKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dead := b.DeadLetter(func(j *job.Job) { j.Unique = uniqueJob("k", "reject").Unique })
+	tx, err := b.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(('x' || left($1, 16))::bit(64)::bigint)`, dead.UniqueKey.String)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Retry(context.Background(), dead.ID, nil)
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, domaintest.WaitFor, time.Millisecond)
+	require.Empty(t, done)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, domaintest.Await(t, done))
+	require.Equal(t, ojs.StateAvailable, b.State(dead.ID))
+}
+
 // The event job.enqueued has the key whenever a job becomes available.
 func TestUniqueKeyInEvents(t *testing.T) {
 	t.Parallel()
@@ -502,4 +526,28 @@ func TestUniqueInsertTx(t *testing.T) {
 	require.Nil(t, res.Refused(3))
 	require.ErrorContains(t, res.Refused(4), "A job with id")
 	require.Len(t, res.Records(), 2)
+}
+
+// Jobs that have no id get one each.
+func TestInsertTxGivesIDs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tx, err := b.Pool.BeginTx(t.Context(), pgx.TxOptions{})
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	jobs := []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q")}
+	for _, j := range jobs {
+		j.ID = [16]byte{}
+	}
+	res, err := b.InsertTx(t.Context(), tx, jobs)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	res.AfterCommit(t.Context())
+	ids := map[[16]byte]bool{{}: true}
+	for _, r := range res.Records() {
+		require.False(t, ids[r.ID])
+		ids[r.ID] = true
+		require.Equal(t, ojs.StateAvailable, b.State(r.ID))
+	}
+	require.Len(t, ids, 4)
 }

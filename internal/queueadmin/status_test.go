@@ -1,6 +1,7 @@
 package queueadmin_test
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -219,4 +220,28 @@ func TestDrain(t *testing.T) {
 		require.Len(t, b.Fetched(1, "q"), 1)
 		require.Equal(t, []string{`queue.paused {"queue":"q","paused_by":"a"}`, `queue.resumed {"queue":"q","resumed_by":"b"}`}, b.events("q"))
 	})
+}
+
+// Of two calls at once the later one finds what the earlier one has stored, and reports no change that was none.
+func TestStatusOfTwoCalls(t *testing.T) {
+	t.Parallel()
+	b := setup(t, extended)
+	b.Enqueued(domaintest.NewJob("q"))
+	tx, err := b.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+	_, err = tx.Exec(t.Context(), `UPDATE ojs.queues SET status = 'paused', paused_at = '2026-01-01Z' WHERE name = 'q'`) // as the other call does
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Queues.Pause(context.Background(), "q", "a")
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, domaintest.WaitFor, time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, domaintest.Await(t, done))
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'queue.paused'`))
+	require.Equal(t, "2026-01-01 00:00:00+00", b.One(`SELECT (paused_at AT TIME ZONE 'UTC')::text || '+00' FROM ojs.queues WHERE name = 'q'`))
 }

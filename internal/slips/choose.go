@@ -15,8 +15,8 @@ import (
 // choice is a test that reaches a slip.
 type choice struct {
 	test  *Test
-	group int     // 0: its file is named after the file of the slip; 1: of its package; 2 and more: others, and how far away
-	words float64 // how much its source says of what stands around the slip
+	group int     // 0: its file is named after the file of the slip; 1: of its package, or of one that calls the query; 2 and more: others, and how far away
+	words float64 // how much its source says of what stands around the slip, and more of the name of its function
 }
 
 // chooser knows the sources of the tests.
@@ -24,11 +24,13 @@ type chooser struct {
 	coverage *Coverage
 	schema   *Schema
 	queryOf  map[string][]*query // by the names of objects of the schema in their texts
+	packages []*Package
 
 	once  sync.Once
 	tests map[*Test]*testSource
 	files map[*Package]map[string]string // names and texts of test files
 	rare  map[string]float64             // how much a word tells: the fewer tests have it, the more
+	calls map[string]map[*Package]bool   // who calls a method of this name
 }
 
 type testSource struct {
@@ -39,6 +41,7 @@ type testSource struct {
 // read reads the sources of all tests.
 func (c *chooser) read() {
 	c.tests, c.files, c.rare = map[*Test]*testSource{}, map[*Package]map[string]string{}, map[string]float64{}
+	c.calls = map[string]map[*Package]bool{}
 	count := map[string]int{}
 	for _, known := range c.coverage.packages {
 		files := map[string]string{}
@@ -59,6 +62,19 @@ func (c *chooser) read() {
 			}
 		}
 	}
+	for _, p := range c.packages {
+		for _, name := range p.GoFiles {
+			src, _ := os.ReadFile(filepath.Join(p.Dir, name))
+			for _, call := range methodCall.FindAllSubmatch(src, -1) {
+				callers := c.calls[string(call[1])]
+				if callers == nil {
+					callers = map[*Package]bool{}
+					c.calls[string(call[1])] = callers
+				}
+				callers[p] = true
+			}
+		}
+	}
 	for word, n := range count {
 		c.rare[word] = math.Log(float64(len(c.tests)+1) / float64(n))
 	}
@@ -67,6 +83,9 @@ func (c *chooser) read() {
 // functionBody is the text of a function of a file that gofmt has formatted.
 func functionBody(text, name string) (string, bool) {
 	_, body, ok := strings.Cut(text, "\nfunc "+name+"(")
+	if line, _, _ := strings.Cut(body, "\n"); strings.HasSuffix(line, "}") {
+		return line, ok
+	}
 	body, _, _ = strings.Cut(body, "\n}")
 	return body, ok
 }
@@ -81,6 +100,11 @@ func words(text string) map[string]bool {
 	}
 	return found
 }
+
+var methodCall = regexp.MustCompile(`\.([A-Z]\w+)\(`)
+
+// ofName is how much more a word of the name of the function counts than one beside the slip.
+const ofName = 3
 
 // around is how many bytes before and after a slip are compared with the sources of tests.
 const around = 80
@@ -99,19 +123,22 @@ func (c *chooser) choose(s *Slip) []*Test {
 		}
 	}
 	src := s.file.src
-	near := words(s.Func + " " + string(src[max(0, s.start-around):min(len(src), s.end+around)]))
+	name, near := words(s.Func), words(string(src[max(0, s.start-around):min(len(src), s.end+around)]))
 	stem := strings.TrimSuffix(filepath.Base(s.File), filepath.Ext(s.File))
 	chosen := make([]choice, 0, len(steps))
 	for test, away := range steps {
 		one := choice{test: test, group: 2 + away}
-		if test.pkg == s.pkg {
+		if test.pkg == s.pkg || s.query != nil && c.calls[s.Func][test.pkg] {
 			one.group = 1
 			if c.tests[test].file == stem+"_test.go" {
 				one.group = 0
 			}
 		}
-		for word := range near {
-			if c.tests[test].words[word] {
+		for word := range c.tests[test].words {
+			switch {
+			case name[word]:
+				one.words += ofName * c.rare[word]
+			case near[word]:
 				one.words += c.rare[word]
 			}
 		}

@@ -17,7 +17,8 @@ type Config struct {
 	Seed    uint64        // the same seed makes the same slips
 	N       int           // how many slips
 	IDs     []int         // numbers of the slips to run; empty: all of them
-	Only    string        // prefix of their files; "": all. queries/jobs.sql stands for what sqlc makes of it
+	Only    string        // prefixes of their files, with spaces between them; "": all. queries/jobs.sql stands for what sqlc makes of it
+	Tests   []string      // prefixes of the packages whose tests run; nil: all that link the slips
 	Workers int           // test processes at a time, each with a PostgreSQL
 	Budget  time.Duration // most time for the tests of one slip, as long as they took by themselves
 	Cache   string        // directory of what is known about the tests; "": ojsd-slips in the user's cache
@@ -58,13 +59,16 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		return report, nil
 	}
 	_, _ = fmt.Fprintf(cfg.Log, "slips: %d drawn in %s\n", len(drawn), time.Since(start).Round(time.Second))
-	coverage, err := tree.cover(ctx, cfg, tree.seeing(drawn), servers)
+	packages := slices.DeleteFunc(tree.seeing(drawn), func(p *Package) bool {
+		return cfg.Tests != nil && !slices.ContainsFunc(cfg.Tests, func(prefix string) bool { return within(tree.path(p), prefix) })
+	})
+	coverage, err := tree.cover(ctx, cfg, packages, servers)
 	if err != nil {
 		return nil, err
 	}
 	r := &runner{
 		tree: tree, servers: servers, budget: cfg.Budget, log: cfg.Log, unseen: readUnseen(unseenText), binaries: map[string]*binary{},
-		chooser: &chooser{coverage: coverage, schema: schema, queryOf: map[string][]*query{}},
+		chooser: &chooser{coverage: coverage, schema: schema, queryOf: map[string][]*query{}, packages: tree.Packages},
 	}
 	if r.dir, err = os.MkdirTemp("", "ojsd-slips-"); err != nil {
 		return nil, err
@@ -87,10 +91,10 @@ func (t *Tree) drawFrom(ctx context.Context, schema *Schema, cfg Config, servers
 	all := schema.slips()
 	for _, p := range t.Packages {
 		path := t.path(p)
-		if slices.ContainsFunc(notSlipped, func(prefix string) bool { return strings.HasPrefix(path+"/", strings.TrimSuffix(prefix, "/")+"/") }) {
+		if slices.ContainsFunc(notSlipped, func(prefix string) bool { return within(path, prefix) }) {
 			continue
 		}
-		if cfg.Only != "" && !strings.HasPrefix(path, strings.TrimSuffix(cfg.Only, "/")) && !strings.HasPrefix(cfg.Only, path) && !strings.HasPrefix(cfg.Only, "queries") {
+		if !mayMatch(path, cfg.Only) {
 			continue
 		}
 		find := t.goSlips
@@ -112,9 +116,25 @@ func (t *Tree) drawFrom(ctx context.Context, schema *Schema, cfg Config, servers
 	return t.Draw(ctx, all, cfg.Seed, cfg.N, check)
 }
 
+// within reports whether a path is a directory or is below it.
+func within(path, dir string) bool {
+	return strings.HasPrefix(path+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+// mayMatch reports whether a package may have slips in files that begin with one of the prefixes.
+func mayMatch(path, only string) bool {
+	prefixes := strings.Fields(only)
+	return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(prefix string) bool {
+		return strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")) || strings.HasPrefix(prefix, path) || strings.HasPrefix(prefix, "queries")
+	})
+}
+
 func matches(s *Slip, only string) bool {
 	generated := strings.NewReplacer("internal/dbsqlc/", "queries/", ".sql.go", ".sql").Replace(s.File)
-	return strings.HasPrefix(s.File, only) || s.query != nil && strings.HasPrefix(generated, only)
+	prefixes := strings.Fields(only)
+	return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(prefix string) bool {
+		return strings.HasPrefix(s.File, prefix) || s.query != nil && strings.HasPrefix(generated, prefix)
+	})
 }
 
 // seeing are the packages whose tests link code with slips. A slip in the database may be seen by any that uses one.

@@ -9,11 +9,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +32,7 @@ type Coverage struct {
 
 // covered is the coverage of the tests of one package, as it is kept in the cache.
 type covered struct {
-	Key    string
+	Key    string // of the code that the tests link
 	Blocks []block
 	Tests  []*Test
 
@@ -48,6 +48,7 @@ type block struct {
 // Test is a test function, with its subtests.
 type Test struct {
 	Name    string
+	Source  string // a hash of the function
 	Took    time.Duration
 	Failed  bool   // by itself, without a slip: it is not used
 	Reaches []byte // a bit for each block
@@ -56,7 +57,10 @@ type Test struct {
 	pkg *Package
 }
 
-func (t *Test) reaches(block int) bool { return t.Reaches[block/8]&(1<<(block%8)) != 0 }
+// reaches reports whether the test runs a block. Blocks that were found after the test was measured have no bit.
+func (t *Test) reaches(block int) bool {
+	return block/8 < len(t.Reaches) && t.Reaches[block/8]&(1<<(block%8)) != 0
+}
 
 // cover reads the coverage of the tests of packages from the cache, and measures what is missing.
 func (t *Tree) cover(ctx context.Context, cfg Config, packages []*Package, servers *servers) (*Coverage, error) {
@@ -86,7 +90,11 @@ func (t *Tree) cover(ctx context.Context, cfg Config, packages []*Package, serve
 }
 
 func (t *Tree) coverPackage(ctx context.Context, p *Package, cached string, servers *servers, log io.Writer) (*covered, error) {
-	key, err := t.testKey(p)
+	key, err := t.codeKey(p)
+	if err != nil {
+		return nil, err
+	}
+	sources, err := testSources(p)
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +104,15 @@ func (t *Tree) coverPackage(ctx context.Context, p *Package, cached string, serv
 			known = &covered{}
 		}
 	}
-	if known.Key != key {
+	known.Key = key
+	before := len(known.Tests)
+	known.Tests = slices.DeleteFunc(known.Tests, func(test *Test) bool { return sources[test.Name] != test.Source })
+	if kept := len(known.Tests); before != kept || kept != len(sources) {
 		start := time.Now()
-		if known, err = t.measure(ctx, p, servers); err != nil {
+		if err := t.measure(ctx, p, known, sources, servers); err != nil {
 			return nil, fmt.Errorf("coverage of %s: %w", t.path(p), err)
 		}
-		known.Key = key
-		_, _ = fmt.Fprintf(log, "slips: coverage of %s: %d tests in %s\n", t.path(p), len(known.Tests), time.Since(start).Round(time.Second))
+		_, _ = fmt.Fprintf(log, "slips: coverage of %s: %d tests in %s\n", t.path(p), len(known.Tests)-kept, time.Since(start).Round(time.Second))
 		for _, test := range known.Tests {
 			if test.Failed {
 				_, _ = fmt.Fprintf(log, "slips: %s %s fails by itself and is not used\n", t.path(p), test.Name)
@@ -123,8 +133,28 @@ func (t *Tree) coverPackage(ctx context.Context, p *Package, cached string, serv
 	return known, nil
 }
 
-// testKey is a hash of the files in the directories of all packages of the repository that the tests link.
-func (t *Tree) testKey(p *Package) (string, error) {
+// testSources are hashes of the test functions of a package, by their names.
+func testSources(p *Package) (map[string]string, error) {
+	sources := map[string]string{}
+	for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+		text, err := os.ReadFile(filepath.Join(p.Dir, name))
+		if err != nil {
+			return nil, err
+		}
+		for _, match := range testFunction.FindAllStringSubmatch(string(text), -1) {
+			body, _ := functionBody(string(text), match[1])
+			hash := sha256.Sum256([]byte(body))
+			sources[match[1]] = hex.EncodeToString(hash[:8])
+		}
+	}
+	return sources, nil
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\((?:\w+ \*testing\.[TF])?\)`)
+
+// codeKey is a hash of the files of all packages of the repository that the tests link, without the tests: a test that stays as it is
+// is not measured again because another one was added. What a helper of tests runs may be out of date then.
+func (t *Tree) codeKey(p *Package) (string, error) {
 	hash := sha256.New()
 	deps := t.testDeps(p)
 	for _, dep := range t.Packages {
@@ -132,9 +162,6 @@ func (t *Tree) testKey(p *Package) (string, error) {
 			continue
 		}
 		files := slices.Concat(dep.GoFiles, dep.EmbedFiles)
-		if dep == p {
-			files = slices.Concat(files, p.TestGoFiles, p.XTestGoFiles)
-		}
 		for _, name := range files {
 			src, err := os.ReadFile(filepath.Join(dep.Dir, name))
 			if err != nil {
@@ -147,28 +174,29 @@ func (t *Tree) testKey(p *Package) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// measure runs each test of a package in a process of its own: tests that run in parallel share their counters.
-func (t *Tree) measure(ctx context.Context, p *Package, servers *servers) (*covered, error) {
+// measure runs each test of a package that is not known yet, in a process of its own: tests that run in parallel share their counters.
+func (t *Tree) measure(ctx context.Context, p *Package, known *covered, sources map[string]string, servers *servers) error {
 	dir, err := os.MkdirTemp("", "ojsd-slips-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary := filepath.Join(dir, "package.test")
 	if err := build(ctx, p, binary, "-cover", "-covermode=set", "-coverpkg="+t.coverPattern()); err != nil {
-		return nil, err
+		return err
 	}
-	list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz|Example)")
-	list.Dir = p.Dir
-	names, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("list the tests: %w", err)
+	m := measurement{tree: t, known: known, sources: sources, ids: map[block]int{}, sets: map[*Test]map[int]bool{}}
+	for id, b := range known.Blocks {
+		m.ids[b] = id
 	}
-	m := measurement{tree: t, known: &covered{}, ids: map[block]int{}}
+	measured := map[string]bool{}
+	for _, test := range known.Tests {
+		measured[test.Name] = true
+	}
 	var g errgroup.Group
 	g.SetLimit(servers.workers)
-	for name := range strings.FieldsSeq(string(names)) {
-		if name == "PASS" || name == "ok" || strings.HasPrefix(name, "coverage") {
+	for name := range sources {
+		if measured[name] {
 			continue
 		}
 		g.Go(func() error {
@@ -178,10 +206,10 @@ func (t *Tree) measure(ctx context.Context, p *Package, servers *servers) (*cove
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return err
 	}
 	m.finish()
-	return m.known, nil
+	return nil
 }
 
 // coverPattern matches the packages of the module at the root and of those below it.
@@ -205,12 +233,13 @@ func build(ctx context.Context, p *Package, binary string, flags ...string) erro
 }
 
 type measurement struct {
-	tree *Tree
+	tree    *Tree
+	sources map[string]string
 
 	mu    sync.Mutex
 	known *covered
 	ids   map[block]int
-	sets  []map[int]bool
+	sets  map[*Test]map[int]bool
 }
 
 func (m *measurement) run(ctx context.Context, p *Package, binary, name, profile string, server *server) error {
@@ -232,8 +261,9 @@ func (m *measurement) run(ctx context.Context, p *Package, binary, name, profile
 	if err := m.read(profile, set); err != nil {
 		failed = true
 	}
-	m.known.Tests = append(m.known.Tests, &Test{Name: name, Took: took, Failed: failed, Size: len(set)})
-	m.sets = append(m.sets, set)
+	test := &Test{Name: name, Source: m.sources[name], Took: took, Failed: failed, Size: len(set)}
+	m.known.Tests = append(m.known.Tests, test)
+	m.sets[test] = set
 	return os.RemoveAll(profile)
 }
 
@@ -272,9 +302,9 @@ func (m *measurement) read(profile string, set map[int]bool) error {
 }
 
 func (m *measurement) finish() {
-	for i, test := range m.known.Tests {
+	for test, set := range m.sets {
 		test.Reaches = make([]byte, len(m.known.Blocks)/8+1)
-		for id := range maps.Keys(m.sets[i]) {
+		for id := range set {
 			test.Reaches[id/8] |= 1 << (id % 8)
 		}
 	}

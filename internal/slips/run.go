@@ -66,6 +66,8 @@ type runner struct {
 	unseen  map[string]string
 	log     io.Writer
 
+	building sync.Mutex
+
 	mu       sync.Mutex
 	binaries map[string]*binary
 }
@@ -80,6 +82,7 @@ type binary struct {
 // run finds out about all slips, several at a time, and returns the results in the order of the draw.
 func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 	results := make([]*Result, len(drawn))
+	var logging sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.servers.workers)
 	for i, s := range drawn {
@@ -94,6 +97,8 @@ func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 				return fmt.Errorf("slip %d: %w", s.ID, err)
 			}
 			results[i] = result
+			logging.Lock()
+			defer logging.Unlock()
 			_, _ = fmt.Fprintf(r.log, "slips: %d/%d %-9s %5.1f s  %-11s %s:%d %s %s %s\n", s.ID, len(drawn), result.Verdict, result.Seconds, s.Kind, s.File, s.Line, s.Func, result.How, result.By)
 			return nil
 		})
@@ -135,30 +140,34 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 }
 
 // try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time: what fails for another reason than
-// the slip, such as a busy machine, passes then.
+// the slip, such as a busy machine, passes then, and the rest of the batch goes on without it.
 func (r *runner) try(ctx context.Context, result *Result, batch []*Test, db database) (noticed bool, err error) {
-	for again := range 2 {
-		failure, err := r.process(ctx, result, batch, db, 1+again)
-		switch {
-		case err != nil:
+	for len(batch) > 0 {
+		failure, err := r.process(ctx, result, batch, db, 1)
+		if failure == nil || err != nil {
 			return false, err
-		case failure == nil && again == 0:
-			return false, nil
-		case failure == nil:
-			result.Unstable = result.By + " " + result.How
-			result.By, result.How = "", ""
-			return false, nil
 		}
 		result.By, result.How = r.tree.path(batch[0].pkg)+" "+failure.test, failure.how
 		if failure.how == "panic" {
 			return true, nil
 		}
+		suspects := batch
 		top, _, _ := strings.Cut(failure.test, "/")
 		if i := slices.IndexFunc(batch, func(t *Test) bool { return t.Name == top }); i >= 0 {
-			batch = batch[i : i+1]
+			suspects = batch[i : i+1]
 		}
+		again, err := r.process(ctx, result, suspects, db, 2)
+		if err != nil {
+			return false, err
+		}
+		if again != nil {
+			return true, nil
+		}
+		result.Unstable = result.By + " " + result.How
+		result.By, result.How = "", ""
+		batch = slices.DeleteFunc(slices.Clone(batch), func(t *Test) bool { return slices.Contains(suspects, t) })
 	}
-	return true, nil
+	return false, nil
 }
 
 type failure struct{ test, how string }
@@ -265,6 +274,9 @@ func (r *runner) build(ctx context.Context, p *Package, s *Slip, overlay string)
 			}
 		}
 		if b.err == nil {
+			// One at a time: two builds at once compile the packages that both link twice.
+			r.building.Lock()
+			defer r.building.Unlock()
 			b.err = build(ctx, p, b.path, "-overlay="+overlay)
 		}
 	})

@@ -97,6 +97,18 @@ func TestRun(t *testing.T) {
 	require.Equal(t, report.Results[4].Identity(), again.Results[0].Identity())
 	require.NotContains(t, log.String(), "coverage of", "it is kept")
 
+	more := "\nfunc TestUntested(t *testing.T) {\n\tif untested(0) {\n\t\tt.Fatal()\n\t}\n}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(tree.Root, "m_test.go"), []byte(subjectTest+more), 0o600))
+	cfg.N, cfg.IDs = 100, nil
+	again, err = Run(t.Context(), cfg)
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "coverage of .: 1 tests", "only a new test is measured")
+	for _, r := range again.Results {
+		if r.Func == "untested" && r.New == ">=" {
+			require.Equal(t, Noticed, r.Verdict)
+		}
+	}
+
 	file := filepath.Join(t.TempDir(), "slips.json")
 	require.NoError(t, report.WriteJSON(file))
 	text, err := os.ReadFile(file)

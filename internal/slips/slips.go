@@ -9,7 +9,7 @@
 //   - instrument.go writes the overlay. All drawn slips are compiled into the same test binaries, each in a copy of its function;
 //     a variable of the environment chooses the one that is in force. So a slip costs no compilation.
 //   - coverage.go knows which test runs which code. It runs every test by itself once and keeps the result for a package
-//     until a file changes on which the tests of the package depend.
+//     until the code changes that its tests link. A test that is new or changed is measured alone.
 //   - choose.go puts the tests that reach a slip into an order, the likely ones first.
 //   - run.go runs them until one fails.
 //   - report.go writes the table and the JSON. unseen.txt has the slips that change nothing that anybody can see.

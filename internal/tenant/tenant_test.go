@@ -114,6 +114,35 @@ func TestStats(t *testing.T) {
 	require.Equal(t, "q1", queues[0].Name)
 }
 
+// TestQueuesOfATenant: they are listed by name, page by page, with their number and their available jobs.
+func TestQueuesOfATenant(t *testing.T) {
+	t.Parallel()
+	b := domaintest.New(t)
+	b.Exec(`INSERT INTO ojs.queues (name) SELECT 'q' || n FROM generate_series(1, 9) n`)
+	b.Exec(`INSERT INTO ojs.tenant_counts (tenant, queue, state, count) SELECT 'acme', 'q' || n, s.state, n FROM generate_series(1, 7) n, (VALUES ('available'), ('active')) s (state)`)
+	b.Exec(`INSERT INTO ojs.tenant_counts (tenant, queue, state, count) SELECT 'bcme', 'q' || n, 'available', 100 FROM generate_series(5, 9) n`)
+	for _, f := range []tenant.Filter{{Limit: 3}, {Limit: 3, Offset: 3}, {Limit: 3, Offset: 6}, {Limit: 7}, {Limit: 3, After: "q4"}} {
+		page, err := b.Tenants.QueuesPage(t.Context(), "acme", f)
+		require.NoError(t, err)
+		first := f.Offset + 1
+		if f.After != "" {
+			first = 5
+		}
+		last := min(7, first+f.Limit-1)
+		require.EqualValues(t, 7, page.Total)
+		require.Equal(t, last < 7, page.More)
+		require.Len(t, page.Queues, last-first+1)
+		for i, q := range page.Queues {
+			require.Equal(t, fmt.Sprint("q", first+i), q.Name)
+			require.EqualValues(t, first+i, q.Available)
+		}
+	}
+	page, err := b.Tenants.QueuesPage(t.Context(), "none", tenant.Filter{Limit: 3})
+	require.NoError(t, err)
+	require.Zero(t, page.Total)
+	require.Empty(t, page.Queues)
+}
+
 // TestListsOfATenant: a tenant with few jobs finds them on the first page, behind any number of jobs of another one.
 func TestListsOfATenant(t *testing.T) {
 	t.Parallel()

@@ -112,17 +112,7 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 		return res, err
 	}
 	r.need("since", "an RFC 3339 time with offset, or an age such as 1h")
-	for name, when := range map[string]*job.When{"since": &res.Since, "until": &res.Until} {
-		v := r.members[name]
-		if rawjson.IsNull(v) {
-			continue
-		}
-		text, _ := rawjson.Text(v)
-		var ok bool
-		if *when, ok = job.ParseAge(text); !ok {
-			r.mistyped(name, "an RFC 3339 time with offset, or an age such as 1h")
-		}
-	}
+	res.Since, res.Until = r.when("since"), r.when("until")
 	switch text, _ := rawjson.Text(r.members["only"]); {
 	case rawjson.IsNull(r.members["only"]), text == "failed":
 	case text == "all":
@@ -165,6 +155,18 @@ func (r *reader) need(name, expected string) {
 
 func (r *reader) mistyped(name, expected string) {
 	r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, r.members[name])
+}
+
+// when reads a time or an age; without the member it is not set.
+func (r *reader) when(name string) (when job.When) {
+	if v := r.members[name]; !rawjson.IsNull(v) {
+		text, _ := rawjson.Text(v)
+		var ok bool
+		if when, ok = job.ParseAge(text); !ok {
+			r.mistyped(name, "an RFC 3339 time with offset, or an age such as 1h")
+		}
+	}
+	return when
 }
 
 // limit refuses a value that has the right type. Only the first one is named: the answer has room for one field.

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -126,6 +127,32 @@ func TestDeliveryLease(t *testing.T) {
 		require.Zero(t, again[0].Lost)
 		require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims), "of an old claim it does nothing")
 		require.Empty(t, b.claimed(1))
+	})
+
+	t.Run("GivenBackItShowsWhetherItHasFailed", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.delivery(b.subscribed(), 1, "s")
+		release := func() string {
+			d := b.claimed(1)[0]
+			require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims))
+			status, _ := b.deliveryStatus(id)
+			return status
+		}
+		require.Equal(t, "pending", release())
+		b.recorded(b.claimed(1)[0], "failed")
+		require.Equal(t, "failed", release())
+		_, _, err := b.Webhooks.RetryDelivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, "pending", release(), "of its new schedule it has failed nothing")
+	})
+
+	t.Run("LastsAsLongAsTheRequestMayTake", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.delivery(b.subscribed(func(w *webhook.Definition) { w.TimeoutMS = 60_000 }), 1, "s")
+		b.claimed(1)
+		require.Equal(t, 1, b.Number(`SELECT (next_attempt_at - now() BETWEEN interval '75 s' AND interval '95 s')::int FROM ojs.webhook_deliveries`))
 	})
 }
 
@@ -286,6 +313,122 @@ func TestDeliveryRecord(t *testing.T) {
 		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
 	})
 
+	t.Run("AFailureIsRetriedAfterItsDelay", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		id := b.delivery(w, 1, "s")
+		b.recorded(b.claimed(1)[0], "failed", func(o *webhook.DeliveryOutcome) {
+			o.Code, o.Snippet, o.Error, o.Duration, o.Delay = 503, "busy", "timeout", 250*time.Millisecond, time.Hour
+		})
+		d, attempts, err := b.Webhooks.Delivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, "failed", d.Status)
+		require.False(t, d.CompletedAt.Valid)
+		require.Equal(t, int32(503), d.LastStatusCode.Int32)
+		require.Equal(t, "timeout", d.LastError.String)
+		require.Len(t, attempts, 1)
+		first := attempts[0]
+		require.Equal(t, time.Hour+250*time.Millisecond, d.NextAttemptAt.Time.Sub(first.StartedAt.Time), "the delay counts from the end of the request")
+		require.Equal(t, []any{int32(1), int64(250), int32(503), "timeout", "busy"}, []any{first.Attempt, first.DurationMs, first.StatusCode, first.Error.String, first.Snippet.String})
+		require.Empty(t, b.claimed(1))
+
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
+		b.recorded(b.claimed(1)[0], "delivered", func(o *webhook.DeliveryOutcome) { o.Code = 201 })
+		d, attempts, err = b.Webhooks.Delivery(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, []int32{1, 2}, []int32{attempts[0].Attempt, attempts[1].Attempt})
+		require.True(t, d.CompletedAt.Valid)
+		require.False(t, d.NextAttemptAt.Valid)
+		require.False(t, d.LastError.Valid)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, int32(201), shown.LastDeliveryStatus.Int32)
+		require.Equal(t, d.CompletedAt, shown.LastDeliveryAt)
+		require.Equal(t, []int64{1, 0}, []int64{shown.SuccessCount, shown.FailureCount}, "a failure that is retried is none of the subscription")
+	})
+
+	t.Run("FailsSinceTheFirstFailure", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		got := b.claimed(2)
+		b.recorded(got[0], "failed")
+		before, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, before.FailingSince.Valid)
+		require.Equal(t, int32(1), before.ConsecutiveFailures)
+		b.recorded(got[1], "dead")
+		after, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, before.FailingSince, after.FailingSince)
+		require.Equal(t, int32(2), after.ConsecutiveFailures)
+		require.Equal(t, int64(1), after.FailureCount)
+	})
+
+	t.Run("ASuccessInTheSameBatchKeepsItActive", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours', consecutive_failures = 5`)
+		got := b.claimed(2)
+		require.NoError(t, b.Webhooks.RecordDeliveries(t.Context(), []webhook.DeliveryOutcome{
+			{ID: got[0].ID, Webhook: w.ID, Claims: got[0].Claims, Status: "delivered", Code: 200},
+			{ID: got[1].ID, Webhook: w.ID, Claims: got[1].Claims, Status: "dead", Code: 500},
+		}))
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, shown.Active)
+		require.False(t, shown.FailingSince.Valid)
+		require.Zero(t, shown.ConsecutiveFailures)
+		require.Equal(t, int32(500), shown.LastDeliveryStatus.Int32, "of the last of the batch")
+		require.Equal(t, []int64{1, 1}, []int64{shown.SuccessCount, shown.FailureCount})
+	})
+
+	t.Run("GoneOfAFormerURLDisablesNothing", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		id := b.delivery(w, 1, "s")
+		d := b.claimed(1)[0]
+		_, err := b.changed(w.ID, func(w *webhook.Definition) { w.URL = "https://new.example" })
+		require.NoError(t, err)
+		require.Empty(t, b.recorded(d, "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
+		status, _ := b.deliveryStatus(id)
+		require.Equal(t, "dead", status)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.True(t, shown.Active)
+	})
+
+	t.Run("ADisabledOneGetsWhatWasPublishedBefore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1001, "s")
+		b.delivery(w, 1002, "s")
+		got := b.claimed(2)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		require.Equal(t, "gone", b.recorded(got[0], "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL = "https://example.com" }).Disabled)
+		disabled, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
+		require.Empty(t, b.recorded(got[1], "dead").Disabled, "it is disabled once")
+		again, err := b.Webhooks.Get(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{disabled.DisabledAt, disabled.DisabledReason}, []any{again.DisabledAt, again.DisabledReason})
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), created.Deliveries)
+	})
+
 	t.Run("NotForACancelledDelivery", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -381,9 +524,12 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	}
 	set(false)
 	require.Empty(t, b.claimed(10))
+	const transactions = `SELECT count(DISTINCT xmin::text) FROM ojs.webhook_deliveries`
 	set(true)
+	require.Equal(t, 3, b.Number(transactions))
 	require.Len(t, b.claimed(10), 10)
 	require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
+	require.Equal(t, 3, b.Number(transactions))
 	page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Status: "cancelled", Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(10_000), page.Total, "counted up to 10 000")
@@ -445,6 +591,90 @@ func TestDeliveryOrder(t *testing.T) {
 		require.Equal(t, 1, b.sendable())
 	})
 
+	t.Run("TheFirstOfASubjectIsDue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(ordered)
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Fetched(2, "q")
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(4), created.Deliveries)
+		got := b.claimed(10)
+		require.Len(t, got, 2)
+		subjects := map[string]bool{}
+		for _, d := range got {
+			require.Equal(t, "job.enqueued", d.EventType)
+			subjects[d.Subject] = true
+			b.recorded(d, "delivered")
+		}
+		require.Equal(t, map[string]bool{spec.FormatID(jobs[0].ID): true, spec.FormatID(jobs[1].ID): true}, subjects)
+		got = b.claimed(10)
+		require.Len(t, got, 2)
+		require.Equal(t, []string{"job.started", "job.started"}, []string{got[0].EventType, got[1].EventType})
+		require.Equal(t, w.ID, got[0].WebhookID)
+	})
+
+	// An outcome is recorded under the lock of the subscription. A delivery that is created meanwhile behind the one that ends would
+	// never become due, and a claim would count a lease that is about to end.
+	t.Run("OutcomesClaimsAndCreationFollowOneAnother", func(t *testing.T) {
+		t.Parallel()
+		for ordering, waits := range map[string]map[string]bool{
+			"subject": {"create": true, "claim": true, "record": true}, "none": {"create": false, "claim": true, "record": true},
+		} {
+			b := setup(t)
+			w := b.subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
+			b.delivery(w, 1001, "s")
+			d := b.claimed(1)[0]
+			b.delivery(w, 1002, "t")
+			b.Enqueued(domaintest.NewJob("q"))
+			b.publish()
+			for name, call := range map[string]func(ctx context.Context) error{
+				"create": func(ctx context.Context) (err error) { _, err = b.Webhooks.CreateDeliveries(ctx); return err },
+				"claim":  func(ctx context.Context) (err error) { _, err = b.Webhooks.ClaimDeliveries(ctx, 1); return err },
+				"record": func(ctx context.Context) (err error) {
+					_, err = b.Webhooks.RecordDelivery(ctx, webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200})
+					return err
+				},
+			} {
+				tx, err := b.Pool.Begin(t.Context())
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+				_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE`, w.ID)
+				require.NoError(t, err)
+				done := make(chan error, 1)
+				go func() { done <- call(context.Background()) }()
+				require.Eventually(t, func() bool {
+					return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+				}, domaintest.WaitFor, time.Millisecond)
+				require.Equal(t, waits[name], len(done) == 0, "%s %s", ordering, name)
+				require.NoError(t, tx.Commit(t.Context()))
+				require.NoError(t, domaintest.Await(t, done))
+			}
+		}
+	})
+
+	t.Run("OneNodeCreates", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.subscribed()
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhook_cursor FOR UPDATE`) // another node
+		require.NoError(t, err)
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err, "it does not wait")
+		require.True(t, created.Busy)
+		require.NoError(t, tx.Commit(t.Context()))
+		created, err = b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), created.Deliveries)
+	})
+
 	t.Run("TheFirstOfASubjectIsReleasedIfNoOtherNodeDid", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -502,6 +732,23 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	require.GreaterOrEqual(t, created.Deliveries, int64(1))
 }
 
+// A pass creates a part of many deliveries, and the next one goes on behind it.
+func TestDeliveriesInPasses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	for range 3 {
+		b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), gen_random_uuid()::text FROM generate_series(1, 1000)`)
+	}
+	b.publish()
+	for _, want := range []webhook.Created{{Active: 1, Deliveries: 2000, More: true}, {Active: 1, Deliveries: 1000}} {
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, created)
+	}
+	require.Equal(t, 3000, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries`))
+}
+
 // A subscription gets what is published after it was made, also if an older one keeps the pass further back in the log.
 func TestDeliveriesOfEarlierEvents(t *testing.T) {
 	t.Parallel()
@@ -519,6 +766,24 @@ func TestDeliveriesOfEarlierEvents(t *testing.T) {
 	}
 	require.Equal(t, 3, created(older))
 	require.Equal(t, 1, created(newer))
+}
+
+// An event is delivered once, also when its delivery has been deleted because of its age.
+func TestDeliveriesOfThePrunedLog(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	for _, want := range []int64{1, 1} {
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, created.Deliveries)
+		b.Exec(`DELETE FROM ojs.webhook_deliveries`)
+		created, err = b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, created.Deliveries)
+	}
 }
 
 // A lost piece of the log is not lost silently.
@@ -561,6 +826,12 @@ func TestDeliveryLogLooksAtSome(t *testing.T) {
 			SELECT ojs.new_id(now() + i * interval '1 minute'), $1, i, 0, now(), CASE WHEN i = 1 THEN 'job.failed' ELSE 'job.enqueued' END, i::text, '{}',
 				CASE WHEN i = 2 THEN 'dead' ELSE 'delivered' END, now(), now() + i * interval '1 minute' FROM generate_series(1, $2::integer) i`, w.ID, of)
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead' WHERE event_seq = 3 AND webhook_id = $1 AND $2`, w.ID, i == 1)
+	}
+	for limit, more := range map[int]bool{2*of - 1: true, 2 * of: false} {
+		page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Limit: limit})
+		require.NoError(t, err)
+		require.Len(t, page.Deliveries, limit)
+		require.Equal(t, more, page.Next != nil, "a page that has the last of them is the last")
 	}
 	b.Webhooks.LookAt(20)
 	for name, test := range map[string]struct {

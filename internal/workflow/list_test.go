@@ -1,6 +1,7 @@
 package workflow_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -71,11 +73,13 @@ func TestBoundedList(t *testing.T) {
 		SELECT i.id, i.id, CASE WHEN i.n % 90 = 0 THEN 'small' ELSE 'big' END, 0, 0, '{}', '', CASE WHEN i.n % 90 = 0 THEN 'batch' ELSE 'chain' END,
 			CASE WHEN i.n % 90 = 0 THEN 'rare' ELSE 'crowd' END, CASE WHEN i.n % 3 = 0 THEN 'failed' ELSE 'completed' END, false, 3, 0, 3, '{}', now(), now()
 		FROM (SELECT n, ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id FROM generate_series(1, 750) n) i`)
+	var totals []int // of all pages since they were cleared
 	pages := func(f workflow.Filter) (ids [][16]byte, n int) {
 		t.Helper()
 		for {
 			page, err := b.Workflows.List(t.Context(), f)
 			require.NoError(t, err)
+			totals = append(totals, page.Total)
 			n++
 			for _, w := range page.Workflows {
 				ids = append(ids, w.ID)
@@ -110,7 +114,8 @@ func TestBoundedList(t *testing.T) {
 		ids, n := pages(f.Filter)
 		require.Len(t, ids, f.matches, f.name)
 		require.Equal(t, 1, n, f.name)
-		want = append(want, ids)
+		require.Equal(t, []int{f.matches}, totals, f.name)
+		want, totals = append(want, ids), nil
 	}
 	b.Workflows.LookAt(100)
 	for i, f := range filters {
@@ -118,8 +123,27 @@ func TestBoundedList(t *testing.T) {
 		ids, n := pages(f.Filter)
 		require.Equal(t, want[i], ids, f.name)
 		require.Equal(t, f.pages, n, f.name)
+		first := 0 // matches among those that the first page looks at; each page has this total
+		page, err := b.Workflows.List(t.Context(), workflow.Filter{Tenant: f.Tenant, State: f.State, Limit: 100})
+		require.NoError(t, err)
+		if f.Tenant != "" && f.State != "" {
+			page, err = b.Workflows.List(t.Context(), workflow.Filter{Tenant: f.Tenant, Limit: 100})
+			require.NoError(t, err)
+		}
+		for _, w := range page.Workflows {
+			if slices.Contains(want[i], w.ID) {
+				first++
+			}
+		}
+		if f.Type == "" && f.Name == "" && (f.Tenant == "" || f.State == "") {
+			first = min(f.matches, 100) // each root counts
+		}
+		for _, total := range totals {
+			require.Equal(t, first, total, f.name)
+		}
 		f.Limit = 7
 		ids, _ = pages(f.Filter)
+		totals = nil
 		require.Equal(t, want[i], ids, f.name)
 	}
 	// An empty page has a cursor, too.
@@ -141,6 +165,7 @@ func TestCreate(t *testing.T) {
 		require.Equal(t, def.ID, w.ID)
 		_, err := b.Workflows.Create(t.Context(), def)
 		require.Equal(t, "duplicate", domainError(t, err).Code)
+		require.Equal(t, map[string]any{"field": "id", "existing_workflow_id": spec.FormatID(def.ID)}, domainError(t, err).Details)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs`), "nothing else was stored")
 	})
 
@@ -158,6 +183,24 @@ func TestCreate(t *testing.T) {
 		}
 		require.Equal(t, 4, b.Number(`SELECT count(*) FROM ojs.events WHERE subject IS NOT NULL AND trace_id = '0af7651916cd43dd8448eb211c80319c'`))
 	})
+}
+
+// TestMetaOfMembers: a job keeps its own meta, and gets from the workflow what it lacks of it, whether it begins first or later.
+func TestMetaOfMembers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	own := func(id string) workflow.Member {
+		text := []byte(`{"type":"t.` + id + `","args":[1],"meta":{"x":"own","trace_id":"mine"},"options":{"queue":"q","retry":{"max_attempts":1}}}`)
+		j, wire := job.DecodeItem(text, job.Limits{})
+		require.Nil(t, wire)
+		return workflow.Member{ID: id, Job: j, Template: text}
+	}
+	def := define(workflow.Chain, own("a"), own("b"))
+	def.Meta = []byte(`{"x":"workflow","tenant_id":"t1","trace_id":"theirs"}`)
+	b.created(def)
+	for _, kind := range []string{"a", "b"} {
+		require.JSONEq(t, `{"x":"own","trace_id":"mine","tenant_id":"t1"}`, string(b.done(kind).Meta), kind)
+	}
 }
 
 func TestPrune(t *testing.T) {

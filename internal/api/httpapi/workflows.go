@@ -186,10 +186,11 @@ func (a *API) listWorkflows(c echo.Context) error {
 		}
 	}
 	// The type is not checked against a list: an unknown one finds nothing.
-	for name, value := range map[string]string{"type": f.Type, "name": f.Name} {
-		if err := api.CheckStorable(name, value); err != nil {
-			return err
-		}
+	if err := api.CheckStorable("type", f.Type); err != nil {
+		return err
+	}
+	if err := api.CheckStorable("name", f.Name); err != nil {
+		return err
 	}
 	if f.Cursor, err = page.behind(); err != nil {
 		return err

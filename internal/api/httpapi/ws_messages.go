@@ -135,14 +135,16 @@ func (r socketRequest) readFilter() (q eventlog.Query, types []string, sent json
 	}
 	types = append(append(append(append(types, r.EventTypes...), r.Types...), f.EventTypes...), f.Types...)
 	q.Queues, q.JobTypes, q.Sources = f.Queues, f.JobTypes, f.Sources
-	// Of several mistakes any may be reported first; each is an error of the whole request.
-	for name, values := range map[string][]string{"event_types": types, "queues": q.Queues, "job_types": q.JobTypes, "sources": q.Sources} {
-		if len(values) > api.MaxFilterValues {
-			return q, nil, nil, refuse("invalid_request", "%s may have at most %d values.", name, api.MaxFilterValues)
+	for _, list := range []struct {
+		name   string
+		values []string
+	}{{"event_types", types}, {"queues", q.Queues}, {"job_types", q.JobTypes}, {"sources", q.Sources}} {
+		if len(list.values) > api.MaxFilterValues {
+			return q, nil, nil, refuse("invalid_request", "%s may have at most %d values.", list.name, api.MaxFilterValues)
 		}
-		for _, v := range values {
+		for _, v := range list.values {
 			if !api.Storable(v) {
-				return q, nil, nil, refuse("invalid_request", "%s must not contain U+0000.", name)
+				return q, nil, nil, refuse("invalid_request", "%s must not contain U+0000.", list.name)
 			}
 		}
 	}

@@ -45,8 +45,6 @@ type route struct {
 	numbers bool
 	// late are members whose numbers the server counts at some time after the call; they are written as "<number>".
 	late []string
-	// unsteady are cases whose answer differs from run to run: a defect of the server. It is not written.
-	unsteady []string
 	// aliases are routes with another method, template and path that get the same cases; what they answer differently is written.
 	aliases []route
 }

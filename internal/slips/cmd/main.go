@@ -28,7 +28,11 @@ func run() error {
 	var out string
 	flag.Uint64Var(&cfg.Seed, "seed", 1, "the same seed makes the same slips")
 	flag.IntVar(&cfg.N, "n", 30, "how many slips")
-	flag.StringVar(&cfg.Only, "only", "", "prefix of the files that get slips, such as internal/queue/ or queries/jobs.sql")
+	flag.StringVar(&cfg.Only, "only", "", "prefixes of the files that get slips, such as internal/queue/ or queries/jobs.sql")
+	flag.Func("tests", "directories of packages, with spaces between them: run only their tests", func(list string) error {
+		cfg.Tests = strings.Fields(list)
+		return nil
+	})
 	flag.Func("ids", "numbers of slips, with commas between them: run only these", func(list string) (err error) {
 		for id := range strings.SplitSeq(list, ",") {
 			n, convErr := strconv.Atoi(id)
