@@ -271,8 +271,13 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error
 	return answer, nil
 }
 
-// isRepeatable reports whether a report is to be sent again. A key that is refused may be one that is just being replaced.
+// isRepeatable reports whether a report is to be sent again. A key that is refused may be one that is just being replaced, and what is
+// no answer of a server, such as the 404 of a proxy whose servers are being replaced, says nothing about the job. Only a report that
+// is too large for what stands in between would be refused for ever.
 func isRepeatable(err error) bool {
+	if t, ok := errors.AsType[*TransportError](err); ok {
+		return t.Status != http.StatusRequestEntityTooLarge
+	}
 	return Retryable(err) || errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrPermissionDenied)
 }
 
@@ -293,8 +298,11 @@ func (w *Worker) sent(r *report, err error) {
 		if r.tries == 0 || ErrorDetail(err, "current_state") != string(StateCompleted) {
 			w.logger.Warn("the outcome of a job was refused, because the job has moved on", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)
 		}
-	case r.kind == reportAck && e != nil: // the result is too large, or no JSON that the server takes
-		f := &Failure{Code: e.Code, Message: "the result was refused: " + e.Message, Permanent: true}
+	case r.kind == reportAck: // the result is too large, or no JSON that the server takes
+		f := &Failure{Code: string(ErrPayloadTooLarge), Message: "the result was refused: " + err.Error(), Permanent: true}
+		if e != nil {
+			f.Code, f.Message = e.Code, "the result was refused: "+e.Message
+		}
 		w.report(&report{run: r.run, kind: reportNack, failure: f.wire(), alone: true})
 		return
 	default:

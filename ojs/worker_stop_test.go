@@ -3,6 +3,7 @@ package ojs_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -92,6 +93,22 @@ func TestWorkerStop(t *testing.T) {
 	})
 }
 
+// proxyAnswer answers two requests whose path begins so in place of the server, as a proxy does, while refused is below 2.
+type proxyAnswer struct {
+	server
+	path    string
+	status  int
+	refused *atomic.Int64
+}
+
+func (p proxyAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasPrefix(strings.TrimPrefix(r.URL.Path, "/ojs/v1"), p.path) && p.refused.Load() < 2 {
+		p.refused.Add(1)
+		return &http.Response{StatusCode: p.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("<html>no such page"))}, nil
+	}
+	return p.server.RoundTrip(r)
+}
+
 // requested counts the requests whose path begins so.
 func requested(s server, path string) (n int) {
 	for _, r := range s.Requests() {
@@ -120,6 +137,37 @@ func TestWorkerReports(t *testing.T) {
 			s.RequireState(t, id, ojs.StateCompleted)
 			s.RequireState(t, failing.ID, ojs.StateDiscarded)
 		})
+	})
+
+	t.Run("AreRepeatedAfterTheAnswerOfAProxy", func(t *testing.T) {
+		t.Parallel()
+		for _, status := range []int{http.StatusFound, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadGateway} {
+			bothServers(t, func(t *testing.T, s server, _ *ojs.Client) {
+				var refused atomic.Int64
+				c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: proxyAnswer{s, "/workers/ack", status, &refused}})
+				require.NoError(t, err)
+				w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+				w.Register("a", func(ojs.JobContext) error { return nil })
+				id := enqueue(t, c)
+				s.Drain(t, w)
+				require.Equal(t, 1, s.RequireState(t, id, ojs.StateCompleted).Attempt)
+				require.Equal(t, int64(2), refused.Load())
+			})
+		}
+	})
+
+	t.Run("FailTheJobIfAProxyTakesNoSuchResult", func(t *testing.T) {
+		t.Parallel()
+		s, _ := setup(t)
+		var refused atomic.Int64
+		refused.Store(-1000)
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: proxyAnswer{s, "/workers/ack", http.StatusRequestEntityTooLarge, &refused}})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(ctx ojs.JobContext) error { return ctx.SetResult("large") })
+		id := enqueue(t, c)
+		s.Drain(t, w)
+		require.Equal(t, "payload_too_large", s.RequireState(t, id, ojs.StateDiscarded).Error.Code)
 	})
 
 	t.Run("NeverEndAJobTwice", func(t *testing.T) {
