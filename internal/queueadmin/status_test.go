@@ -229,7 +229,7 @@ func TestStatusOfTwoCalls(t *testing.T) {
 	b.Enqueued(domaintest.NewJob("q"))
 	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })                                                          // or the pool would wait for it when the test fails
 	_, err = tx.Exec(t.Context(), `UPDATE ojs.queues SET status = 'paused', paused_at = '2026-01-01Z' WHERE name = 'q'`) // as the other call does
 	require.NoError(t, err)
 	done := make(chan error, 1)

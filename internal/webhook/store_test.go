@@ -663,7 +663,7 @@ func TestDeliveryOrder(t *testing.T) {
 		b.publish()
 		tx, err := b.Pool.Begin(t.Context())
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // or the pool would wait for it when the test fails
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })                // or the pool would wait for it when the test fails
 		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.webhook_cursor FOR UPDATE`) // another node
 		require.NoError(t, err)
 		created, err := b.Webhooks.CreateDeliveries(t.Context())
