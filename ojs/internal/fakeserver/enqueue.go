@@ -80,27 +80,11 @@ func (sub submission) check() *ojs.Error {
 
 // prepare plans a submission. before are the plans of the same batch before it: they count as if they were carried out.
 func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
-	j := &record{request: sub}
 	if refused := sub.check(); refused != nil {
 		return plan{}, refused
 	}
 	now := s.now()
-	j.Job = ojs.Job{
-		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Options.Queue, Priority: sub.Options.Priority,
-		Tags: sub.Options.Tags, TimeoutMS: sub.Options.TimeoutMS, VisibilityTimeoutMS: sub.Options.VisibilityTimeoutMS, MaxAttempts: 3, CreatedAt: now,
-	}
-	if j.ID == "" {
-		j.ID = ojs.NewID()
-	}
-	if j.Queue == "" {
-		j.Queue = "default"
-	}
-	if j.Meta == nil {
-		j.Meta = map[string]any{}
-	}
-	if n := sub.Options.Retry.MaxAttempts; n != nil {
-		j.MaxAttempts = *n
-	}
+	j := newRecord(sub, now)
 	p := plan{job: j}
 	at, err := readTime(sub.Options.DelayUntil, now)
 	if err != nil {
@@ -149,6 +133,28 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 		j.State = ojs.StateScheduled
 	}
 	return p, nil
+}
+
+// newRecord is the job of a submission, with the defaults of a server.
+func newRecord(sub submission, now time.Time) *record {
+	j := &record{request: sub}
+	j.Job = ojs.Job{
+		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Options.Queue, Priority: sub.Options.Priority,
+		Tags: sub.Options.Tags, TimeoutMS: sub.Options.TimeoutMS, VisibilityTimeoutMS: sub.Options.VisibilityTimeoutMS, MaxAttempts: 3, CreatedAt: now,
+	}
+	if j.ID == "" {
+		j.ID = ojs.NewID()
+	}
+	if j.Queue == "" {
+		j.Queue = "default"
+	}
+	if j.Meta == nil {
+		j.Meta = map[string]any{}
+	}
+	if n := sub.Options.Retry.MaxAttempts; n != nil {
+		j.MaxAttempts = *n
+	}
+	return j
 }
 
 // store carries out a plan that has a job.
