@@ -166,7 +166,7 @@ func TestQueueStatistics(t *testing.T) {
 	for _, end := range []string{"", "ack", `"error":{"retryable":false}`, `"error":{}`} {
 		id := a.push(`"type":"t","args":[],"queue":"%s","priority":9,"retry":{"initial_interval":"PT1H"}`, q)
 		// Subtests may wait for their turn for longer than the default visibility timeout.
-		require.Equal(t, id, a.fetch(q, `"visibility_timeout_ms":600000`).at("jobs.0.id"))
+		require.Equal(t, id, a.fetch(q, `"visibility_timeout_ms":3600000`).at("jobs.0.id"))
 		switch end {
 		case "":
 		case "ack":
