@@ -286,6 +286,7 @@ func TestCursorsOfNumberedLists(t *testing.T) {
 		a.put("/ojs/v1/admin/schemas/"+name+"/1", `{"schema":{}}`).is(201)
 		a.post("/ojs/v1/cron/a/trigger", "").is(201)
 	}
+	a.publishedAll() // lists of events have what is published
 	for list, of := range map[string][2]string{
 		"/ojs/v1/admin/pools?": {"items", "name"}, "/ojs/v1/cron?": {"crons", "name"}, "/ojs/v1/cron/a/history?": {"executions", "job_id"},
 		"/ojs/v1/schemas?": {"schemas", "uri"}, "/ojs/v1/admin/schemas?": {"schemas", "uri"}, "/ojs/v1/events?types=job.enqueued": {"events", "id"},
