@@ -16,18 +16,17 @@ import (
 // request whose answer was lost; the job is made once. An error for which [OutcomeUnknown] is true leaves it open whether there
 // is a job. Options that no function makes are set by one that you write: func(r *ojs.JobRequest) { r.Schema = uri }.
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
-	r := JobRequest{Type: jobType, Args: args}
-	r.apply(options)
-	return c.enqueue(ctx, r)
+	r := &JobRequest{Type: jobType, Args: args}
+	r.setType()
+	for _, o := range options {
+		o(r)
+	}
+	return wrapEnqueue(&c.Middleware, c.send)(ctx, r)
 }
 
 // Enqueue makes a job of the type that its arguments name. It is [Client.Enqueue] otherwise.
 func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*Job, error) {
 	return c.Enqueue(ctx, args.JobType(), args, options...)
-}
-
-func (c *Client) enqueue(ctx context.Context, request JobRequest) (*Job, error) {
-	return wrapEnqueue(&c.Middleware, c.send)(ctx, &request)
 }
 
 // send enqueues one job. With an id of its own it can be sent again whatever became of it: a second one is a duplicate.
@@ -162,7 +161,7 @@ func (b *batch) from(ctx context.Context, i int) error {
 	}
 	passed := false
 	own := b.requests[i]
-	own.apply(nil)
+	own.setType()
 	job, err := wrapEnqueue(&b.client.Middleware, func(ctx context.Context, r *JobRequest) (*Job, error) {
 		if passed {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")

@@ -119,13 +119,10 @@ const (
 // EnqueueOption changes a JobRequest. Options are applied in their order; of two that set the same field the last one counts.
 type EnqueueOption func(*JobRequest)
 
-// apply sets the type that the arguments name, then what the options say.
-func (r *JobRequest) apply(options []EnqueueOption) {
+// setType sets the type that the arguments name, if no other is given.
+func (r *JobRequest) setType() {
 	if args, ok := r.Args.(JobArgs); ok && r.Type == "" {
 		r.Type = args.JobType()
-	}
-	for _, o := range options {
-		o(r)
 	}
 }
 
@@ -227,7 +224,7 @@ func (r JobRequest) marshal(m map[string]any, id string, options map[string]any)
 	if err != nil {
 		return nil, err
 	}
-	r.apply(nil)
+	r.setType()
 	m["type"], m["args"] = r.Type, args
 	if id != "" {
 		m["id"] = id

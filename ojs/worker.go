@@ -203,12 +203,12 @@ func (w *Worker) Start(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	w.mu.Lock()
-	if w.began || len(w.handlers) == 0 {
-		began := w.began
+	switch {
+	case w.began:
 		w.mu.Unlock()
-		if began {
-			return errors.New("ojs: a worker runs once")
-		}
+		return errors.New("ojs: a worker runs once")
+	case len(w.handlers) == 0:
+		w.mu.Unlock()
 		return errors.New("ojs: the worker has no handlers: call Register before Start")
 	}
 	w.began, w.stop = true, stop

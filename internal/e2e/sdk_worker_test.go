@@ -65,7 +65,7 @@ func TestSDKWorkerOutcomes(t *testing.T) {
 		})
 		w.Register("panics", func(ojs.JobContext) error { panic("ouch") })
 		w.Register("discards", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
-		w.Register("buries", func(ojs.JobContext) error { return ojs.DeadLetter(errors.New("look")) })
+		w.Register("deadletters", func(ojs.JobContext) error { return ojs.DeadLetter(errors.New("look")) })
 		w.Register("cancels", func(ojs.JobContext) error { return ojs.Cancel() })
 		w.Register("resumes", func(j ojs.JobContext) error {
 			var row int
@@ -85,7 +85,7 @@ func TestSDKWorkerOutcomes(t *testing.T) {
 		runWorker(t, w)
 
 		want := map[string]string{ // state, error code, result
-			"double": "completed  4", "fails": "discarded smtp_down ", "panics": "discarded panic ", "discards": "discarded DISCARD ", "buries": "discarded DEAD_LETTER ",
+			"double": "completed  4", "fails": "discarded smtp_down ", "panics": "discarded panic ", "discards": "discarded DISCARD ", "deadletters": "discarded DEAD_LETTER ",
 			"cancels": "cancelled  ", "resumes": "completed  7", "snoozes": "completed  1", "unknown": "discarded handler_not_found ", "toolarge": "discarded payload_too_large ",
 		}
 		ids := map[string]string{}
