@@ -28,12 +28,15 @@ var historyTypes = []string{
 }
 
 // JobHistory returns the published events of a job behind a position, gap rows included, oldest first.
-// The page and the total come from two statements, so Total may count an event that was published in between. It fails as
-// ListAfter does.
+// A page that is the whole history is counted itself. For others the total comes from a second statement and may count an event
+// that was published in between. It fails as ListAfter does.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
 	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: historyTypes, Limit: limit, Internal: true})
 	if err != nil {
 		return HistoryPage{}, err
+	}
+	if after == nil && !page.HasMore {
+		return HistoryPage{Events: page.Events, Total: int64(len(page.Events))}, nil
 	}
 	ctx, done, err := r.db.Reading(ctx)
 	if err != nil {
