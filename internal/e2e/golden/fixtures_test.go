@@ -240,8 +240,8 @@ func (m *maker) event(job string) string {
 // counts of events are then complete.
 func (s *server) settle() {
 	s.t.Helper()
-	if s.db == nil {
-		s.db = connect(s.t, s.database)
+	if !s.listening {
+		s.listening = true
 		for start := time.Now(); !strings.Contains(s.do("GET", "/readyz", "", 0).body, `"listener":"ok"`); time.Sleep(20 * time.Millisecond) {
 			require.Less(s.t, time.Since(start), waitFor)
 		}

@@ -28,6 +28,7 @@ type rpc struct {
 	maxMessage int
 	seed       []string
 	settle     bool
+	alone      bool // as for a route
 }
 
 // rpcCase is one request; change alters the good message, raw its bytes.

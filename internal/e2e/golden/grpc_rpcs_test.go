@@ -12,6 +12,7 @@ func ojs(method, good string, ids ...string) rpc {
 func (r rpc) reading(messages int) rpc       { r.messages = messages; return r }
 func (r rpc) seeded(names ...string) rpc     { r.seed = names; return r }
 func (r rpc) settled() rpc                   { r.settle = true; return r }
+func (r rpc) apart() rpc                     { r.alone = true; return r }
 func (r rpc) extraGood(bodies ...string) rpc { r.extra = bodies; return r }
 
 var rpcs = []rpc{
@@ -21,7 +22,7 @@ var rpcs = []rpc{
 	ojs("GetJob", `{"job_id":"$completed"}`, "job_id"), ojs("CancelJob", `{"job_id":"$job"}`, "job_id"), ojs("ActivateJob", `{"job_id":"$pending"}`, "job_id"),
 	ojs("Fetch", `{"queues":["$queue"],"worker_id":"golden"}`).extraGood(`{"queues":["unknown"]}`), ojs("Ack", `{"job_id":"$active"}`, "job_id"), ojs("Nack", `{"job_id":"$active","error":{"code":"boom","message":"it broke","retryable":true}}`, "job_id"),
 	ojs("Heartbeat", `{"id":"$active","worker_id":"$owner"}`, "id"),
-	ojs("StreamJobs", `{"queues":["$queue"],"worker_id":"golden","max_concurrent":1}`), ojs("StreamEvents", `{"after":"`+oldEvent+`","job_id":"$completed"}`, "job_id", "workflow_id", "after").reading(3).settled(),
+	ojs("StreamJobs", `{"queues":["$queue"],"worker_id":"golden","max_concurrent":1}`), ojs("StreamEvents", `{"after":"`+oldEvent+`","job_id":"$completed"}`, "job_id", "workflow_id", "after").reading(3).settled().apart(),
 	ojs("ListQueues", `{"limit":2}`).seeded("$queue", "$idle"), ojs("QueueStats", `{"queue":"$queue"}`).extraGood(`{"queue":"unknown"}`).settled(), ojs("PauseQueue", `{"queue":"$queue"}`).extraGood(`{"queue":"unknown"}`), ojs("ResumeQueue", `{"queue":"$queue"}`).extraGood(`{"queue":"unknown"}`),
 	ojs("ListDeadLetter", `{"limit":2}`).seeded("$discarded", "$discarded2"), ojs("RetryDeadLetter", `{"job_id":"$discarded"}`, "job_id"), ojs("DeleteDeadLetter", `{"job_id":"$discarded"}`, "job_id"),
 	ojs("RegisterCron", `{"name":"$new","cron":"0 0 1 1 *","type":"golden","args":[1]}`), ojs("UnregisterCron", `{"name":"$cron"}`), ojs("ListCron", `{}`).seeded("$cron"),

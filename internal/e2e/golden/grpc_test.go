@@ -27,13 +27,13 @@ import (
 // TestGRPC sends every RPC its cases. An RPC that the node offers and that is not declared fails.
 func TestGRPC(t *testing.T) {
 	t.Parallel()
-	names := map[string]bool{}
+	names, shared := map[string]bool{}, &servers{t: t}
 	for i := range rpcs {
 		r := &rpcs[i]
 		names[r.name()] = true
 		t.Run(r.name(), func(t *testing.T) {
 			t.Parallel()
-			r.run(t)
+			r.run(t, shared)
 		})
 	}
 	t.Run("EveryRPCIsDeclared", func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestGRPC(t *testing.T) {
 		for _, r := range rpcs {
 			declared[r.method] = true
 		}
-		for _, offered := range newServer(t).rpcs() {
+		for _, offered := range shared.take(t, false).rpcs() {
 			require.True(t, declared[offered], "%s has no golden: declare it in grpc_rpcs_test.go and run make goldens", offered)
 			delete(declared, offered)
 		}
@@ -86,8 +86,8 @@ func (r *rpc) descriptor() protoreflect.MethodDescriptor {
 	return d.(protoreflect.ServiceDescriptor).Methods().ByName(protoreflect.Name(method))
 }
 
-func (r *rpc) run(t *testing.T) {
-	s := newServer(t)
+func (r *rpc) run(t *testing.T, shared *servers) {
+	s := shared.take(t, r.alone)
 	for _, tenant := range []string{"", "acme"} {
 		m := s.newMaker(tenant)
 		for _, name := range r.seed {

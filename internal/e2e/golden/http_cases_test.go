@@ -39,6 +39,8 @@ type route struct {
 	seed []string
 	// settle waits before each request until all is published.
 	settle bool
+	// alone has a server of its own: the answers show what it has done before.
+	alone bool
 	// frames is how many frames of a stream are read.
 	frames int
 	// numbers writes all numbers of the answers as <number>, for figures.

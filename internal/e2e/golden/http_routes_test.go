@@ -127,6 +127,7 @@ func (r route) good(bodies ...string) route         { r.extra = bodies; return r
 func (r route) asking(query string) route           { r.query = query; return r }
 func (r route) making(name string) route            { r.before = name; return r }
 func (r route) figures() route                      { r.numbers = true; return r }
+func (r route) apart() route                        { r.alone = true; return r }
 func (r route) stream(frames int) route             { r.frames = frames; return r }
 func (r route) also(pairs ...string) route {
 	for i := 0; i < len(pairs); i += 3 {
@@ -142,8 +143,8 @@ var routes = slices.Concat(
 		root("GET", "/ojs/manifest"),
 		root("GET", "/ojs/v1/health").settled().also("GET", "/health", "/health"),
 		root("GET", "/readyz").settled().also("GET", "/ready", "/ready"), root("GET", "/healthz").also("GET", "/livez", "/livez"),
-		root("GET", "/metrics").settled(),
-		get("/metrics", "/metrics", ask("format=prometheus")).figures(),
+		root("GET", "/metrics").settled().apart(),
+		get("/metrics", "/metrics", ask("format=prometheus")).figures().apart(),
 	},
 	[]route{
 		post("/jobs", "/jobs", jobMembers...), get("/jobs", "/jobs", ask("state=available", "queue=golden", "type=golden"), pages(200)).seeded(jobStates...),
@@ -260,7 +261,7 @@ var routes = slices.Concat(
 		}),
 	},
 	[]route{
-		get("/events", "/events", eventFilter, ask("after="+oldEvent), []member{num("limit", 2, 1, 1000), num("page", 2, 1, 1000), num("per_page", 2, 1, 200)}).seeded("$completed").settled(),
+		get("/events", "/events", eventFilter, ask("after="+oldEvent), []member{num("limit", 2, 1, 1000), num("page", 2, 1, 1000), num("per_page", 2, 1, 200)}).seeded("$completed").settled().apart(),
 		get("/events/:id", "/events/$event", ask("format=cloudevents")), get("/events/:id/history", "/events/$completed/history").settled(),
 		get("/events/stream", "/events/stream", eventFilter, ask("channel=job:$completed", "last_event_id="+oldEvent, "after="+oldEvent)).stream(1),
 		get("/jobs/:id/events", "/jobs/$completed/events", eventFilter, ask("last_event_id="+oldEvent)).stream(1), get("/queues/:name/events", "/queues/$queue/events", eventFilter, ask("last_event_id="+oldEvent)).stream(1).settled(),

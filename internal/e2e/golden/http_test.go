@@ -16,7 +16,7 @@ import (
 // TestHTTP sends every route its cases. A route that is registered and not declared fails.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
-	names := map[string]bool{}
+	names, shared := map[string]bool{}, &servers{t: t}
 	for i := range routes {
 		r := &routes[i]
 		require.False(t, names[r.name()], "%s is declared twice", r.name())
@@ -26,7 +26,7 @@ func TestHTTP(t *testing.T) {
 		}
 		t.Run(r.name(), func(t *testing.T) {
 			t.Parallel()
-			r.run(t)
+			r.run(t, shared)
 		})
 	}
 	t.Run("EveryRouteIsDeclared", func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestHTTP(t *testing.T) {
 				declared[a.method+" "+a.template] = true
 			}
 		}
-		for _, registered := range newServer(t).routes() {
+		for _, registered := range shared.take(t, false).routes() {
 			require.True(t, declared[registered], "%s has no golden: declare it in http_routes_test.go and run make goldens", registered)
 			delete(declared, registered)
 		}
@@ -65,10 +65,10 @@ func (r *route) name() string {
 }
 
 // run writes the file of a route, and one for each alias with the cases that it answers differently.
-func (r *route) run(t *testing.T) {
+func (r *route) run(t *testing.T, shared *servers) {
 	g := newGolden(r.method + " " + r.template)
 	replies := map[string]string{}
-	r.each(t, func(c request, sent, got string) {
+	r.each(t, shared, func(c request, sent, got string) {
 		require.NotContains(t, replies, c.name, "two cases have this name")
 		replies[c.name] = got
 		g.add(c.name, sent, got)
@@ -78,7 +78,7 @@ func (r *route) run(t *testing.T) {
 		as := *r
 		as.method, as.template, as.path = a.method, a.template, a.path
 		g := newGolden(fmt.Sprintf("%s %s\nanswers %d cases like %s %s, but for these:", as.method, as.template, len(replies), r.method, r.template))
-		as.each(t, func(c request, sent, got string) {
+		as.each(t, shared, func(c request, sent, got string) {
 			if got != replies[c.name] {
 				g.add(c.name, sent, got)
 			}
@@ -87,9 +87,9 @@ func (r *route) run(t *testing.T) {
 	}
 }
 
-// each sends the cases to a server that has only seen the seed.
-func (r *route) each(t *testing.T, do func(c request, sent, got string)) {
-	s := newServer(t)
+// each sends the cases to a server that has only the seed.
+func (r *route) each(t *testing.T, shared *servers, do func(c request, sent, got string)) {
+	s := shared.take(t, r.alone)
 	for _, tenant := range []string{"", "acme"} {
 		m := s.newMaker(tenant)
 		for _, name := range r.seed {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +34,54 @@ type server struct {
 	rpc    *grpc.ClientConn
 	hook   *httptest.Server // an endpoint for webhooks that answers 200
 
-	database string
-	db       *pgx.Conn // of settle
-	made     int       // fixtures, for their names
+	db        *pgx.Conn // of settle
+	listening bool      // for notifications
+	made      int       // fixtures, for their names
+}
+
+// servers are shared by the tests of routes, one test at a time: to start a node and fill its caches takes longer than most tests. A reset
+// deletes what a test has made.
+type servers struct {
+	t    *testing.T // ends after all tests that take one
+	mu   sync.Mutex
+	free []*server
+}
+
+// take returns a server without data until the end of t; alone, one that has done nothing yet.
+func (p *servers) take(t *testing.T, alone bool) *server {
+	t.Helper()
+	if alone {
+		return newServer(t)
+	}
+	p.mu.Lock()
+	var s *server
+	if n := len(p.free); n > 0 {
+		s, p.free = p.free[n-1], p.free[:n-1]
+	}
+	p.mu.Unlock()
+	if s == nil {
+		s = newServer(p.t)
+	}
+	s.t = t
+	t.Cleanup(func() {
+		if t.Failed() {
+			return // its answers are not to be trusted
+		}
+		s.t = p.t
+		s.reset()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.free = append(p.free, s)
+	})
+	return s
+}
+
+// reset deletes everything and waits until the relay has begun anew.
+func (s *server) reset() {
+	s.t.Helper()
+	require.Equal(s.t, http.StatusOK, s.do(http.MethodPost, "/ojs/v1/admin/reset", "", 0).status)
+	s.made = 0
+	s.settle()
 }
 
 // newServer has the defaults of a server, so that the goldens show them, with gRPC, the test reset and the address of the endpoint allowed.
@@ -68,7 +114,7 @@ func newServer(t *testing.T) *server {
 		transport.CloseIdleConnections()
 		require.NoError(t, node.Stop())
 	})
-	return &server{t: t, node: node, client: &http.Client{Transport: transport}, url: "http://" + node.Addr(), rpc: conn, hook: hook, database: c.DatabaseURL}
+	return &server{t: t, node: node, client: &http.Client{Transport: transport}, url: "http://" + node.Addr(), rpc: conn, hook: hook, db: connect(t, c.DatabaseURL)}
 }
 
 // waitFor bounds each wait. It costs time only if the test fails, so it leaves room for a busy machine.
