@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -128,7 +127,7 @@ func unknownOf(fixture string) string {
 	return unknownID
 }
 
-var fixtureName = regexp.MustCompile(`\$[a-z]+[0-9]?`)
+var fixtureName = expression(`\$[a-z]+[0-9]?`, "$")
 
 // maker makes the fixtures of a case.
 type maker struct {
@@ -145,7 +144,7 @@ func (s *server) newMaker(tenant string) *maker {
 
 // fill puts the values of fixtures in the place of their names.
 func (m *maker) fill(text string) string {
-	return fixtureName.ReplaceAllStringFunc(text, func(name string) string {
+	return fixtureName.replace(text, func(name string) string {
 		produce, known := m.produce[strings.TrimRight(name[1:], "0123456789")]
 		if !known {
 			return name
@@ -267,7 +266,7 @@ func connect(t *testing.T, database string) *pgx.Conn {
 
 // written is a text with fixtures as the files have it.
 func written(text string, m *maker) string {
-	return fixtureName.ReplaceAllStringFunc(text, func(name string) string {
+	return fixtureName.replace(text, func(name string) string {
 		switch _, made := m.values[name]; {
 		case name == "$large":
 			return fmt.Sprintf("<%d bytes>", m.large)

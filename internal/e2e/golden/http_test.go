@@ -163,7 +163,8 @@ func (a *answer) written(r *route, n *normalizer) string {
 			a.header[name] = []string{"(none)"}
 		}
 	}
-	if id := a.header.Get("X-Request-Id"); strings.HasPrefix(id, "req_") && anUUID.MatchString(id) {
+	id := a.header.Get("X-Request-Id")
+	if uuid, ok := strings.CutPrefix(id, "req_"); ok && anUUID.MatchString(uuid) {
 		delete(a.header, "X-Request-Id")
 		a.body = strings.ReplaceAll(a.body, id, "<request>")
 	}
