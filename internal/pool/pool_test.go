@@ -685,3 +685,17 @@ func TestStats(t *testing.T) {
 	require.Equal(t, pool.QueueStats{Name: "b", Weight: 3, Starved: true}, queues[1])
 	require.Equal(t, pool.QueueStats{Name: "c", Weight: 1, Active: 1}, queues[2])
 }
+
+// The statistics are those of the first 1 000 queues by name.
+func TestStatsOfManyQueues(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.queues (name) SELECT 'q' || lpad((1100 - n)::text, 4, '0') FROM generate_series(1, 1001) n`)
+	queues, total, err := b.Pools.Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, total)
+	require.Len(t, queues, 1000)
+	for i, q := range queues {
+		require.Equal(t, fmt.Sprintf("q%04d", 99+i), q.Name)
+	}
+}

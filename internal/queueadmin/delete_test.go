@@ -114,6 +114,25 @@ func TestDelete(t *testing.T) {
 		require.Empty(t, b.status("q"))
 	})
 
+	t.Run("MoveDoesNotWaitForALockedJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+		tx := b.Lock(jobs[1].ID)
+		moved := make(chan error, 1)
+		go func() {
+			_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+			moved <- err
+		}()
+		require.Eventually(t, func() bool { return b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'to'`) == 2 }, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, <-moved)
+		require.Eventually(t, func() bool {
+			require.NoError(t, b.Queues.Finish(t.Context()))
+			return b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'to'`) == 3
+		}, domaintest.WaitFor, time.Millisecond)
+	})
+
 	t.Run("ActiveJobsEndFirst", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -179,3 +179,17 @@ func TestListsOfATenant(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[[16]byte]bool{own[0].ID: true, own[1].ID: true}, owned)
 }
+
+// A tenant whose jobs are all gone is listed, without jobs.
+func TestListOfATenantWithoutJobs(t *testing.T) {
+	t.Parallel()
+	b := domaintest.New(t)
+	b.Exec(`INSERT INTO ojs.tenant_counts (tenant, queue, state, count) VALUES ('acme', 'q', 'available', 0), ('other', 'q', 'active', 2), ('other', 'p', 'active', -2), ('third', 'q', 'active', 3)`)
+	page, err := b.Tenants.List(t.Context(), tenant.Filter{Limit: 10})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, page.Total)
+	require.Equal(t, []string{"acme", "other", "third"}, []string{page.Tenants[0].Name, page.Tenants[1].Name, page.Tenants[2].Name})
+	require.Equal(t, []int64{0, 0, 3}, []int64{page.Tenants[0].Total, page.Tenants[1].Total, page.Tenants[2].Total})
+	require.Empty(t, page.Tenants[0].ByState)
+	require.Empty(t, page.Tenants[1].ByState)
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -218,4 +219,54 @@ func TestReplayAllInPages(t *testing.T) {
 		require.Equal(t, 2400, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries WHERE status = 'pending'`))
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now()`)
 	}
+}
+
+// Rows that were committed late share a number of the log. A page may end between them.
+func TestReplayAllOfLateEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	w := b.subscribed()
+	const late = 2100
+	b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), 's' || n FROM generate_series(1, $1::integer) n`, late)
+	b.publish()
+	b.Exec(`UPDATE ojs.events SET seq = (SELECT max(seq) FROM ojs.events), sub = $1 - substr(subject, 2)::integer + 1`, late)
+	n, err := b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{All: true, Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
+	require.NoError(t, err)
+	require.Equal(t, int64(late), n)
+	require.Equal(t, late, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries WHERE status = 'pending'`))
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE webhook_id <> $1`, w.ID))
+}
+
+// A delivery that a replay makes is what the first one was, but for its id and its times.
+func TestReplayAllMakesTheSameDeliveries(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, format := range []string{"ojs", "cloudevents"} {
+		for _, ordering := range []string{"none", "subject"} {
+			b.subscribed(func(d *webhook.Definition) { d.PayloadFormat, d.Ordering = format, ordering })
+		}
+	}
+	b.Enqueued(domaintest.NewJob("q"), domaintest.With(func(j *job.Job) {
+		j.TraceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+	}))
+	b.Exec(`INSERT INTO ojs.events (type, source, time, queue, subject) VALUES ('job.enqueued', 'api', now(), 'q', 'a subject')`)
+	b.Exec(`INSERT INTO ojs.events (type, source, time, queue) VALUES ('job.enqueued', 'api', now(), 'q')`)
+	b.publish()
+	_, err := b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	const deliveries = `SELECT (to_jsonb(d) - ARRAY['id', 'created_at', 'next_attempt_at', 'body'])::text || replace(d.body, d.id::text, '')
+		FROM ojs.webhook_deliveries d ORDER BY webhook_id, event_seq, event_sub`
+	first := b.Texts(deliveries)
+	require.Len(t, first, 4*4)
+	b.Exec(`DELETE FROM ojs.webhook_deliveries`)
+	for _, w := range b.Texts(`SELECT id::text FROM ojs.webhooks`) {
+		id, ok := spec.ParseID(w)
+		require.True(t, ok)
+		n, err := b.Webhooks.Replay(t.Context(), id, webhook.Replay{All: true, Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
+		require.NoError(t, err)
+		require.EqualValues(t, 4, n)
+	}
+	require.Equal(t, first, b.Texts(deliveries))
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE next_attempt_at > clock_timestamp() OR created_at > clock_timestamp() OR created_at < clock_timestamp() - interval '10 minutes'`))
 }

@@ -62,6 +62,23 @@ func TestLarge(t *testing.T) {
 	require.Zero(t, b.Number(`SELECT (SELECT count(*) FROM ojs.workflows) + (SELECT count(*) FROM ojs.workflow_steps) + (SELECT count(*) FROM ojs.workflow_starts)`))
 }
 
+// TestCancelOfManyWaitingSteps cancels steps that have no job yet, a whole number of portions of them and not.
+func TestCancelOfManyWaitingSteps(t *testing.T) {
+	t.Parallel()
+	for _, members := range []int{1001, 2001, 2400} {
+		t.Run(fmt.Sprint(members), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			w, n, err := b.Workflows.Cancel(t.Context(), b.created(numbered(t, workflow.Chain, members)).ID, false, "me")
+			require.NoError(t, err)
+			require.Equal(t, members, n.StepsCancelled)
+			require.Equal(t, "cancelled", w.State)
+			require.Equal(t, members, b.Number(`SELECT count(*) FROM ojs.workflow_steps WHERE state = 'cancelled' AND template IS NULL AND ended_at IS NOT NULL`))
+			b.nothing()
+		})
+	}
+}
+
 // TestLargeLater begins 3 000 members after the end of the step before them.
 func TestLargeLater(t *testing.T) {
 	t.Parallel()
