@@ -37,7 +37,7 @@ func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
 func TestFetchOfManyLargeJobs(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	const jobs = 300 // of 1 MiB: 40 answers
+	const jobs = 80 // of 1 MiB: 10 answers
 	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args, size)
 		SELECT overlay(gen_random_uuid()::text placing '7' from 15)::uuid, 't', 'large', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 1048576)]), 1048580 FROM generate_series(1, $1)`, jobs)
 	var acks []string

@@ -284,6 +284,7 @@ func (a *node) exercise(t *testing.T, e *endpoint) {
 	a.post("/ojs/v1/dead-letter/"+dead+"/retry", "").is(200)
 	a.del("/ojs/v1/jobs/" + dead).is(200)
 	a.get("/ojs/v1/jobs/" + dead + "/history").is(200)
+	a.get("/ojs/v1/jobs/" + dead + "/history?limit=1").is(200) // counts the others
 	a.get("/ojs/v1/events/" + dead + "/history").is(200)
 	a.get("/ojs/v1/events?limit=10").is(200)
 	a.get("/ojs/v1/jobs?queue=crowd&limit=10").is(200)
