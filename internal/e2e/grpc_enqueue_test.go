@@ -221,7 +221,6 @@ func TestGRPCBatch(t *testing.T) {
 			"type": {count: 10_000, args: 10, kind: long, options: &ojsv1.EnqueueOptions{Queue: strings.Repeat("q", 128)}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
 				in := &ojsv1.EnqueueBatchRequest{DefaultOptions: c.options}
 				for range c.count {
 					in.Jobs = append(in.Jobs, &ojsv1.BatchJobEntry{Type: c.kind, Args: []*structpb.Value{value(t, strings.Repeat("x", c.args))}})
