@@ -66,9 +66,10 @@ func (r *route) name() string {
 
 // run writes the file of a route, and one for each alias with the cases that it answers differently.
 func (r *route) run(t *testing.T, shared *servers) {
+	s := shared.take(t, r.alone)
 	g := newGolden(r.method + " " + r.template)
 	replies := map[string]string{}
-	r.each(t, shared, func(c request, sent, got string) {
+	r.each(s, func(c request, sent, got string) {
 		require.NotContains(t, replies, c.name, "two cases have this name")
 		replies[c.name] = got
 		g.add(c.name, sent, got)
@@ -78,7 +79,8 @@ func (r *route) run(t *testing.T, shared *servers) {
 		as := *r
 		as.method, as.template, as.path = a.method, a.template, a.path
 		g := newGolden(fmt.Sprintf("%s %s\nanswers %d cases like %s %s, but for these:", as.method, as.template, len(replies), r.method, r.template))
-		as.each(t, shared, func(c request, sent, got string) {
+		s.reset()
+		as.each(s, func(c request, sent, got string) {
 			if got != replies[c.name] {
 				g.add(c.name, sent, got)
 			}
@@ -88,8 +90,7 @@ func (r *route) run(t *testing.T, shared *servers) {
 }
 
 // each sends the cases to a server that has only the seed.
-func (r *route) each(t *testing.T, shared *servers, do func(c request, sent, got string)) {
-	s := shared.take(t, r.alone)
+func (r *route) each(s *server, do func(c request, sent, got string)) {
 	for _, tenant := range []string{"", "acme"} {
 		m := s.newMaker(tenant)
 		for _, name := range r.seed {
