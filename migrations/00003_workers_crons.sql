@@ -31,8 +31,9 @@ CREATE TABLE ojs.workers (
 
 -- DueGetNext, WorkerExpire: the workers without a call for the longest time. WorkerListPage: the living ones.
 CREATE INDEX workers_seen ON ojs.workers (last_seen_at, id) WHERE stale_at IS NULL;
--- WorkerListPage: the dead ones.
-CREATE INDEX workers_stale_seen ON ojs.workers (last_seen_at, id) WHERE stale_at IS NOT NULL;
+-- WorkerListPage: the dead ones. By state, because WorkerPrune, planned while the table was empty, would read the whole of an index on
+-- stale_at IS NOT NULL, which its own condition implies.
+CREATE INDEX workers_stale_seen ON ojs.workers (last_seen_at, id) WHERE state = 'stale';
 -- DueGetNext, WorkerReapClaim: dead workers whose jobs have not all been taken away.
 CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
 -- DueGetNext, WorkerPrune: dead workers to be removed.

@@ -220,7 +220,7 @@ SELECT p.* FROM (
      ORDER BY w.last_seen_at DESC, w.id DESC LIMIT @max_rows::bigint)
     UNION ALL
     (SELECT w.* FROM ojs.workers w
-     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < (@dead_before::timestamptz, @dead_before_id::text)
+     WHERE w.state = 'stale' AND (w.last_seen_at, w.id) < (@dead_before::timestamptz, @dead_before_id::text)
         AND (@tenant::text = '' OR w.tenant = @tenant::text)
         AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0

@@ -469,7 +469,7 @@ SELECT p.id, p.state, p.directive, p.started_at, p.last_beat_at, p.last_seen_at,
      ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $6::bigint)
     UNION ALL
     (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant FROM ojs.workers w
-     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < ($7::timestamptz, $8::text)
+     WHERE w.state = 'stale' AND (w.last_seen_at, w.id) < ($7::timestamptz, $8::text)
         AND ($3::text = '' OR w.tenant = $3::text)
         AND (cardinality($4::text[]) = 0 OR w.state = ANY($4::text[]))
         AND (cardinality($5::text[]) = 0

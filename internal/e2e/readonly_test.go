@@ -21,12 +21,15 @@ func TestReadOnlyDatabase(t *testing.T) {
 	a := setup(t)
 	a.ready()
 	a.setReadOnly("on")
-	eventually(t, func() bool { return a.get("/readyz").status == 503 })
-	require.Equal(t, "read_only", a.get("/readyz").is(503).at("checks.database"))
-	health := a.get("/health").is(503)
-	for member, want := range map[string]string{"status": "unhealthy", "backend.status": "unhealthy", "backend.connection": "read_only"} {
-		require.Equal(t, want, health.at(member))
-	}
+	// On a busy machine a look at the database may also fail because it takes longer than a second.
+	eventually(t, func() bool { r := a.get("/readyz"); return r.status == 503 && r.at("checks.database") == "read_only" })
+	var health reply
+	eventually(t, func() bool {
+		health = a.get("/health").is(503)
+		return health.at("backend.connection") == "read_only"
+	})
+	require.Equal(t, "unhealthy", health.at("status"))
+	require.Equal(t, "unhealthy", health.at("backend.status"))
 	require.Contains(t, health.at("backend.error"), "read-only")
 	r := a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(503)
 	requireRetryAfter(t, r)
@@ -35,7 +38,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	a.setReadOnly("off")
 	eventually(t, func() bool { return a.get("/readyz").status == 200 })
 	eventually(t, func() bool { return a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).status == 201 })
-	require.Equal(t, "ok", a.get("/health").is(200).at("backend.status"))
+	eventually(t, func() bool { r := a.get("/health"); return r.status == 200 && r.at("backend.status") == "ok" })
 }
 
 // setReadOnly changes the database, and ends the sessions of the node as a restart does. Only new sessions see the change.
