@@ -198,7 +198,7 @@ func TestAckAndNackBatches(t *testing.T) {
 		require.Equal(t, []string{"ok"}, r.list("items", "status"))
 		require.Equal(t, []string{second}, r.list("jobs", "id"))
 		require.Equal(t, "w7", a.job(second).at("job.worker_id"))
-		r = next("nack", "nacks", `{"job_id":"`+second+`","worker_id":"w7","error":{}}`, "5")
+		r = next("nack", "nacks", `{"job_id":"`+second+`","worker_id":"w7","error":{"retryable":false}}`, "5")
 		require.Equal(t, []string{"ok"}, r.list("items", "status"))
 		require.Equal(t, []string{third}, r.list("jobs", "id"))
 		r = next("ack", "acks", `{"job_id":"`+newID()+`"}`, "5")

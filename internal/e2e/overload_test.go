@@ -14,7 +14,7 @@ import (
 // TestHealthHasAConnectionOfItsOwn keeps all other connections waiting.
 func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
 	t.Parallel()
-	a := setup(t)
+	a := setup(t, connections(8))
 	id := a.push(`"type":"t","args":[]`)
 	release := a.lockJobs()
 	var reads sync.WaitGroup
@@ -81,7 +81,7 @@ func TestAnswersOfBatchesAreBounded(t *testing.T) {
 // TestSlowReadersLeaveConnections: reads that do not come to an end do not keep claims waiting.
 func TestSlowReadersLeaveConnections(t *testing.T) {
 	t.Parallel()
-	a := setup(t)
+	a := setup(t, connections(8))
 	conn := a.connect()
 	defer func() { _ = conn.Close(context.Background()) }()
 	_, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.event_relay") // what is read of events begins there; changes of jobs do not need it

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/embedpg"
 )
@@ -98,10 +97,7 @@ func explained(t *testing.T) (*node, *planLog, *endpoint) {
 	cluster := dbtest.Cluster(t)
 	e := newEndpoint(t)
 	explain(t, cluster)
-	a := setup(t, on(cluster.URL(dbtest.ClusterDatabase)), e.quick, deadAfter(2*time.Second), func(c *app.Config) {
-		c.DatabaseMaxConns = 4
-		c.Metrics.GaugeInterval = time.Millisecond
-	})
+	a := setup(t, on(cluster.URL(dbtest.ClusterDatabase)), e.quick, connections(4), freshGauges, deadAfter(2*time.Second))
 	a.subscribe(e, "/all", `"*"`)
 	return a, &planLog{t: t, path: cluster.LogFile(), seen: map[string]bool{}}, e
 }

@@ -95,7 +95,7 @@ func newServer(t *testing.T) *server {
 	require.NoError(t, os.WriteFile(ca, block, 0o600))
 
 	c := app.FromConfig(config.Default(), slog.New(slog.DiscardHandler), "1.2.3")
-	c.DatabaseURL, c.Listen, c.DatabaseMaxConns = dbtest.URL(t), "127.0.0.1:0", 8
+	c.DatabaseURL, c.Listen, c.DatabaseMaxConns = dbtest.URL(t), "127.0.0.1:0", 3
 	c.GRPC.Enabled, c.GRPC.Listen = true, "127.0.0.1:0"
 	c.TestReset = true
 	c.Realtime.KeepAlive, c.Realtime.WriteTimeout = time.Hour, time.Hour
