@@ -87,7 +87,7 @@ func TestGRPCMetadata(t *testing.T) {
 
 	t.Run("DeadlineOfTheClient", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t)
+		r := setupGRPC(t, connections(8))
 		r.lockJobs()
 		waited := false
 		for limit := 2 * time.Second; !waited; limit *= 2 { // a busy machine may take longer until the call waits for the lock
@@ -320,7 +320,7 @@ func TestGRPCStop(t *testing.T) {
 
 	t.Run("LetsCallsFinish", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t)
+		r := setupGRPC(t, connections(8))
 		release := r.lockJobs()
 		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
@@ -340,7 +340,7 @@ func TestGRPCStop(t *testing.T) {
 	t.Run("CutsOffCallsThatDoNotEnd", func(t *testing.T) {
 		t.Parallel()
 		log := &lineBuffer{}
-		r := setupGRPC(t, func(c *app.Config) {
+		r := setupGRPC(t, connections(8), func(c *app.Config) {
 			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, logging.New(log, "json", slog.LevelWarn)
 		})
 		release := r.lockJobs()

@@ -51,7 +51,7 @@ func TestStop(t *testing.T) {
 
 	t.Run("LetsRequestsFinish", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t)
+		a := setup(t, connections(8))
 		release := a.lockJobs()
 		pushed := make(chan reply, 1)
 		go func() { pushed <- a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`) }()
@@ -72,7 +72,7 @@ func TestStop(t *testing.T) {
 
 	t.Run("CutsOffRequestsThatDoNotEnd", func(t *testing.T) {
 		t.Parallel()
-		a, log := setupLogged(t, slog.LevelWarn, func(c *app.Config) { c.ShutdownTimeout = 50 * time.Millisecond })
+		a, log := setupLogged(t, slog.LevelWarn, connections(8), func(c *app.Config) { c.ShutdownTimeout = 50 * time.Millisecond })
 		release := a.lockJobs()
 		conn, err := net.Dial("tcp", a.app.Addr())
 		require.NoError(t, err)

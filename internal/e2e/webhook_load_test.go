@@ -83,7 +83,7 @@ func TestWebhookBurst(t *testing.T) {
 	answer := make(chan struct{})
 	e.on(func(http.ResponseWriter, call) { <-answer }) // no delivery ends before the test does
 	defer close(answer)
-	a := setup(t, e.quick, func(c *app.Config) { c.Webhooks.Workers = 1 })
+	a := setup(t, e.quick, connections(8), func(c *app.Config) { c.Webhooks.Workers = 1 })
 	const hooks, jobs = 40, 300
 	made := func() string { return a.one(`SELECT count(*)::text FROM ojs.webhook_deliveries`) }
 	for range hooks {
