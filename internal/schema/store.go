@@ -59,7 +59,11 @@ type Registration struct {
 func (s *Store) Put(ctx context.Context, in *Registration) (stored *Schema, created bool, err error) {
 	err = s.change(ctx, func(q *dbsqlc.Queries) (err error) {
 		// At the bound a repetition must still succeed.
-		if n, err := q.SchemaCount(ctx, MaxSchemas); err != nil || n >= MaxSchemas {
+		n, err := q.SchemaCount(ctx, MaxSchemas)
+		if err != nil {
+			return err
+		}
+		if n >= MaxSchemas {
 			if stored, err = s.repeated(ctx, q, in); errors.Is(err, pgx.ErrNoRows) {
 				err = ErrTooMany()
 			}
