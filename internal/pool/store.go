@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -289,7 +290,7 @@ func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 }
 
 // QueueStats is what was started from a queue in the last 60 s. The part of the minute before is estimated as its share, so
-// Dispatched is rounded.
+// Dispatched and AvgWaitMS are rounded.
 type QueueStats struct {
 	Name       string
 	Weight     int64 // in the first pool, by name, that gives it one; else 1
@@ -322,9 +323,9 @@ func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, er
 	}
 	queues = make([]QueueStats, len(rows))
 	for i, r := range rows {
-		q := QueueStats{Name: r.Name, Weight: max(1, weights[r.Name]), Dispatched: int64(r.Started + 0.5), Active: max(0, r.Active), Starved: r.Available > 0 && r.Started == 0}
+		q := QueueStats{Name: r.Name, Weight: max(1, weights[r.Name]), Dispatched: int64(math.Round(r.Started)), Active: max(0, r.Active), Starved: r.Available > 0 && r.Started == 0}
 		if r.Started > 0 {
-			q.Ratio, q.AvgWaitMS = r.Started/sum, int64(r.WaitMs/r.Started)
+			q.Ratio, q.AvgWaitMS = r.Started/sum, int64(math.Round(r.WaitMs/r.Started))
 		}
 		queues[i], total = q, total+q.Dispatched
 	}
