@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,87 +22,19 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
-// failing fails one of the statements that a request sends, before PostgreSQL gets it.
-type failing struct {
-	mu      sync.Mutex
-	at, n   int    // at -1: none fails
-	failed  string // the statement that failed; "": none did
-	counted bool
-}
-
-var statementName = regexp.MustCompile(`^-- name: (\w+) `)
-
-// failAt lets the statement with this number fail.
-func (f *failing) failAt(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.at, f.n, f.failed, f.counted = n, 0, "", true
-}
-
-// heal returns the statement that has failed.
-func (f *failing) heal() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.counted = false
-	return f.failed
-}
-
-// fails counts a statement and reports whether it is the one that shall fail.
-func (f *failing) fails(sql string) bool {
-	name := statementName.FindStringSubmatch(sql)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if name == nil || !f.counted {
-		return false
-	}
-	f.n++
-	if f.n-1 != f.at {
-		return false
-	}
-	f.failed = name[1]
-	return true
-}
-
-func cancelledContext(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	cancel()
-	return ctx
-}
-
-func (f *failing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if f.fails(q.SQL) {
-		return cancelledContext(ctx)
-	}
-	return ctx
-}
-
-func (*failing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func (f *failing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, b pgx.TraceBatchStartData) context.Context {
-	for _, q := range b.Batch.QueuedQueries {
-		if f.fails(q.SQL) {
-			return cancelledContext(ctx)
-		}
-	}
-	return ctx
-}
-
-func (*failing) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (*failing) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
-
 // failingNode is an API whose statements can fail, beside one on the same database that makes what requests are about.
 type failingNode struct {
 	t             *testing.T
 	pool          *pgxpool.Pool
 	healthy, sick http.Handler
-	statements    *failing
+	statements    *domaintest.Failing
 	made          int
 	tables        string // the query of snapshot
 }
 
 func newFailingNode(t *testing.T) *failingNode {
 	t.Helper()
-	n := &failingNode{t: t, pool: dbtest.New(t), statements: &failing{at: -1}}
+	n := &failingNode{t: t, pool: dbtest.New(t), statements: &domaintest.Failing{}}
 	n.healthy = handlerOn(t, n.pool)
 	n.sick = handlerOn(t, domaintest.Traced(t, n.pool, n.statements))
 	rows, err := n.pool.Query(t.Context(), `SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1`)
@@ -461,9 +391,9 @@ func (n *failingNode) requireErrors(text string) {
 	for i := 0; ; i++ {
 		method, path, body := n.request(text)
 		before := n.snapshot()
-		n.statements.failAt(i)
+		n.statements.FailAt(i)
 		w := call(n.sick, method, path, body)
-		failed := n.statements.heal()
+		failed := n.statements.Heal()
 		switch {
 		case failed == "":
 			require.Less(n.t, w.Code, 400, w.Body)
