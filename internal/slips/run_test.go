@@ -3,6 +3,7 @@ package slips
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,17 +120,27 @@ func TestRun(t *testing.T) {
 	require.Contains(t, table.String(), "- func half(n int) bool { return n > 0 }\n+ func half(n int) bool { return n >= 0 }\n")
 }
 
-// The tests of one module notice slips in another.
+// The tests of one module notice slips in another, although the other requires an older version of a library.
 func TestRunModules(t *testing.T) {
 	t.Parallel()
+	const requires = "module example.com/m%s\n\ngo 1.26\n\nrequire example.com/lib v0.%d.0\n\nreplace example.com/lib => %s\n"
 	tree := module(t, map[string]string{
-		"go.mod":          "module example.com/m\n\ngo 1.26\n\nrequire example.com/m/sub v0.0.0\n\nreplace example.com/m/sub => ./sub\n",
-		"m.go":            "package m\n",
-		"m_test.go":       "package m\n\nimport (\n\t\"testing\"\n\n\t\"example.com/m/sub\"\n)\n\nfunc TestSub(t *testing.T) {\n\tif !sub.Positive(1) {\n\t\tt.Fatal()\n\t}\n}\n",
-		"sub/go.mod":      "module example.com/m/sub\n\ngo 1.26\n",
-		"sub/sub.go":      "// Package sub is a module.\npackage sub\n\n// Positive is true above 0.\nfunc Positive(n int) bool { return n > 0 }\n",
+		"go.mod":    fmt.Sprintf(requires, "", 2, "./testdata/lib2") + "\nrequire example.com/m/sub v0.0.0\n\nreplace example.com/m/sub => ./sub\n",
+		"m.go":      "package m\n\nimport \"example.com/lib\"\n\nvar _ = lib.New\n",
+		"m_test.go": "package m\n\nimport (\n\t\"testing\"\n\n\t\"example.com/m/sub\"\n)\n\nfunc TestSub(t *testing.T) {\n\tif !sub.Positive(1) {\n\t\tt.Fatal()\n\t}\n}\n",
+
+		"sub/go.mod":      fmt.Sprintf(requires, "/sub", 1, "../testdata/lib1"),
+		"sub/sub.go":      "// Package sub is a module.\npackage sub\n\nimport \"example.com/lib\"\n\nvar _ = lib.Old\n\n// Positive is true above 0.\nfunc Positive(n int) bool { return n > 0 }\n",
 		"sub/sub_test.go": "package sub\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) { Positive(1) }\n",
+
+		"testdata/lib1/go.mod": "module example.com/lib\n",
+		"testdata/lib1/lib.go": "package lib\n\n// Old is in both versions.\nvar Old int\n",
+		"testdata/lib2/go.mod": "module example.com/lib\n",
+		"testdata/lib2/lib.go": "package lib\n\n// Old and New are in this version.\nvar Old, New int\n",
 	})
+	for _, p := range tree.Packages {
+		require.NoError(t, tree.parse(p))
+	}
 	report, err := Run(t.Context(), Config{Root: tree.Root, N: 9, Only: "sub/", Workers: 1, Budget: time.Minute, Cache: t.TempDir(), Log: &bytes.Buffer{}})
 	require.NoError(t, err)
 	by := map[string]string{}

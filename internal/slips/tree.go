@@ -104,8 +104,10 @@ func (t *Tree) list(ctx context.Context, dir string) error {
 		} else if err != nil {
 			return fmt.Errorf("go list in %s: %w", dir, err)
 		}
-		t.exports[p.ImportPath] = p.Export
-		t.deps[p.ImportPath] = p.Deps
+		// The server's own module comes first. Another module may require older versions, with which the server does not compile.
+		if t.exports[p.ImportPath] == "" {
+			t.exports[p.ImportPath], t.deps[p.ImportPath] = p.Export, p.Deps
+		}
 		if !p.DepOnly && !p.Standard {
 			t.Packages = append(t.Packages, p)
 		}
