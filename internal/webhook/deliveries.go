@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -72,8 +71,22 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 		return page, pg.ClientError(err)
 	}
 	// A cursor may point behind deliveries that do not match: the next page goes on from where looking has stopped.
-	ids, next := deliveriesFound(found, l.Limit)
-	page.Next, page.Total = next, found[0].Total
+	// The statement always returns a row, which carries the total and the floor; its id is zero if nothing was found. The floor is
+	// where looking has stopped; zero means at the end of the log.
+	var ids [][16]byte
+	for _, row := range found {
+		if row.ID != ([16]byte{}) {
+			ids = append(ids, row.ID)
+		}
+	}
+	switch floor := found[0].Floor; {
+	case len(ids) > l.Limit:
+		ids = ids[:l.Limit]
+		page.Next = &ids[l.Limit-1]
+	case floor != ([16]byte{}):
+		page.Next = &floor
+	}
+	page.Total = found[0].Total
 	if l.Before != nil { // the total includes the pages before the cursor
 		p.Before, p.SkipRows, p.MaxRows = lastID, 0, 0
 		if found, err = s.db.Q.WebhookDeliveryList(ctx, p); err != nil {
@@ -81,28 +94,8 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 		}
 		page.Total = found[0].Total
 	}
-	rows, err := s.db.Q.WebhookDeliveryListByID(ctx, ids)
-	page.Deliveries = deliveryRecords(rows)
+	page.Deliveries, err = s.db.Q.WebhookDeliveryListByID(ctx, ids)
 	return page, pg.ClientError(err)
-}
-
-// deliveriesFound returns the ids of a page, and where the next one begins; nil: there is none. The statement always
-// returns at least one row, which carries the total and the floor; its id is zero if nothing was found. Floor is where
-// looking has stopped; zero means at the end of the log.
-func deliveriesFound(found []dbsqlc.WebhookDeliveryListRow, limit int) (ids [][16]byte, next *[16]byte) {
-	for _, row := range found {
-		if row.ID != ([16]byte{}) {
-			ids = append(ids, row.ID)
-		}
-	}
-	switch floor := found[0].Floor; {
-	case len(ids) > limit:
-		ids = ids[:limit]
-		next = &ids[limit-1]
-	case floor != ([16]byte{}):
-		next = &floor
-	}
-	return ids, next
 }
 
 // Delivery reads a delivery with its attempts.
@@ -117,7 +110,7 @@ func (s *Store) Delivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []A
 		return nil, nil, ErrNoDelivery(DeliveryID(id))
 	}
 	attempts, err := s.db.Q.WebhookAttemptList(ctx, id)
-	return (*DeliveryRecord)(&rows[0]), sliceutil.Map(attempts, func(a dbsqlc.WebhookAttempt) AttemptRecord { return AttemptRecord(a) }), pg.ClientError(err)
+	return &rows[0], attempts, pg.ClientError(err)
 }
 
 // ErrNoDelivery is the API error for an unknown delivery.
@@ -127,10 +120,6 @@ func ErrNoDelivery(id string) error { return spec.NotFound("webhook_delivery", i
 func (s *Store) Backlog(ctx context.Context) (webhooks, pending int64, err error) {
 	row, err := s.db.Q.WebhookGetBacklog(ctx, 100_000)
 	return row.Webhooks, row.Pending, err
-}
-
-func deliveryRecords(rows []dbsqlc.WebhookDelivery) []DeliveryRecord {
-	return sliceutil.Map(rows, func(d dbsqlc.WebhookDelivery) DeliveryRecord { return DeliveryRecord(d) })
 }
 
 // RetryDelivery makes a delivery due now under its old id. Its retry schedule begins again. It works in any status, also

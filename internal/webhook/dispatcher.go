@@ -61,8 +61,8 @@ const (
 
 // Dispatcher sends due deliveries, on every node, at most Config.Workers at a time.
 //
-// One goroutine runs loop; each request has another one. running is the number of requests, raised by the loop only, so the
-// loop never starts more than Workers. wake has room for one signal: a second one would lead to the same claim. senders is
+// One goroutine claims; each request has another one. running is the number of requests, raised by the first only, so it
+// never starts more than Workers. wake has room for one signal: a second one would lead to the same claim. senders is
 // waited for at the stop.
 type Dispatcher struct {
 	baseservice.BaseService
@@ -113,39 +113,32 @@ func (d *Dispatcher) Start(ctx context.Context) error {
 	return nil
 }
 
-// run lets the requests that it has started end, for at most stopGrace.
+// run claims until ctx ends. The requests that it has started go on, for at most stopGrace. The rest after a pass is not cut short by a
+// wake-up; the wake-up stays in the channel and is taken after it.
 func (d *Dispatcher) run(ctx context.Context) {
 	// Requests must not end with ctx: they have their grace.
 	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	d.loop(ctx, sending)
-	// Only when the loop has ended: before, a request could still be started.
-	timer := time.AfterFunc(stopGrace, cut)
-	defer timer.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-d.wake:
+		case <-next.C:
+		}
+		if ctx.Err() == nil {
+			start := time.Now()
+			next.Reset(d.pass(ctx, sending))
+			serviceutil.CancellableSleep(ctx, min(max(claimRest, claimShare*time.Since(start)), longClaimRest))
+		}
+	}
+	// Only when no request can be started any more.
+	grace := time.AfterFunc(stopGrace, cut)
+	defer grace.Stop()
 	d.senders.Wait()
 	// Connections would otherwise outlive the service.
 	d.sender.client.CloseIdleConnections()
-}
-
-// loop ends with ctx. The requests that it has started go on until sending ends, at most stopGrace later. The rest after a
-// pass is not cut short by a wake-up; the wake-up stays in the channel and is taken after it.
-func (d *Dispatcher) loop(ctx, sending context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.wake:
-		case <-timer.C:
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		start := time.Now()
-		timer.Reset(d.pass(ctx, sending))
-		serviceutil.CancellableSleep(ctx, min(max(claimRest, claimShare*time.Since(start)), longClaimRest))
-	}
 }
 
 // pass claims and starts due deliveries, and returns when the next pass is due without a wake-up. It runs in one goroutine
@@ -175,15 +168,29 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	d.failing.Store(0)
 	d.warnSealed(ctx, claimed.Sealed)
 	for i := range claimed.Deliveries {
-		d.start(sending, &claimed.Deliveries[i])
+		d.running.Add(1)
+		d.sent.Store(true)
+		d.senders.Go(func() {
+			defer d.Wake()          // another request may start, of this node and of this subscription
+			defer d.running.Add(-1) // before Wake, so that the pass that is woken sees the room
+			d.deliver(sending, &claimed.Deliveries[i])
+		})
 	}
 	// After the start of the requests, which need not wait for it.
 	d.finishChanges(ctx)
 	d.maintain(ctx)
-	return d.nextPass(claimed)
+	next := idlePoll
+	if len(claimed.Deliveries) > 0 || d.running.Load() > 0 {
+		next = busyPoll
+	}
+	// Next includes the ends of the leases of other nodes, so a delivery of a crashed node is claimed when its lease ends.
+	if claimed.Next >= 0 {
+		next = min(next, claimed.Next)
+	}
+	return next
 }
 
-// All lines of this loop are warnings: what has failed is tried again.
+// warn is for all lines of the loop: what has failed is tried again.
 func (d *Dispatcher) warn(ctx context.Context, message string, err error) {
 	d.Logger.WarnContext(ctx, message, slog.String("category", "webhook"), slog.Any("error", err))
 }
@@ -202,29 +209,6 @@ func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 	d.Logger.WarnContext(ctx, "webhook secrets are sealed with a key that this node does not have; only nodes that have it deliver. "+
 		"Add it to OJS_WEBHOOKS_ENCRYPTION_KEY",
 		slog.String("category", "webhook"), slog.Group("attributes", "subscription_ids", ids))
-}
-
-// c.Next includes the ends of the leases of other nodes, so a delivery of a crashed node is claimed when its lease ends.
-func (d *Dispatcher) nextPass(c Claimed) time.Duration {
-	next := idlePoll
-	if len(c.Deliveries) > 0 || d.running.Load() > 0 {
-		next = busyPoll
-	}
-	if c.Next >= 0 {
-		return min(c.Next, next)
-	}
-	return next
-}
-
-// running is lowered before Wake, so that the pass that is woken sees the room.
-func (d *Dispatcher) start(ctx context.Context, delivery *Delivery) {
-	d.running.Add(1)
-	d.sent.Store(true)
-	d.senders.Go(func() {
-		defer d.Wake() // another request may start, of this node and of this subscription
-		defer d.running.Add(-1)
-		d.deliver(ctx, delivery)
-	})
 }
 
 // leaseRoom is how long a lease lasts beyond the timeout of its request, so that the outcome can be recorded in it. Less,
@@ -254,8 +238,32 @@ type Claimed struct {
 // same transaction, after the claim.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
 	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
+		c = Claimed{}
+		// This is the first statement with a lock. The next ones have later snapshots, so they count what the holder before has
+		// claimed.
+		locked, err := q.WebhookDeliveryLock(ctx)
+		if err != nil {
 			return err
+		}
+		if len(locked) > 0 {
+			// The secrets are read under the locks of their subscriptions, so a rotation comes before or after the claim as a whole.
+			secrets, sealed, err := s.secretsOf(ctx, q, locked)
+			if err != nil {
+				return err
+			}
+			c.Sealed = sealed
+			// A delivery must not be leased by a node that cannot sign it; another one may. If none is left the claim runs all the
+			// same and finds nothing.
+			ours := slices.DeleteFunc(locked, func(id [16]byte) bool { return slices.Contains(sealed, id) })
+			rows, err := q.WebhookDeliveryClaim(ctx, dbsqlc.WebhookDeliveryClaimParams{
+				WebhookIds: ours, MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
+			})
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				c.Deliveries = append(c.Deliveries, Delivery{WebhookDeliveryClaimRow: row, Secrets: secrets[row.WebhookID]})
+			}
 		}
 		// After the claim, so the ends of the new leases are among the times.
 		due, err := q.WebhookDeliveryGetNextDue(ctx)
@@ -266,31 +274,6 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 		return err
 	})
 	return c, err
-}
-
-// claimDeliveries leaves out the subscriptions whose secrets this node cannot open; another one may. The secrets are read
-// under the locks of their subscriptions, so a rotation comes before or after the claim as a whole. A delivery must not be
-// leased by a node that cannot sign it.
-func (s *Store) claimDeliveries(ctx context.Context, q *dbsqlc.Queries, want int) (list []Delivery, sealed [][16]byte, err error) {
-	// This is the first statement with a lock. The next ones have later snapshots, so they count what the holder before has
-	// claimed.
-	locked, err := q.WebhookDeliveryLock(ctx)
-	if err != nil || len(locked) == 0 {
-		return nil, nil, err
-	}
-	secrets, sealed, err := s.secretsOf(ctx, q, locked)
-	if err != nil {
-		return nil, nil, err
-	}
-	// If none is left the claim runs all the same and finds nothing.
-	ours := slices.DeleteFunc(locked, func(id [16]byte) bool { return slices.Contains(sealed, id) })
-	rows, err := q.WebhookDeliveryClaim(ctx, dbsqlc.WebhookDeliveryClaimParams{
-		WebhookIds: notNil(ours), MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
-	})
-	for _, row := range rows {
-		list = append(list, Delivery{WebhookDeliveryClaimRow: row, Secrets: secrets[row.WebhookID]})
-	}
-	return list, sealed, err
 }
 
 // deliver makes one attempt and records it. ctx ends when the node stops and stopGrace is over. It runs in a goroutine of
@@ -304,12 +287,31 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	// its schedule (docs/reference/webhooks.md, Deliveries).
 	res := Result{Error: "lease_lost"}
 	if delivery.Lost < maxLost {
-		res = d.send(ctx, d.message(delivery, signer, attempt), delivery.TraceID.String)
+		// Url, timeout and secrets are those at the claim. A change of the subscription has effect on the next attempt.
+		m := &Message{
+			URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: ID(delivery.WebhookID),
+			EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
+			Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
+			Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond, Clock: delivery.Clock,
+		}
+		// The span belongs to the trace of the event.
+		ctx, traceparent, span := d.config.Tracer.Deliver(ctx, delivery.TraceID.String)
+		m.Traceparent = traceparent
+		res = d.sender.send(ctx, m)
+		if span.Recording() {
+			span.End(deliverySpan(m, res))
+		}
 	}
-	// The node stops and has cut the request off: the attempt does not count. With a code the endpoint has answered, and
-	// the outcome counts although the node stops.
+	// The node stops and has cut the request off: the attempt does not count, and another node sends the delivery at once. With a
+	// code the endpoint has answered, and the outcome counts although the node stops.
 	if ctx.Err() != nil && res.Code == 0 {
-		d.release(delivery)
+		// The context of the request has ended. The number of the claim keeps it from ending the lease of another node that has
+		// claimed since.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if err := d.store.ReleaseDelivery(ctx, delivery.ID, delivery.Claims); err != nil {
+			d.warn(ctx, "webhook delivery "+DeliveryID(delivery.ID)+" was not released; another node sends it when its lease expires", err)
+		}
 		return
 	}
 	// RoundStart is subtracted, so that a manual retry has the whole schedule before it. The number that receivers see goes
@@ -323,18 +325,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	d.record(context.WithoutCancel(ctx), delivery, o)
 }
 
-// send makes the request inside a span of the event's trace.
-func (d *Dispatcher) send(ctx context.Context, m *Message, traceID string) Result {
-	ctx, traceparent, span := d.config.Tracer.Deliver(ctx, traceID)
-	m.Traceparent = traceparent
-	res := d.sender.send(ctx, m)
-	if span.Recording() {
-		span.End(deliverySpan(m, res))
-	}
-	return res
-}
-
-// A status other than 2xx has no Error: the request worked, and the status is the error type of the span. The address is
+// deliverySpan describes an attempt. A status other than 2xx has no Error: the request worked, and the status is the error type of the span. The address is
 // not among the attributes, as it may contain a token.
 func deliverySpan(m *Message, res Result) tracing.Outcome {
 	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
@@ -355,30 +346,9 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 	return o
 }
 
-// Url, timeout and secrets are those at the claim. A change of the subscription has effect on the next attempt.
-func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Message {
-	return &Message{
-		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: ID(delivery.WebhookID),
-		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
-		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
-		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond, Clock: delivery.Clock,
-	}
-}
-
-// It is the id that polling shows for the event, so receivers can compare the two.
+// eventID is the id that polling shows for the event, so receivers can compare the two.
 func eventID(delivery *Delivery) string {
 	return eventlog.NewPosition(delivery.EventTime.Time, delivery.EventSeq, delivery.EventSub).String()
-}
-
-// release lets another node send a delivery at once whose request was cancelled. If that fails, the lease expires. It has a
-// second and a context of its own, because that of the request has ended. The number of the claim keeps it from ending the
-// lease of another node that has claimed since.
-func (d *Dispatcher) release(delivery *Delivery) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if err := d.store.ReleaseDelivery(ctx, delivery.ID, delivery.Claims); err != nil {
-		d.warn(ctx, "webhook delivery "+DeliveryID(delivery.ID)+" was not released; another node sends it when its lease expires", err)
-	}
 }
 
 // releaseLost releases the deliveries of claims whose commit was not answered, because nobody sends them. The number of a claim
@@ -560,7 +530,7 @@ func (s *Store) ReleaseDelivery(ctx context.Context, id [16]byte, claims int32) 
 // transaction: there may be a million, and its lock would stop their claims meanwhile. The last batch clears the mark. So any
 // node finishes what another one has begun.
 
-// finishChanges runs more often than repair, because deliveries may wait for it that are due. Like repair it runs in the loop.
+// finishChanges runs more often than maintain, because deliveries may wait for it that are due. Like maintain it runs in the loop.
 func (d *Dispatcher) finishChanges(ctx context.Context) {
 	if time.Now().Before(d.finishAt) {
 		return
@@ -590,48 +560,35 @@ func (s *Store) FinishChanges(ctx context.Context) (int, error) {
 // finishChange does nothing for a subscription without marks. Order: first which deliveries wait for others, then which are due.
 // Fan-out passes meanwhile use the new settings already, as they read them under the lock.
 func (s *Store) finishChange(ctx context.Context, id [16]byte) error {
-	if err := s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return reorderDeliveries(ctx, q, id) }); err != nil {
-		return err
-	}
-	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) { return resumeDeliveries(ctx, q, id) })
-}
-
-// reorderDeliveries goes by the ordering that the subscription has now: a second change may have come since. The lock keeps the
-// end of a delivery, which makes the next one due, out of the batch.
-func reorderDeliveries(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (int64, error) {
-	rows, err := q.WebhookGetForUpdate(ctx, id)
-	if err != nil || len(rows) == 0 || !rows[0].ReorderPending {
-		return 0, err
-	}
-	n, err := q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: id, Ordered: rows[0].Ordering == "subject", MaxRows: batchRows})
-	if err != nil || n == batchRows {
-		return n, err
-	}
-	return n, q.WebhookClearReorder(ctx, id)
-}
-
-// resumeDeliveries waits for the next activation if the subscription was deactivated again. Under the lock no activation comes
-// between the last batch and the end of the mark.
-func resumeDeliveries(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (int64, error) {
-	rows, err := q.WebhookGetForUpdate(ctx, id)
-	if err != nil || len(rows) == 0 || !rows[0].ResumePending || !rows[0].Active {
-		return 0, err
-	}
-	n, err := q.WebhookDeliveryResume(ctx, id, batchRows)
-	if err != nil || n == batchRows {
-		return n, err
-	}
-	return n, q.WebhookClearResume(ctx, id)
-}
-
-// PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many. Several nodes
-// may run it at once.
-func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
-	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
-		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
-		return err
+	// It goes by the ordering that the subscription has now: a second change may have come since. The lock keeps the end of a
+	// delivery, which makes the next one due, out of the batch.
+	err := s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) {
+		rows, err := q.WebhookGetForUpdate(ctx, id)
+		if err != nil || len(rows) == 0 || !rows[0].ReorderPending {
+			return 0, err
+		}
+		n, err := q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: id, Ordered: rows[0].Ordering == "subject", MaxRows: batchRows})
+		if err != nil || n == batchRows {
+			return n, err
+		}
+		return n, q.WebhookClearReorder(ctx, id)
 	})
-	return n, err
+	if err != nil {
+		return err
+	}
+	// It waits for the next activation if the subscription was deactivated again. Under the lock no activation comes between the
+	// last batch and the end of the mark.
+	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) {
+		rows, err := q.WebhookGetForUpdate(ctx, id)
+		if err != nil || len(rows) == 0 || !rows[0].ResumePending || !rows[0].Active {
+			return 0, err
+		}
+		n, err := q.WebhookDeliveryResume(ctx, id, batchRows)
+		if err != nil || n == batchRows {
+			return n, err
+		}
+		return n, q.WebhookClearResume(ctx, id)
+	})
 }
 
 // maintain repairs and prunes the deliveries at intervals. It runs in the loop, between claims, so a long prune delays the
@@ -645,27 +602,8 @@ func (d *Dispatcher) maintain(ctx context.Context) {
 		interval = busyMaintain
 	}
 	d.maintainAt = time.Now().Add(interval)
-	d.repair(ctx)
-	d.prune(ctx)
-}
-
-// prune deletes the finished deliveries that are older than deliveryRetention. A portion per transaction keeps each lock
-// short.
-func (d *Dispatcher) prune(ctx context.Context) {
-	for ctx.Err() == nil {
-		n, err := d.store.PruneDeliveries(ctx, deliveryRetention)
-		if err != nil && ctx.Err() == nil {
-			d.warn(ctx, "old webhook deliveries were not deleted; trying again later", err)
-		}
-		if err != nil || n < 1000 {
-			return
-		}
-	}
-}
-
-// repair cancels and restarts the deliveries that a stopped node has left in a wrong state. Both are nets: deliveries of a
-// subscription whose delete was interrupted, and a defect of the order.
-func (d *Dispatcher) repair(ctx context.Context) {
+	// Both are safety nets for what a stopped node has left in a wrong state: deliveries of a subscription whose delete was
+	// interrupted, and those of a defect of the order.
 	if err := d.store.CancelOrphans(ctx); err != nil && ctx.Err() == nil {
 		d.warn(ctx, "deliveries of deleted webhook subscriptions were not cancelled; trying again later", err)
 	}
@@ -678,6 +616,29 @@ func (d *Dispatcher) repair(ctx context.Context) {
 			slog.String("category", "webhook"), slog.Group("attributes", "deliveries", restarted))
 		d.Wake()
 	}
+	// A portion per transaction keeps each lock short.
+	for ctx.Err() == nil {
+		n, err := d.store.PruneDeliveries(ctx, deliveryRetention)
+		if err != nil && ctx.Err() == nil {
+			d.warn(ctx, "old webhook deliveries were not deleted; trying again later", err)
+		}
+		if err != nil || n < pruneRows {
+			return
+		}
+	}
+}
+
+// pruneRows bounds the deliveries that one statement deletes.
+const pruneRows = 1000
+
+// PruneDeliveries removes at most pruneRows finished deliveries that are older than keep, and returns how many. Several nodes
+// may run it at once.
+func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
+	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
+		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), pruneRows)
+		return err
+	})
+	return n, err
 }
 
 // RestartStuckDeliveries makes ordered deliveries due that wait although no earlier one of their subject is unfinished. Every
@@ -714,7 +675,7 @@ func (s *Store) CancelOrphans(ctx context.Context) error {
 	return err
 }
 
-// The subscription is gone, so there is no row to lock, and no claim can find the deliveries.
+// cancelDeliveries is for a deleted subscription: there is no row to lock, and no claim can find the deliveries.
 func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
 	return s.inBatches(ctx, func(ctx context.Context, q *dbsqlc.Queries) (int64, error) {
 		return q.WebhookDeliveryCancel(ctx, webhook, batchRows)

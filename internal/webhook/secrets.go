@@ -23,6 +23,10 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// secretOverlap is how long the secret before the current one stays valid, if the call does not say.
+// docs/reference/webhooks.md, Rotation.
+const secretOverlap = 24 * time.Hour
+
 // RotateSecret makes secret the current one. The previous one stays valid for overlap; if it is negative, for
 // secretOverlap. Callers validate the secret. A commit that was not answered is looked up. After an error with an unknown
 // outcome the secret may have changed all the same; the caller has to rotate again. A running attempt goes on with the secrets
@@ -31,14 +35,23 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 	if overlap < 0 {
 		overlap = secretOverlap
 	}
-	return s.changeSecrets(ctx, id, s.lookForSecret, func(ctx context.Context, q *dbsqlc.Queries) error {
+	// Two more rotations would have removed the secret; that this one has no effect is true then, too.
+	look := func(ctx context.Context, rotated *Webhook) (pg.Found, error) {
+		there, err := s.db.Q.WebhookSecretExists(ctx, rotated.Secrets[0].ID)
+		return foundIf(there), err
+	}
+	return s.changeSecrets(ctx, id, look, func(ctx context.Context, q *dbsqlc.Queries) error {
 		return s.rotate(ctx, q, rotation{id, secret, overlap})
 	})
 }
 
 // DropPreviousSecret makes the previous secret invalid at once. It does nothing if there is none, so it can be repeated.
 func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
-	return s.changeSecrets(ctx, id, s.lookForNoPrevious, func(ctx context.Context, q *dbsqlc.Queries) error {
+	look := func(ctx context.Context, _ *Webhook) (pg.Found, error) {
+		there, err := s.db.Q.WebhookSecretHasPrevious(ctx, id)
+		return foundIf(!there), err // whoever has dropped it
+	}
+	return s.changeSecrets(ctx, id, look, func(ctx context.Context, q *dbsqlc.Queries) error {
 		_, err := q.WebhookSecretDeletePrevious(ctx, id)
 		return err
 	})
@@ -46,8 +59,8 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 
 // changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three. The
 // answer is read in the transaction, with the secrets that it leaves.
-func (s *Store) changeSecrets(ctx context.Context, id [16]byte, found look, change func(ctx context.Context, q *dbsqlc.Queries) error) (*Webhook, error) {
-	return s.inWebhookTx(ctx, found, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, look lookUp, change func(ctx context.Context, q *dbsqlc.Queries) error) (*Webhook, error) {
+	return s.inWebhookTx(ctx, look, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
 		row, err := lockWebhook(ctx, q, id)
 		if err != nil {
 			return nil, err
@@ -91,7 +104,7 @@ func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]by
 	row, err := q.WebhookSecretInsert(ctx, dbsqlc.WebhookSecretInsertParams{
 		ID: id, WebhookID: webhook, Secret: sealed, KeyID: keyID, Hint: secret[max(0, len(secret)-4):],
 	})
-	return SecretRecord(row), err
+	return row, err
 }
 
 var errUnknownKey = errors.New("a webhook secret is sealed with a key that is not configured: set OJS_WEBHOOKS_ENCRYPTION_KEY to the key it was stored with, " +
@@ -137,10 +150,6 @@ func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, erro
 	}
 	return secrets[webhook], pg.ClientError(err)
 }
-
-// secretOverlap is how long the secret before the current one stays valid, if the call does not say.
-// docs/reference/webhooks.md, Rotation.
-const secretOverlap = 24 * time.Hour
 
 // vault encrypts webhook secrets with AES-256-GCM (docs/reference/webhooks.md, Rotation). Without a key they are stored in
 // plain text. It is set at the start and never changed, so it needs no lock. A key id is the beginning of the SHA-256 of

@@ -5,7 +5,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -45,36 +44,38 @@ type Match struct {
 // made before, so a commit that was not answered can be looked up.
 func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webhook, error) {
 	id := job.NewID()
-	return s.inWebhookTx(ctx, s.lookForWebhook, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) { return s.create(ctx, q, id, in, match) })
-}
-
-// The advisory lock serializes creations, or two could both find room for the last subscription.
-func (s *Store) create(ctx context.Context, q *dbsqlc.Queries, id [16]byte, in *Definition, match Match) (*Webhook, error) {
-	// It comes before the count, in a statement of its own: the count must see what the last holder has inserted.
-	if err := q.WebhookLock(ctx); err != nil {
-		return nil, err
+	look := func(ctx context.Context, _ *Webhook) (pg.Found, error) {
+		rows, err := s.db.Q.WebhookGet(ctx, id)
+		return foundIf(len(rows) > 0), err
 	}
-	rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
-		ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
-		Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
-		MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-		MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
+	return s.inWebhookTx(ctx, look, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
+		// Creations take turns, or two could both find room for the last subscription. The lock is a statement of its own: the
+		// count must see what the last holder has inserted.
+		if err := q.WebhookLock(ctx); err != nil {
+			return nil, err
+		}
+		rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
+			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
+			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
+			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+			MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(rows) == 0 {
+			refused := spec.NewError(ojs.ErrValidation, "There are too many webhook subscriptions; delete one that is not needed.",
+				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
+			refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
+			return nil, refused
+		}
+		secret, err := s.addSecret(ctx, q, id, in.Secret)
+		if err != nil {
+			return nil, err
+		}
+		// So that the fan-out of every node wakes for published events.
+		return &Webhook{rows[0], []SecretRecord{secret}}, q.WebhookNotify(ctx)
 	})
-	if err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		refused := spec.NewError(ojs.ErrValidation, "There are too many webhook subscriptions; delete one that is not needed.",
-			map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
-		refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
-		return nil, refused
-	}
-	secret, err := s.addSecret(ctx, q, id, in.Secret)
-	if err != nil {
-		return nil, err
-	}
-	// So that the fan-out of every node wakes for published events.
-	return &Webhook{Record(rows[0]), []SecretRecord{secret}}, q.WebhookNotify(ctx)
 }
 
 // lockWebhook reads and locks a subscription that the transaction will change. It waits for claims and records of the
@@ -87,7 +88,7 @@ func lockWebhook(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (Record, e
 	case len(rows) == 0:
 		return Record{}, ErrNoWebhook(ID(id))
 	}
-	return Record(rows[0]), nil
+	return rows[0], nil
 }
 
 // Get reads a subscription.
@@ -98,7 +99,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*Webhook, error) {
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
-	return s.oneWebhook(ctx, s.db.Q, records(rows), id)
+	return s.oneWebhook(ctx, s.db.Q, rows, id)
 }
 
 // It may run inside or outside of a transaction, and rows is empty or has one element.
@@ -126,7 +127,7 @@ func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []Recor
 	secrets, err := q.WebhookSecretList(ctx, ids)
 	for _, secret := range secrets {
 		i := at[secret.WebhookID]
-		list[i].Secrets = append(list[i].Secrets, SecretRecord(secret))
+		list[i].Secrets = append(list[i].Secrets, secret)
 	}
 	return list, err
 }
@@ -170,7 +171,7 @@ func (s *Store) List(ctx context.Context, l Filter) ([]Webhook, int64, error) {
 	if err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
-	list, err := s.withSecrets(ctx, s.db.Q, records(rows))
+	list, err := s.withSecrets(ctx, s.db.Q, rows)
 	return list, found[0].Total, pg.ClientError(err)
 }
 
@@ -187,11 +188,26 @@ var lastID = [16]byte{
 // of the change: the marks stay, and a Dispatcher of any node goes on (finishChanges) and logs what fails.
 func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Definition) (*Definition, Match, error)) (*Webhook, error) {
 	var before Record
-	changed, err := s.inWebhookTx(ctx, s.lookForChange(&before), func(ctx context.Context, q *dbsqlc.Queries) (w *Webhook, err error) {
+	// updated_at, which every change sets, tells this change from the one before.
+	look := func(ctx context.Context, changed *Webhook) (pg.Found, error) {
+		rows, err := s.db.Q.WebhookGet(ctx, id)
+		switch {
+		case err != nil:
+			return pg.Absent, err
+		case len(rows) == 0: // deleted since
+			return pg.Overwritten, nil
+		case rows[0].UpdatedAt.Time.Equal(changed.UpdatedAt.Time):
+			return pg.Present, nil
+		case rows[0].UpdatedAt.Time.Equal(before.UpdatedAt.Time):
+			return pg.Absent, nil
+		}
+		return pg.Overwritten, nil
+	}
+	changed, err := s.inWebhookTx(ctx, look, func(ctx context.Context, q *dbsqlc.Queries) (w *Webhook, err error) {
 		if before, err = lockWebhook(ctx, q, id); err != nil {
 			return nil, err
 		}
-		in, match, err := change(webhookOf(&before))
+		in, match, err := change(definitionOf(&before))
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +226,7 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 				return nil, err
 			}
 		}
-		return s.oneWebhook(ctx, q, []Record{Record(row)}, id)
+		return s.oneWebhook(ctx, q, []Record{row}, id)
 	})
 	if err == nil {
 		_ = s.finishChange(ctx, id)
@@ -219,8 +235,8 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 	return changed, err
 }
 
-// It has neither secret nor tenant: the first is sealed, the second stays as it is.
-func webhookOf(row *Record) Definition {
+// definitionOf has neither secret nor tenant: the first is sealed, the second stays as it is.
+func definitionOf(row *Record) Definition {
 	filter := FilterOf(row.Filter) // the columns have the patterns in another form
 	return Definition{
 		URL: row.Url, Events: row.Events, Queues: filter.Queues, JobTypes: filter.JobTypes, Sources: filter.Sources, Filter: row.Filter, Metadata: row.Metadata,
@@ -233,7 +249,11 @@ func webhookOf(row *Record) Definition {
 // or claimed; the cancel in batches follows. If that fails, or the node stops in between, CancelOrphans of any node goes on. A
 // second call returns not found. A commit that was not answered is looked up.
 func (s *Store) Delete(ctx context.Context, id [16]byte) error {
-	_, err := s.inWebhookTx(ctx, s.lookForDeletion(id), func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
+	look := func(ctx context.Context, _ *Webhook) (pg.Found, error) {
+		rows, err := s.db.Q.WebhookGet(ctx, id)
+		return foundIf(len(rows) == 0), err // whoever has deleted it
+	}
+	_, err := s.inWebhookTx(ctx, look, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
 		deleted, err := q.WebhookDelete(ctx, id)
 		if err == nil && len(deleted) == 0 {
 			err = ErrNoWebhook(ID(id))
@@ -246,16 +266,12 @@ func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 	return err
 }
 
-func records(rows []dbsqlc.Webhook) []Record {
-	return sliceutil.Map(rows, func(w dbsqlc.Webhook) Record { return Record(w) })
-}
-
-// look reads what the database holds of a change whose commit was not answered. changed is what its transaction has returned.
-type look func(ctx context.Context, changed *Webhook) (pg.Found, error)
+// lookUp reads what the database holds of a change whose commit was not answered. changed is what its transaction has returned.
+type lookUp func(ctx context.Context, changed *Webhook) (pg.Found, error)
 
 // inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good. It is tried again after a
-// deadlock, too, and maps errors for clients. If the commit was not answered, found tells whether it is done.
-func (s *Store) inWebhookTx(ctx context.Context, found look, do func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error)) (changed *Webhook, err error) {
+// deadlock, too, and maps errors for clients. If the commit was not answered, look tells whether it is done.
+func (s *Store) inWebhookTx(ctx context.Context, look lookUp, do func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error)) (changed *Webhook, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err = pg.Retry(func() error {
@@ -264,55 +280,11 @@ func (s *Store) inWebhookTx(ctx context.Context, found look, do func(ctx context
 			return err
 		})
 	})
-	err = s.db.Settle(ctx, err, func(ctx context.Context) (pg.Found, error) { return found(ctx, changed) })
+	err = s.db.Settle(ctx, err, func(ctx context.Context) (pg.Found, error) { return look(ctx, changed) })
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
 	return changed, nil
-}
-
-func (s *Store) lookForWebhook(ctx context.Context, created *Webhook) (pg.Found, error) {
-	rows, err := s.db.Q.WebhookGet(ctx, created.ID)
-	return foundIf(len(rows) > 0), err
-}
-
-// lookForDeletion finds that there is no such subscription any more, whoever has deleted it.
-func (s *Store) lookForDeletion(id [16]byte) look {
-	return func(ctx context.Context, _ *Webhook) (pg.Found, error) {
-		rows, err := s.db.Q.WebhookGet(ctx, id)
-		return foundIf(len(rows) == 0), err
-	}
-}
-
-// lookForChange tells a change from the one before by updated_at, which every change sets. before is set by the transaction.
-func (s *Store) lookForChange(before *Record) look {
-	return func(ctx context.Context, changed *Webhook) (pg.Found, error) {
-		rows, err := s.db.Q.WebhookGet(ctx, changed.ID)
-		switch {
-		case err != nil:
-			return pg.Absent, err
-		case len(rows) == 0: // deleted since
-			return pg.Overwritten, nil
-		case rows[0].UpdatedAt.Time.Equal(changed.UpdatedAt.Time):
-			return pg.Present, nil
-		case rows[0].UpdatedAt.Time.Equal(before.UpdatedAt.Time):
-			return pg.Absent, nil
-		}
-		return pg.Overwritten, nil
-	}
-}
-
-// lookForSecret finds the new secret of a rotation. Two more rotations would have removed it; that this one has no effect is
-// true then, too.
-func (s *Store) lookForSecret(ctx context.Context, rotated *Webhook) (pg.Found, error) {
-	there, err := s.db.Q.WebhookSecretExists(ctx, rotated.Secrets[0].ID)
-	return foundIf(there), err
-}
-
-// lookForNoPrevious finds that a subscription has no previous secret, whoever has dropped it.
-func (s *Store) lookForNoPrevious(ctx context.Context, changed *Webhook) (pg.Found, error) {
-	there, err := s.db.Q.WebhookSecretHasPrevious(ctx, changed.ID)
-	return foundIf(!there), err
 }
 
 func foundIf(there bool) pg.Found {
