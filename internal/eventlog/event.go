@@ -1,9 +1,24 @@
+// Package eventlog owns the event log after an event has been written: the relay that publishes it, the LISTEN connection,
+// the readers, the feed of the streams, and the partitions of the log with their retention.
+//
+// It must never change a job: state changes write their events themselves, in their own transaction. Only the relay moves
+// the watermark and moves late rows.
+//
+// Numbers (ojs.events.seq) are drawn when a row is inserted, so commits become visible out of order, and a reader that
+// remembers the highest number it has read would lose rows. Therefore readers stop at one watermark: the rows up to it are
+// published, complete, and never change their place. See [Relay] for the numbers that are missing.
 package eventlog
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -176,3 +191,224 @@ func eventOf(r dbsqlc.OjsEventShown) Event {
 	}
 	return e
 }
+
+// ErrNotPosition is returned by ParsePosition for a text that is not an event id.
+var ErrNotPosition = errors.New("not an event id")
+
+const (
+	idPrefix = "evt_"
+	idLength = len(idPrefix) + 36
+	// maxSub is the last place behind a number. When it is taken, the relay moves to the next number (publication.skipNumber).
+	maxSub = 1<<16 - 1
+)
+
+// Position is the place of an event in the log, with the event's time, as its id encodes it: a UUIDv7 of the time whose
+// low 62 bits are seq (46) and sub (16). The zero value is before everything. Order is that of Seq and Sub alone. Two positions
+// of one place may differ in their time: those that are made for the end of a page or of the log have the time of a neighbour
+// or of now, and compare as equal through Before, not through ==.
+type Position struct {
+	Seq int64 // number of the row
+	Sub int32 // > 0: committed late and placed behind the row (Seq, 0)
+
+	stamp uint64 // the upper half of the UUID: 48 bits ms, version, 12 bits fraction of a ms
+}
+
+// NewPosition is the position of the event with that time, number and sub-number. Its String equals ojs.event_id in SQL.
+func NewPosition(t time.Time, seq int64, sub int32) Position {
+	us := t.UnixMicro()
+	return Position{Seq: seq, Sub: sub, stamp: uint64(us/1000)<<16 | 0x7000 | uint64(us%1000*4096/1000)}
+}
+
+// placeOf is the position with a place, as SQL writes one. Its time is not that of an event.
+func placeOf(place int64, t time.Time) Position {
+	return NewPosition(t, place>>16, int32(place&maxSub))
+}
+
+// place is the position as SQL writes one. Seq has 46 bits in an id, so the shift cannot overflow.
+func (p Position) place() int64 { return p.Seq<<16 | int64(p.Sub) }
+
+// ParsePosition reads an event id. Any well-formed id is a position, whether an event has it or not
+// (docs/reference/events.md, Event errors). It checks the form only; no statement is needed to refuse a malformed cursor.
+func ParsePosition(id string) (Position, error) {
+	if len(id) != idLength || id[:len(idPrefix)] != idPrefix {
+		return Position{}, ErrNotPosition
+	}
+	var digits [32]byte
+	n := 0
+	for i := range 36 {
+		c := id[len(idPrefix)+i]
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if c != '-' {
+				return Position{}, ErrNotPosition
+			}
+			continue
+		}
+		if c >= 'A' && c <= 'F' {
+			return Position{}, ErrNotPosition // ids are compared as text
+		}
+		digits[n] = c
+		n++
+	}
+	var uuid [16]byte
+	if _, err := hex.Decode(uuid[:], digits[:]); err != nil || uuid[6]>>4 != 7 || uuid[8]>>6 != 2 {
+		return Position{}, ErrNotPosition
+	}
+	low := binary.BigEndian.Uint64(uuid[8:]) & (1<<62 - 1)
+	return Position{Seq: int64(low >> 16), Sub: int32(low & maxSub), stamp: binary.BigEndian.Uint64(uuid[:8])}, nil
+}
+
+// String is the public id.
+func (p Position) String() string {
+	return string(p.Append(make([]byte, 0, idLength)))
+}
+
+// Append appends the public id to b.
+func (p Position) Append(b []byte) []byte {
+	var uuid [16]byte
+	binary.BigEndian.PutUint64(uuid[:8], p.stamp)
+	binary.BigEndian.PutUint64(uuid[8:], 1<<63|uint64(p.Seq)<<16|uint64(p.Sub))
+	b = append(b, idPrefix...)
+	start := 0
+	for _, end := range [...]int{4, 6, 8, 10, 16} {
+		if start > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, uuid[start:end])
+		start = end
+	}
+	return b
+}
+
+// Time is the event's time. It is exact to the microsecond for ids that NewPosition made. EventListAfter compares it with the
+// limit of the age, to tell cheaply whether a cursor may have expired.
+func (p Position) Time() time.Time {
+	fraction := int64(p.stamp & 0xfff)
+	return time.UnixMilli(int64(p.stamp >> 16)).Add(time.Duration((fraction*1000+4095)/4096) * time.Microsecond).UTC()
+}
+
+// Before reports whether p is published before q.
+func (p Position) Before(q Position) bool {
+	return p.Seq < q.Seq || p.Seq == q.Seq && p.Sub < q.Sub
+}
+
+// IsZero reports whether p is the beginning of the log, before every event.
+func (p Position) IsZero() bool { return p == Position{} }
+
+// Change is one event row that this node has committed, for metrics, traces and logs. Rows written from SQL (ojs.enqueue,
+// ojs.cancel) are never among them. A change is emitted at most once, after its commit. If the node stops between the two, its
+// log line, span and count are missing; the event row itself is not lost.
+type Change struct {
+	Type string // of the event: ojs.EventJobCompleted, …; StateChanged for a gap row
+
+	Subject  string   // worker id or cron name; "": the subject is the job
+	JobID    [16]byte // zero for events of workers and crons
+	JobType  string
+	Queue    string
+	Attempt  int32
+	WorkerID string // the worker that runs or ran the job
+
+	// A transition with two public events (job.failed and job.retrying, say) carries its states on one of them only
+	// (docs/reference/events.md, Transitions).
+	From, To string    // states; "": the row has none
+	At       time.Time // by the database's clock; zero for crons
+
+	// Took is how long the attempt ran (job.completed, job.failed) or the job waited (job.started); see Milliseconds.
+	Took  time.Duration
+	Timed bool // Took is known
+
+	// Started is when an attempt began that ended without success or failure (requeue). Such an attempt has no Took.
+	Started time.Time
+
+	// Reason says why the server made the change by itself: visibility_timeout, worker_death, timeout, stalled, total_timeout,
+	// expired, enqueue_ttl_expired. Gap rows always have a reason; theirs may also be requeue, retry, moved, deleted, purged
+	// or retention.
+	Reason string
+
+	// Error is the worker's error, for job.failed and the events that follow from it. It must not be modified.
+	Error *job.WorkerError
+
+	// Job is the whole job as it is after the change, or nil where the statement does not return it (heartbeat, progress,
+	// promotion, bulk retry, removal). It must not be modified.
+	Job *job.Record
+}
+
+// StateChanged is the type of gap rows: changes of a job's state that have no public event.
+const StateChanged = "job.state_changed"
+
+// PriorityChanged is the type of internal rows about a job that has got another priority. Its state stays the same.
+// They carry ready_seq, so that the relay tells other nodes to look for the job again.
+const PriorityChanged = "priority.changed"
+
+// Milliseconds is Took as the event row has it, to the last bit: it computes as PostgreSQL does for
+// (date_part('epoch', b - a) * 1000)::bigint.
+func (c Change) Milliseconds() int64 {
+	const day = 24 * time.Hour
+	days := c.Took / day
+	seconds := float64((c.Took-days*day).Microseconds())/1e6 + float64(days)*86400
+	return int64(math.RoundToEven(seconds * 1000))
+}
+
+// Commits is the bus of what this node has committed. The domains emit the event rows of each commit to it. Logs, traces
+// and metrics, and the loops that must run sooner after a commit, subscribe before the node starts.
+type Commits struct {
+	// Node marks the event rows of this process, so that it does not wake its own fetchers twice. Drawn at random when the
+	// process starts, from 1 to 2³¹−1: a node that restarts counts as another one. Rows written by applications in SQL have no
+	// node. A node also finds by this number what it has written, when a connection broke before the answer to a write
+	// (EventListOwnByJob).
+	Node int32
+
+	// RequeueEvent is the type of the event for jobs that become available again: StateChanged, or the public job.enqueued.
+	// It is chosen once, in package app, before the node starts (docs/reference/events.md, Transitions).
+	RequeueEvent string
+
+	// Both lists are filled before the node starts and only read afterwards, so no lock guards them.
+	changes []func(ctx context.Context, changes []Change)
+	wake    []func()
+}
+
+// NewCommits returns a bus for one process.
+func NewCommits() *Commits {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return &Commits{RequeueEvent: StateChanged, Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
+}
+
+// OnChanges adds a subscriber. It gets the events of each commit in their order. It runs on the goroutine that committed,
+// before any caller gets its answer, so it must not block. ctx belongs to the flush, which may serve many callers.
+func (c *Commits) OnChanges(f func(ctx context.Context, changes []Change)) {
+	c.changes = append(c.changes, f)
+}
+
+// OnCommit adds a function that is called after each commit that wrote events. It must not block. It gets no events, only the
+// fact; the loops behind it read the database.
+func (c *Commits) OnCommit(f func()) { c.wake = append(c.wake, f) }
+
+// Committed calls the functions of OnCommit; a domain calls it after a commit that wrote events. It comes after Emit and after
+// the commit, never before it: the relay is among those that it wakes, and a pass that starts before the commit is visible
+// would publish nothing and not be repeated until the next wake-up or poll.
+func (c *Commits) Committed() {
+	for _, f := range c.wake {
+		f()
+	}
+}
+
+// Emit passes the changes that of appends for each row to the subscribers. Without subscribers it makes none.
+// Rows are those that a statement returned; call it after their commit, because a subscriber counts and logs what it gets.
+func Emit[Row any](ctx context.Context, c *Commits, rows []Row, of func(changes []Change, row *Row) []Change) {
+	if len(rows) == 0 || len(c.changes) == 0 {
+		return
+	}
+	changes := make([]Change, 0, len(rows))
+	for i := range rows {
+		changes = of(changes, &rows[i])
+	}
+	if len(changes) == 0 {
+		return
+	}
+	for _, f := range c.changes {
+		f(ctx, changes)
+	}
+}
+
+// Emitting reports whether changes have a subscriber. Callers ask before they compute what only subscribers need.
+func (c *Commits) Emitting() bool { return len(c.changes) > 0 }

@@ -8,7 +8,7 @@ import (
 )
 
 // checkSchemas refuses jobs whose args violate a schema; at is the index of the first one.
-// It runs outside of flushes and transactions, because a check may take long (schema/meter.go bounds it).
+// It runs outside of flushes and transactions, because a check may take long (schema/compile.go bounds it).
 func (s *Store) checkSchemas(ctx context.Context, jobs ...*job.Job) (at int, err error) {
 	at, err = s.schemas.Check(ctx, s.db.Q, jobs...)
 	return at, pg.ClientError(err)

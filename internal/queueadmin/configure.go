@@ -2,10 +2,14 @@ package queueadmin
 
 import (
 	"context"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -96,4 +100,152 @@ func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, c
 	}
 	changed, err := q.QueueConfigure(ctx, dbsqlc.QueueConfigureParams{Name: name, Config: config, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
 	return dbsqlc.Queue(changed), true, err
+}
+
+// Status is a queue after its status was set. Remaining is 0 but for Drain.
+type Status struct {
+	Name      string
+	Status    string
+	PausedAt  time.Time // zero: not paused
+	Since     time.Time // when the status was set
+	Remaining int64     // jobs that a draining queue still has
+}
+
+// Pause stops fetches from a queue; jobs that run go on, and new ones are taken. The statement of a fetch reads the row, so
+// it holds at once on every node (docs/reference/queues.md, Status). A queue that drains becomes a paused one. A repetition
+// changes nothing. A queue that is being deleted is refused with the conflict of a second deletion: only Resume takes a
+// deletion back.
+func (s *Store) Pause(ctx context.Context, name, by string) (Status, error) {
+	return s.setStatus(ctx, name, queueconfig.Paused, by)
+}
+
+// Resume makes a queue active, whatever it was. A deletion that was begun is taken back. If the deletion has ended before,
+// the queue is created anew. Parked fetches are woken on this node by committed, on others by the notification.
+func (s *Store) Resume(ctx context.Context, name, by string) (Status, error) {
+	return s.setStatus(ctx, name, queueconfig.Active, by)
+}
+
+// Drain refuses new jobs, while those that the queue has can be fetched. A queue that is being deleted is refused, as by Pause.
+//
+// It returns when no node takes jobs any more, which are answered by other nodes for as long as they do not know of the change.
+// The status is committed before the wait: an error after that says that a part was done, and a repetition waits again.
+func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
+	status, err := s.setStatus(ctx, name, queueconfig.Draining, by)
+	if err != nil {
+		return status, err
+	}
+	if err := s.settle(ctx); err != nil {
+		return status, pg.PartlyError(err)
+	}
+	counts, err := s.counts(ctx, name)
+	status.Remaining = counts.waiting + counts.active
+	return status, err
+}
+
+// The statement locks the row, so of two calls at once the later one wins and each event tells a real change.
+func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status, error) {
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // what follows a commit does not depend on who still listens
+	defer cancel()
+	// An active queue takes no room in the memory of nodes.
+	if status != queueconfig.Active {
+		if err := s.roomFor(ctx, name); err != nil {
+			return Status{}, pg.ClientError(err)
+		}
+	}
+	// Another round is needed only if another transaction creates the queue between the look and the insert of the
+	// statement; ctx bounds it.
+	for {
+		rows, err := s.db.Q.QueueSetStatus(ctx, dbsqlc.QueueSetStatusParams{
+			Name: name, Status: status, By: by, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
+		})
+		if err != nil {
+			return Status{}, pg.WriteError(err)
+		}
+		if len(rows) > 0 {
+			r := rows[0]
+			if r.Refused {
+				return Status{}, errBeingDeleted(name)
+			}
+			// Without a change there is no event, and nobody has to be woken.
+			if r.Moved {
+				s.committed(ctx, name, s.statusChanges(ctx, name, r)...)
+			}
+			return Status{Name: name, Status: r.Status, PausedAt: r.PausedAt.Time, Since: r.UpdatedAt.Time}, nil
+		}
+	}
+}
+
+// statusChanges are the events that QueueSetStatus has written. It repeats the conditions of the statement; both must be
+// changed together.
+func (s *Store) statusChanges(ctx context.Context, name string, r dbsqlc.QueueSetStatusRow) (changes []eventlog.Change) {
+	if r.Previous == "" {
+		changes = s.changed(ctx, ojs.EventQueueCreated, "queue created", name)
+	}
+	eventType := ""
+	switch {
+	case r.Status == queueconfig.Paused:
+		eventType = ojs.EventQueuePaused
+	case r.Previous == queueconfig.Paused, r.Previous == queueconfig.Draining:
+		eventType = ojs.EventQueueResumed
+	}
+	if eventType != "" {
+		changes = append(changes, eventlog.Change{Type: eventType, Subject: name, Queue: name, At: r.UpdatedAt.Time})
+	}
+	if r.Status == queueconfig.Draining {
+		s.logger.InfoContext(ctx, "queue draining", slog.String("category", "queue"), slog.Group("ojs", "queue", name))
+	}
+	return changes
+}
+
+// settle waits until a change that has been committed holds on every node, and until the inserts have ended that began before. So no job
+// slips in afterwards, and queues without settings need no check in the statement of the insert. A transaction that an application
+// keeps open cannot be waited for longer than fenceWait. The sleep lets every node read the change. The fence then waits
+// for the transactions that began before that, by their ids: an insert among them could have read the old status. A check
+// in the statement of every insert would cost all queues for the sake of a rare call.
+func (s *Store) settle(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	serviceutil.CancellableSleep(ctx, s.settled)
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	// Taken after the sleep: inserts of nodes that did not know of the change began before it.
+	fence, err := s.db.Q.QueueFence(ctx)
+	if err != nil {
+		return err
+	}
+	// It compares with the first fence: transactions that begin later know of the change.
+	for end := time.Now().Add(fenceWait); fence.Ended < fence.Upper && time.Now().Before(end); {
+		serviceutil.CancellableSleep(ctx, 20*time.Millisecond)
+		now, err := s.db.Q.QueueFence(ctx)
+		if err != nil {
+			return err
+		}
+		fence.Ended = now.Ended
+	}
+	return nil
+}
+
+// counts are the unfinished jobs of a queue. waiting includes available.
+type counts struct{ available, waiting, active int64 }
+
+// counts are exact at the time of the read. They include events that are committed but not published.
+func (s *Store) counts(ctx context.Context, name string) (counts, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return countsOf(ctx, s.db.Q, name)
+}
+
+// q may be that of a transaction; the counts are then those of its statement.
+func countsOf(ctx context.Context, q *dbsqlc.Queries, name string) (c counts, err error) {
+	rows, err := q.QueueCountListByQueue(ctx, name)
+	for _, r := range rows {
+		switch ojs.JobState(r.State) {
+		case ojs.StateAvailable:
+			c.available, c.waiting = r.Count, c.waiting+r.Count
+		case ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending:
+			c.waiting += r.Count
+		case ojs.StateActive:
+			c.active = r.Count
+		}
+	}
+	return c, pg.ClientError(err)
 }

@@ -2,13 +2,21 @@ package schema
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -106,4 +114,148 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	}
 	s.compiled.put(c)
 	return c, nil
+}
+
+// check is nil if args, a JSON array, satisfy the schema. It does not change args and may be called by any number of
+// goroutines, one of which runs at a time. An error tells up to payload.MaxProblems violations.
+func (c *compiled) check(args []byte) *ojs.Error {
+	value, err := decodeJSON(args)
+	if err != nil { // rawjson has accepted it: it is nested deeper than the standard library reads
+		return c.refuse(err.Error())
+	}
+	var at []string // of the value inside args
+	// The path of a violation then begins with [0], as args are an array for the client.
+	if list, _ := value.([]any); c.object {
+		if len(list) != 1 {
+			return c.refuse("the schema describes an object, so args must be an array of one object, got " + strconv.Itoa(len(list)) + " elements")
+		}
+		at, value = []string{"0"}, list[0]
+	}
+	// Before the library, which would compute with them.
+	if !numbersFit(value) {
+		return c.refuse("a number has more than 400 digits, or an exponent beyond 400")
+	}
+	invalid, err := c.run(value)
+	switch {
+	// A check that was given up refuses the job: to accept it would let clients pass any schema by making args large.
+	case err != nil:
+		return c.refuse("it takes too long to check args of this size against this schema; send less in one job, or make the schema simpler")
+	case invalid != nil:
+		return c.refusal(flatten(invalid, "$.args", at, payload.MaxProblems))
+	}
+	return nil
+}
+
+func (c *compiled) refuse(message string) *ojs.Error {
+	return c.refusal([]payload.Violation{{Path: "$.args", Message: message}})
+}
+
+// run validates a value within the budget. Its errors are errBudget and what hostile schemas make the library panic with.
+// The lock is taken for the meter, which is shared by all formats and patterns of the schema.
+func (c *compiled) run(value any) (invalid *jsonschema.ValidationError, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Any panic counts as errBudget: a defect of the library must refuse one job, not end the node.
+	defer func() {
+		if r := recover(); r != nil {
+			err = errBudget
+		}
+	}()
+	// Each check has the whole budget; what the one before has left does not count.
+	c.meter.left = budget
+	if failed := c.schema.Validate(value); !errors.As(failed, &invalid) {
+		return nil, failed
+	}
+	return invalid, nil
+}
+
+// The depth is that of args, which rawjson has bounded.
+func numbersFit(value any) bool {
+	switch v := value.(type) {
+	case json.Number:
+		return numberFits(v)
+	case []any:
+		for _, e := range v {
+			if !numbersFit(e) {
+				return false
+			}
+		}
+	case map[string]any:
+		for _, e := range v {
+			if !numbersFit(e) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// maxMessage is how long a message about one violation is: that of an enum lists all its values. Fifty of them stay a
+// readable answer.
+const maxMessage = 300
+
+var english = message.NewPrinter(language.English)
+
+// flatten lists the innermost causes of a validation error, up to a number of them. root is the JSONPath of the value in which the one
+// that was checked has the location base. Only innermost causes tell what to change; the others say that a part does not
+// fit. anyOf lists those of all its branches.
+func flatten(err *jsonschema.ValidationError, root string, base []string, most int) (list []payload.Violation) {
+	var walk func(e *jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		if len(e.Causes) == 0 && len(list) < most {
+			location := slices.Concat(base, e.InstanceLocation)
+			list = append(list, payload.Violation{
+				Path: jsonPath(root, location), Pointer: jsonPointer(location),
+				Message: job.Shorten(e.ErrorKind.LocalizedString(english), maxMessage),
+			})
+		}
+		for _, cause := range e.Causes {
+			// The walk ends early: args with a million mistakes have a million causes.
+			if len(list) == most {
+				return
+			}
+			walk(cause)
+		}
+	}
+	walk(err)
+	slices.SortStableFunc(list, func(a, b payload.Violation) int { return strings.Compare(a.Pointer, b.Pointer) }) // members come in random order
+	return list
+}
+
+// A name may be as long as args, so it is shortened.
+func jsonPointer(location []string) string {
+	var b strings.Builder
+	for _, token := range location {
+		b.WriteByte('/')
+		b.WriteString(pointerEscapes.Replace(job.Shorten(token, maxMessage)))
+	}
+	return b.String()
+}
+
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Path is for people and pointer for programs (docs/reference/schemas.md, Violations).
+func jsonPath(root string, location []string) string {
+	b := []byte(root)
+	for _, token := range location {
+		token = job.Shorten(token, maxMessage)
+		switch {
+		case payload.AllIn(token, digit) && token != "":
+			b = append(append(append(b, '['), token...), ']')
+		case payload.AllIn(token, isWord) && token != "":
+			b = append(append(b, '.'), token...)
+		default:
+			b = append(strconv.AppendQuote(append(b, '['), token), ']')
+		}
+	}
+	return string(b)
+}
+
+func isWord(c byte) bool { return alphanumeric(c) || c == '_' }
+
+// refusal is the 422 for args that violate a schema. list has at least one element.
+func (c *compiled) refusal(list []payload.Violation) *ojs.Error {
+	return spec.NewError(ojs.ErrSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
+		"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,
+	})
 }

@@ -1,3 +1,12 @@
+// Package schema owns the JSON Schemas of job arguments: the registry, and the check of new jobs against it. Domains that take new
+// jobs from clients call Check before they store one. The package must never fetch what a schema refers to, and never take longer
+// for a check than its budget permits (compile.go).
+//
+// A node knows two things of schemas. The index has the names of all, is read before the first check and again after a
+// change (check.go). The compiled form of a schema is made when a job needs it first, and dropped for room
+// (compiledSchemas). Both may be dropped at any time. The index may be old: a node then checks by old schemas, for up to a second.
+//
+// Documents and args are hostile input: compile.go bounds the time to compile and that of a check.
 package schema
 
 import (
@@ -5,17 +14,137 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/follow"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+const (
+	// MaxBytes is the largest schema. Documents are not kept in memory but compiled, within maxCompiled.
+	MaxBytes = 256 << 10
+
+	// MaxSchemas is how many schemas a database has at most. Every node keeps their names in memory.
+	MaxSchemas = 10_000
+
+	maxURIBytes     = 1024
+	maxVersionBytes = 128
+)
+
+// Key names a version of the schema of a job type.
+type Key struct {
+	Type    string
+	Version string // its text, whether it was sent as a number or as a string
+}
+
+// Info is a schema without its document. CreatedAt is by the clock of the database. Only Enforce ever changes; a schema
+// that is deleted and registered again is another one, with a later CreatedAt.
+type Info struct {
+	Key
+	VersionNumber bool // the version was sent as a number, and answers show a number
+	URI           string
+	Enforce       bool // if this is the newest version, jobs of the type that name no schema are checked, too
+	CreatedAt     time.Time
+}
+
+// Schema is a registered schema.
+type Schema struct {
+	Info
+	Document []byte // compact JSON
+}
+
+// It copies nothing: the document is that of the row.
+func fromRow(r *dbsqlc.Schema) *Schema {
+	return &Schema{
+		Info: Info{
+			Key: Key{r.Type, r.Version}, VersionNumber: r.VersionNumber, URI: r.Uri, Enforce: r.Enforce, CreatedAt: r.CreatedAt.Time,
+		},
+		Document: r.Schema,
+	}
+}
+
+// ValidVersion reports whether s is ^[A-Za-z0-9][A-Za-z0-9._+\-]*$ of at most 128 bytes, and not the last segment of
+// another route. docs/reference/schemas.md, Registration object. "versions" is the path of the list.
+func ValidVersion(s string) bool {
+	if s == "" || len(s) > maxVersionBytes || !alphanumeric(s[0]) || s == "versions" {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !alphanumeric(c) && c != '.' && c != '_' && c != '+' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool { return digit(c) || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
+// IsNumber reports whether the text of a version is that of an integer.
+func IsNumber(version string) bool {
+	n, err := strconv.ParseInt(version, 10, 64)
+	return err == nil && strconv.FormatInt(n, 10) == version
+}
+
+// compareVersions orders versions as readers expect: 2 before 10, 1.9.0 before 1.10.0. Runs of digits compare by value, everything
+// else by bytes. It is no semantic versioning: 1.0.0-rc is newer than 1.0.0.
+func compareVersions(a, b string) int {
+	for a != "" && b != "" {
+		x, y := run(a), run(b)
+		if digit(a[0]) && digit(b[0]) {
+			if c := compareDigits(a[:x], b[:y]); c != 0 {
+				return c
+			}
+			a, b = a[x:], b[y:]
+			continue
+		}
+		if a[0] != b[0] {
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) - len(b)
+}
+
+// run is the number of digits at the start of s.
+func run(s string) (n int) {
+	for n < len(s) && digit(s[n]) {
+		n++
+	}
+	return n
+}
+
+// It compares digits as texts, because a version may have more of them than an integer.
+func compareDigits(a, b string) int {
+	for len(a) > 1 && a[0] == '0' {
+		a = a[1:]
+	}
+	for len(b) > 1 && b[0] == '0' {
+		b = b[1:]
+	}
+	switch {
+	case len(a) != len(b):
+		return len(a) - len(b)
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
 
 // Store registers schemas and checks jobs against them. Use New, and run its NewFollower. index may be older than the
 // database by a second, and follow.Value decides who reads it. loading is held while a schema is compiled, never while a
@@ -226,4 +355,143 @@ func (s *Store) List(ctx context.Context) ([]*Info, error) {
 func (s *Store) fresh(ctx context.Context) (*index, error) {
 	ix, err := s.index.Read(ctx)
 	return ix, pg.ClientError(err)
+}
+
+// index is what a node knows of all schemas: their names, not their documents. It is replaced as a whole. It is read-only
+// once it is stored, so checks need no lock. 10 000 schemas at most keep it small.
+type index struct {
+	version int64              // of ojs.schema_change
+	types   map[string][]*Info // newest version first
+	uris    map[string]*Info
+}
+
+// The infos point into list, which must not be changed after.
+func newIndex(version int64, list []Info) *index {
+	ix := &index{version: version, types: map[string][]*Info{}, uris: make(map[string]*Info, len(list))}
+	for i := range list {
+		info := &list[i]
+		ix.types[info.Type] = append(ix.types[info.Type], info)
+		ix.uris[info.URI] = info
+	}
+	for _, versions := range ix.types {
+		slices.SortStableFunc(versions, func(a, b *Info) int { return compareVersions(b.Version, a.Version) })
+	}
+	return ix
+}
+
+// applies is the schema that the args of a job must satisfy: the one that the job names, or the newest of its type if that is
+// enforced; nil: none. A name that is not registered is no way around the enforced one. docs/reference/schemas.md, Which
+// schema applies has the rule. If a job names a URI and a version, the URI counts.
+func (ix *index) applies(j *job.Job) *Info {
+	// A registered URI counts whatever the type of the job.
+	if j.Schema != "" {
+		if info := ix.uris[j.Schema]; info != nil {
+			return info
+		}
+	}
+	versions := ix.types[j.Type]
+	if len(versions) == 0 {
+		return nil
+	}
+	if j.SchemaVersion != "" {
+		for _, info := range versions {
+			if info.Version == j.SchemaVersion {
+				return info
+			}
+		}
+	}
+	// Only the newest version counts: an enforced one that a newer, not enforced one follows is not applied.
+	if versions[0].Enforce {
+		return versions[0]
+	}
+	return nil
+}
+
+// all lists the schemas by type, newest version first. The infos are shared and must not be changed.
+func (ix *index) all() []*Info {
+	list := make([]*Info, 0, len(ix.uris))
+	for _, name := range slices.Sorted(maps.Keys(ix.types)) {
+		list = append(list, ix.types[name]...)
+	}
+	return list
+}
+
+// maxCompiled bounds the documents, in bytes, whose compiled form a node keeps. A compiled schema has about thirty times the bytes of its
+// document. One document of the largest size always fits.
+const maxCompiled = 4 << 20
+
+// compiledSchemas are the schemas that jobs were checked against. mu guards both fields; it is not held while a schema is
+// compiled or checked.
+type compiledSchemas struct {
+	mu    sync.Mutex
+	byKey map[compiledKey]*compiled
+	bytes int
+}
+
+// compiledKey differs for a schema that was deleted and registered again. createdAt is in microseconds, the precision of
+// the database.
+type compiledKey struct {
+	Key
+	createdAt int64
+}
+
+func keyOf(info *Info) compiledKey { return compiledKey{info.Key, info.CreatedAt.UnixMicro()} }
+
+// The result may be used after it was dropped here.
+func (s *compiledSchemas) get(info *Info) *compiled {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byKey[keyOf(info)]
+}
+
+// put drops others, in no order, while there are too many. A schema that is in use may be dropped: its users keep it, and
+// the next check compiles it again.
+func (s *compiledSchemas) put(c *compiled) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, other := range s.byKey {
+		if s.bytes+c.bytes <= maxCompiled {
+			break
+		}
+		s.bytes -= other.bytes
+		delete(s.byKey, key)
+	}
+	if s.byKey == nil {
+		s.byKey = map[compiledKey]*compiled{}
+	}
+	// Two loads of a schema must not count its bytes twice.
+	if s.byKey[keyOf(&c.info)] == nil {
+		s.bytes += c.bytes
+	}
+	s.byKey[keyOf(&c.info)] = c
+}
+
+func (s *compiledSchemas) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byKey, s.bytes = nil, 0
+}
+
+// NewFollower returns the service that reads the changes of schemas that other nodes make. It bounds how long a node checks
+// by old schemas (docs/reference/schemas.md, Which schema applies).
+func NewFollower(archetype *baseservice.Archetype, s *Store) *follow.Follower[index] {
+	return follow.NewFollower(archetype, s.index, "schemas")
+}
+
+// readIndex reads the names of all schemas if they have changed. Documents are not read: most are never needed on this
+// node. The bound of the list holds a table that was filled by hand. If the number has not moved the names are not read.
+func readIndex(ctx context.Context, q *dbsqlc.Queries, known *index) (*index, error) {
+	version, err := q.SchemaChangeVersion(ctx) // before the names: a change between the two is read again
+	if err != nil || known != nil && known.version == version {
+		return known, err
+	}
+	rows, err := q.SchemaListAll(ctx, MaxSchemas)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Info, len(rows))
+	for i, r := range rows {
+		list[i] = Info{Key{r.Type, r.Version}, r.VersionNumber, r.Uri, r.Enforce, r.CreatedAt.Time}
+	}
+	return newIndex(version, list), nil
 }

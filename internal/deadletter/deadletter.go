@@ -8,8 +8,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -189,4 +192,89 @@ func (s *Store) Get(ctx context.Context, id ID) (*job.Record, error) {
 		return nil, id.missing()
 	}
 	return found, nil
+}
+
+// ID is the id of a dead letter. Errors show it as the client sent it.
+// The zero value is malformed, and so belongs to no dead letter.
+type ID struct {
+	text  string
+	id    [16]byte
+	valid bool
+}
+
+// ParseID never fails: the error of a malformed id is that of an unknown dead letter.
+// A client cannot tell a malformed id from one that was pruned, and need not.
+func ParseID(text string) ID {
+	id, valid := spec.ParseID(text)
+	return ID{text, id, valid}
+}
+
+// String is the id in its canonical form.
+func (id ID) String() string { return spec.FormatID(id.id) }
+
+func (id ID) missing() error { return spec.NotFound("dead_letter_job", id.text) }
+
+// orMissing replaces the errors of a job that is unknown, or not discarded, by that of an unknown dead letter.
+// docs/reference/retries.md, Dead-letter endpoints. Other errors, such as a duplicate, stay.
+func (id ID) orMissing(err error) error {
+	if errors.Is(err, &ojs.Error{Code: "not_found"}) || errors.Is(err, &ojs.Error{Code: "conflict"}) {
+		return id.missing()
+	}
+	return err
+}
+
+// Stats are the figures of all dead letters, or of those of some queues.
+// A map has no key without dead letters. Error types are decoded from JSON.
+type Stats struct {
+	Total                        int64
+	ByQueue, ByType, ByErrorType map[string]int64
+	Oldest, Newest               time.Time // zero if there are no dead letters
+	Now                          time.Time // by the clock of the database
+}
+
+// Stats reads the figures in one statement. Without queues, or a tenant, it reads those of all.
+// It groups all dead letters that match, so it costs as much as there are, and takes a place among the slow reads. Now is read
+// before them, and may be a little older.
+func (s *Store) Stats(ctx context.Context, tenant string, queues []string) (Stats, error) {
+	stats := Stats{ByQueue: map[string]int64{}, ByType: map[string]int64{}, ByErrorType: map[string]int64{}}
+	now, err := s.db.Now(ctx)
+	if err != nil {
+		return stats, pg.ClientError(err)
+	}
+	stats.Now = now
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return stats, pg.ClientError(err)
+	}
+	defer done()
+	// An error leaves the sums of the rows that have come; the caller must look at the error first.
+	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues), tenant)
+	for _, g := range groups {
+		stats.Total += g.Count
+		stats.ByQueue[g.Queue] += g.Count
+		stats.ByType[g.Type] += g.Count
+		stats.ByErrorType[unquoted(g.ErrorType)] += g.Count
+		if stats.Oldest.IsZero() || g.Oldest.Time.Before(stats.Oldest) {
+			stats.Oldest = g.Oldest.Time
+		}
+		if g.Newest.Time.After(stats.Newest) {
+			stats.Newest = g.Newest.Time
+		}
+	}
+	return stats, pg.ClientError(err)
+}
+
+// It is the reverse of literals.
+func unquoted(literal string) string {
+	text, _ := jsontext.AppendUnquote(nil, `"`+literal+`"`) // SQL has cut the literal out of valid JSON
+	return string(text)
+}
+
+// The change has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
+func deleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
+	return func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
+		return append(changes, eventlog.Change{
+			Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reason,
+		})
+	}
 }

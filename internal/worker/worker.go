@@ -16,13 +16,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Config holds the settings of the registry. It has no defaults: a zero is taken as a zero. All nodes should have the same
@@ -101,4 +106,85 @@ func New(deps Deps, config Config) *Store {
 func (s *Store) Prepare(ctx context.Context) error {
 	s.ListenAgain()
 	return s.readQuiet(ctx)
+}
+
+// Record is a worker as it is stored. Its fields are the columns of ojs.workers, in their order. Directive, StaleAt, DeadAt
+// and ReapAt are NULL for "none". LastBeatAt is that of the latest heartbeat, LastSeenAt that of the latest call of any
+// kind, written with a delay (heartbeat.go). StaleAt is set while the worker counts as dead; DeadAt is the latest death and
+// guards what is done about it; ReapAt is when another node may finish that, NULL when it is finished. Stopped says that
+// the worker reported terminate without jobs, so its end needs no event. FetchQueues and FetchCount are what it fetched
+// with, shown if it reports no queues and no concurrency. ActiveJobIds, Queues, FetchQueues and Facts are JSON. The order
+// of the fields matters: rows are converted to it without a copy of each field, and the compiler refuses the conversion if
+// they differ.
+type Record struct {
+	ID           string
+	State        string
+	Directive    pgtype.Text
+	StartedAt    pgtype.Timestamptz
+	LastBeatAt   pgtype.Timestamptz
+	LastSeenAt   pgtype.Timestamptz
+	StaleAt      pgtype.Timestamptz
+	DeadAt       pgtype.Timestamptz
+	ReapAt       pgtype.Timestamptz
+	Stopped      bool
+	ActiveJobs   int32
+	ActiveJobIds []byte
+	Queues       []byte
+	Concurrency  pgtype.Int4
+	FetchQueues  []byte
+	FetchCount   pgtype.Int4
+	Hostname     pgtype.Text
+	Pid          pgtype.Int8
+	Facts        []byte
+	Tenant       string // named by its calls; "": none
+}
+
+// Totals counts workers by state. A stale worker is in Stale only.
+type Totals struct {
+	Total     int64
+	Running   int64
+	Quiet     int64
+	Terminate int64
+	Stale     int64
+}
+
+// ReservedJob is a job that is reserved for a worker. LeaseUntil is by the clock of the database.
+type ReservedJob struct {
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Attempt    int32
+	StartedAt  pgtype.Timestamptz
+	LeaseUntil pgtype.Timestamptz
+}
+
+// The types come from the statement, which has compared the old row with the new one under its lock.
+func beatChange(changes []eventlog.Change, r *dbsqlc.WorkerHeartbeatRow) []eventlog.Change {
+	for _, eventType := range r.EventTypes {
+		changes = append(changes, eventlog.Change{Type: eventType, Subject: r.ID, WorkerID: r.ID, At: r.LastBeatAt.Time})
+	}
+	return changes
+}
+
+// expireChange leaves out a worker that had stopped before: no event was written for it.
+func expireChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventlog.Change {
+	if r.Stopped {
+		return changes
+	}
+	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time, Reason: job.WorkerDeath})
+}
+
+// Its event was written by the statement that deleted the row.
+func deregisterChange(changes []eventlog.Change, r *dbsqlc.WorkerDeregisterRow) []eventlog.Change {
+	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.Now.Time})
+}
+
+// The statement writes at most one event per JobHeartbeatInterval and run.
+func heartbeatChange(changes []eventlog.Change, r *dbsqlc.JobHeartbeatRow) []eventlog.Change {
+	if !r.Emitted {
+		return changes
+	}
+	return append(changes, eventlog.Change{
+		Type: ojs.EventJobHeartbeat, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, At: r.Now.Time,
+	})
 }
