@@ -66,7 +66,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue (queue/lanes.go).
+-- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue (queue/enqueue.go).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.job_lane(queue text, tenant text, meta json) RETURNS text
 LANGUAGE sql STABLE AS $$

@@ -2,11 +2,13 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -152,4 +154,256 @@ func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOption
 // ValidIdempotencyKey also serves the header. The bound counts characters, not bytes.
 func ValidIdempotencyKey(s string) bool {
 	return payload.IsName(s) && utf8.RuneCountInString(s) <= maxKeyChars
+}
+
+// Defaults are what a workflow gives to each of its jobs: options that hold where the job has none of that name, and members of
+// meta that it gets if it lacks them. They are sorted once, because a workflow may have 10 000 jobs. A Defaults is not changed
+// after it was made: With and Under give new ones, so nested workflows can share the outer ones.
+type Defaults struct {
+	options []payload.Member
+	meta    []payload.Member
+}
+
+// MaxDefaults is how many options a workflow may give to its jobs: each of the jobs compares them with its own.
+const MaxDefaults = 256
+
+// inheritedMeta are the members of a workflow's meta that its jobs get. Other members of a workflow's meta are its own business
+// and would only make its jobs larger.
+var inheritedMeta = map[string]bool{"tenant_id": true, "trace_id": true, "traceparent": true, "tracestate": true}
+
+// NewDefaults reads the options and the meta of a workflow, valid objects or nil. The objects must have been checked as JSON.
+// The result points into them.
+func NewDefaults(options, meta jsontext.Value) Defaults {
+	var d Defaults
+	d.options = distinctMembers(options, func(string) bool { return true })
+	d.meta = distinctMembers(meta, func(name string) bool { return inheritedMeta[name] })
+	return d
+}
+
+// distinctMembers gives the members that are not null, compact; of equal names the last. Values are made compact here, once,
+// instead of in each job that gets them.
+func distinctMembers(object jsontext.Value, wanted func(string) bool) []payload.Member {
+	if object == nil {
+		return nil
+	}
+	var all unknowns
+	for literal, value := range rawjson.Members(object) {
+		if name := rawjson.Name(literal); wanted(string(name)) {
+			all.put(name, literal, value)
+		}
+	}
+	kept := all.list[:0]
+	for _, m := range all.list {
+		if !rawjson.IsNull(m.Value) {
+			m.Value = rawjson.Compact(m.Value)
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// Len is the number of options.
+func (d Defaults) Len() int { return len(d.options) }
+
+// Has reports whether there is a default for an option. Package workflow asks it before it adds an option of its own.
+func (d Defaults) Has(option string) bool {
+	for _, m := range d.options {
+		if string(m.Name) == option {
+			return true
+		}
+	}
+	return false
+}
+
+// With adds one option. Clip makes append copy the list: the receiver may be shared.
+func (d Defaults) With(option string, value jsontext.Value) Defaults {
+	literal := payload.Quote(option)
+	d.options = append(slices.Clip(d.options), payload.Member{Name: []byte(option), Literal: literal, Value: value})
+	return d
+}
+
+// Under gives the defaults of a nested workflow: its own, then those of the outer one. The inner workflow wins, option by
+// option.
+func (d Defaults) Under(outer Defaults) Defaults {
+	var own sentNames
+	for _, m := range d.options {
+		own.add(m.Name, true)
+	}
+	for _, m := range outer.options {
+		if !own.has(m.Name) {
+			d.options = append(d.options, m)
+		}
+	}
+	d.meta = append(d.meta, missingMeta(outer.meta, func(name string) bool { return hasMember(d.meta, name) })...)
+	return d
+}
+
+func hasMember(list []payload.Member, name string) bool {
+	for _, m := range list {
+		if string(m.Name) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// missingMeta gives the members that a job gets. A job with a trace of its own gets no part of another one: mixed, they would
+// show it in both.
+func missingMeta(inherited []payload.Member, has func(name string) bool) (missing []payload.Member) {
+	traced := has("trace_id") || has("traceparent") || has("tracestate")
+	for _, m := range inherited {
+		if name := string(m.Name); !has(name) && (name == "tenant_id" || !traced) {
+			missing = append(missing, m)
+		}
+	}
+	return missing
+}
+
+// sentNames are the attributes that an object has, each with its other names. It answers the question whether a default may be
+// added: never if the job says something about the same setting, under whatever name, because options win over the top level
+// and a default in options would beat the job's own value.
+type sentNames struct {
+	attrs   attrSet
+	unknown map[string]bool
+}
+
+// sameSetting are the attributes of which a job uses one.
+var sameSetting = [...]attrSet{
+	setOf(scheduledAtAttr, delayUntilAttr), setOf(timeoutMSAttr, timeoutAttr), setOf(visibilityMSAttr, visibilityAttr),
+	setOf(retryAttr, retryPolicyAttr), setOf(metaAttr, metadataAttr),
+}
+
+func (s *sentNames) add(name []byte, inOptions bool) {
+	switch a := attrsByName[string(name)]; a {
+	case unknownAttr:
+		if s.unknown == nil {
+			s.unknown = make(map[string]bool)
+		}
+		s.unknown[string(name)] = true
+	case metaAttr, metadataAttr: // of the top level they are merged into those of options
+		if inOptions {
+			s.attrs |= setOf(metaAttr, metadataAttr)
+		}
+	default:
+		s.attrs |= a.bit()
+		for _, same := range sameSetting {
+			if same&a.bit() != 0 {
+				s.attrs |= same
+			}
+		}
+	}
+}
+
+func (s *sentNames) has(name []byte) bool {
+	if a := attrsByName[string(name)]; a != unknownAttr {
+		return s.attrs&a.bit() != 0
+	}
+	return s.unknown[string(name)]
+}
+
+// Apply gives the enqueue object of a job as it is with these defaults, compact. item must be a valid object; its members for
+// which drop answers true are left out. The result is decoded like a job that a client sends, so a default that is not valid is
+// refused there, with the place of the job that got it.
+func (d Defaults) Apply(item jsontext.Value, drop func(name string) bool) []byte {
+	var sent sentNames
+	options, meta := payload.Present(payload.Find(item, "options")), payload.Present(payload.Find(item, "meta"))
+	b := append(make([]byte, 0, len(item)+64), '{')
+	for literal, value := range rawjson.Members(item) {
+		name := rawjson.Name(literal)
+		// Both are written at the end, with what they inherit.
+		if text := string(name); text == "options" || text == "meta" || drop(text) {
+			continue
+		}
+		if !rawjson.IsNull(value) {
+			sent.add(name, false)
+		}
+		b = payload.AppendMember(b, literal, value)
+	}
+	if meta = d.appliedMeta(item, options, meta); meta != nil {
+		b = payload.AppendMember(b, []byte(`"meta"`), meta)
+	}
+	if options = d.appliedOptions(&sent, item, options); options != nil {
+		b = payload.AppendMember(b, []byte(`"options"`), options)
+	}
+	return append(b, '}')
+}
+
+// appliedOptions gives the options of a job; what is no object stays, so that it is refused where the client sent it.
+// sent must have the top-level names of the job already.
+func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) jsontext.Value {
+	if len(d.options) == 0 || options != nil && options[0] != '{' {
+		return options
+	}
+	b := []byte{'{'}
+	if options != nil {
+		for literal, value := range rawjson.Members(options) {
+			if !rawjson.IsNull(value) {
+				sent.add(rawjson.Name(literal), true)
+			}
+			b = payload.AppendMember(b, literal, value)
+		}
+	}
+	for _, m := range d.options {
+		if sent.has(m.Name) {
+			continue
+		}
+		// A policy is inherited whole or not at all, but for the number of attempts.
+		if a := attrsByName[string(m.Name)]; a == retryAttr || a == retryPolicyAttr {
+			m.Value = withAttempts(m.Value, sent, item, options)
+		}
+		b = payload.AppendMember(b, m.Literal, m.Value)
+	}
+	return append(b, '}')
+}
+
+// withAttempts lets max_attempts of a job win over that of the policy it inherits; in one object it would lose.
+// In an object retry, max_attempts wins over the shortcut beside it. A job that sends only the shortcut would lose it to the
+// policy of its workflow.
+func withAttempts(policy jsontext.Value, sent *sentNames, item, options jsontext.Value) jsontext.Value {
+	if sent.attrs&maxAttemptsAttr.bit() == 0 || policy[0] != '{' {
+		return policy
+	}
+	own := payload.Present(payload.Find(item, "max_attempts"))
+	if options != nil {
+		if v := payload.Present(payload.Find(options, "max_attempts")); v != nil {
+			own = v
+		}
+	}
+	if own == nil {
+		return policy
+	}
+	return retry.Merge(policy, append(payload.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
+}
+
+// appliedMeta gives the top-level meta of a job. A member that any of the job's own objects has is not inherited, whichever of
+// them would win.
+func (d Defaults) appliedMeta(item, options, meta jsontext.Value) jsontext.Value {
+	if len(d.meta) == 0 || meta != nil && meta[0] != '{' {
+		return meta
+	}
+	sources := []jsontext.Value{meta, payload.Present(payload.Find(item, "metadata"))}
+	if options != nil && options[0] == '{' {
+		sources = append(sources, payload.Present(payload.Find(options, "meta")), payload.Present(payload.Find(options, "metadata")))
+	}
+	missing := missingMeta(d.meta, func(name string) bool {
+		for _, s := range sources {
+			if s != nil && s[0] == '{' && payload.Find(s, name) != nil {
+				return true
+			}
+		}
+		return false
+	})
+	if len(missing) == 0 {
+		return meta
+	}
+	b := []byte{'{'}
+	if meta != nil {
+		for literal, value := range rawjson.Members(meta) {
+			b = payload.AppendMember(b, literal, value)
+		}
+	}
+	for _, m := range missing {
+		b = payload.AppendMember(b, m.Literal, m.Value)
+	}
+	return append(b, '}')
 }

@@ -275,3 +275,133 @@ func (r *filterReader) meta() []MetaEqual {
 	}
 	return list
 }
+
+// PurgeRequest is the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge). Active jobs cannot be purged:
+// a worker has them, and its ack would find nothing.
+type PurgeRequest struct {
+	States []ojs.JobState
+	// It is compared with the end of a job, or with its creation if it has not ended (docs/reference/admin.md, Purge).
+	OlderThan When
+	By        string // who cancels, as the client says
+}
+
+// DecodePurge reads the body. confirm is looked at last, so that a first try without it tells everything else that is wrong.
+func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return PurgeRequest{}, err
+	}
+	b := payload.Body{}
+	var others []payload.Member
+	b.Fields, others = payload.Read(v, []string{"states", "older_than", "confirm", "cancelled_by"})
+	for _, m := range others { // ignoring a condition would remove more than meant
+		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: there is no such member", m.Value)
+	}
+	var r PurgeRequest
+	list, ok := []string(nil), false
+	if states := b.Get("states"); states != nil && states[0] == '[' {
+		list, ok = payload.Texts(states)
+	}
+	// Repetitions are no mistake and would only make the statement look twice.
+	for _, text := range payload.Distinct(list) {
+		state := ojs.JobState(text)
+		// A purge of active jobs is refused as a whole, not narrowed.
+		ok = ok && state.Valid() && state != ojs.StateActive
+		r.States = append(r.States, state)
+	}
+	if !ok || len(list) == 0 {
+		b.Refuse("states", "a non-empty array of job states other than active")
+	}
+	if age := b.Get("older_than"); age != nil {
+		text, _ := rawjson.Text(age)
+		if r.OlderThan, ok = ParseAge(text); !ok {
+			b.Refuse("older_than", "an RFC 3339 time with offset, or an age such as 7d or P7D")
+		}
+	}
+	r.By, _ = rawjson.Text(b.Get("cancelled_by"))
+	b.Boolean("confirm")
+	if err := b.Problems.Err(); err != nil {
+		return PurgeRequest{}, err
+	}
+	return r, payload.CheckConfirmed(b.Get("confirm"), "removes every job that matches")
+}
+
+// CancelRequest is the optional body of POST /admin/jobs/{id}/cancel. By counts only if neither a key nor the header
+// X-OJS-Actor names the caller (docs/reference/events.md, Payloads).
+type CancelRequest struct {
+	By     string // who cancels, as the client says; "": not sent
+	Reason string
+}
+
+// DecodeCancel reads the body. None is like {}. A wrong type of a member is refused: a reason that is not recorded would be
+// missed later.
+func DecodeCancel(raw []byte) (CancelRequest, *ojs.Error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return CancelRequest{}, nil
+	}
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return CancelRequest{}, err
+	}
+	b := payload.Body{}
+	b.Fields, _ = payload.Read(v, []string{"cancelled_by", "reason"})
+	text := func(name string) string {
+		text, ok := rawjson.Text(b.Get(name))
+		if b.Get(name) != nil && !ok {
+			b.Refuse(name, "a string")
+		}
+		return text
+	}
+	r := CancelRequest{By: text("cancelled_by"), Reason: text("reason")}
+	return r, b.Problems.Err()
+}
+
+var priorityNames = []string{"priority"}
+
+// DecodePriority reads the body that changes the priority of a job. Any other member is refused: nothing else of a job can be changed, and
+// ignoring it would say otherwise. In which states the call is allowed is for the statement to find out
+// (docs/reference/jobs.md, Priority).
+func DecodePriority(raw []byte) (int16, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return 0, err
+	}
+	fields, unknown := payload.Read(v, priorityNames)
+	b := payload.Body{Fields: fields}
+	p, ok := priority(b.Get("priority"))
+	if !ok {
+		b.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
+	}
+	for _, m := range unknown {
+		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: only the priority of a job can be changed", m.Value)
+	}
+	return p, b.Problems.Err()
+}
+
+// MaxResults is how many results can be asked for at once.
+const MaxResults = 100
+
+// DecodeResults reads the body of POST /jobs/results: ids of jobs, without repetitions. A text that is no id is answered with
+// null, like an unknown one.
+func DecodeResults(raw []byte) (IDList, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return IDList{}, err
+	}
+	b := body{}
+	b.Fields, _ = payload.Read(v, []string{"ids"})
+	list := b.Get("ids")
+	var ids []string
+	ok := list != nil && list[0] == '['
+	if ok {
+		ids, ok = payload.Texts(list)
+	}
+	if !ok {
+		b.Refuse("ids", "an array of job ids")
+		return IDList{}, b.Problems.Err()
+	}
+	if len(ids) > MaxResults {
+		return IDList{}, spec.BatchSize(MaxResults, len(ids))
+	}
+	return NewIDList(payload.Distinct(ids)), nil
+}

@@ -1,6 +1,31 @@
+// Package job owns what a job is: its states and attributes, the requests about jobs that the stores take, their limits and
+// defaults, and every rule by which they are accepted or refused, with the message that says why. A new job is read in two
+// stages: JSON or a Draft puts each attribute in its place, then one set of rules makes a Job of it. Errors that workers
+// report are normalised here.
+//
+// It must never read a database, and never change what a client's JSON says: number literals, string escapes and key order reach
+// the store as they came; only white space goes. Package clock, which knows the time of the database, is asked for the time in
+// new ids, and to refuse a pending job with a schedule in the future; no other time comes from here.
+//
+// Errors are collected, not returned at the first one: an answer lists up to 50 problems of a body. Only what makes the rest
+// unreadable (size, broken JSON, a batch that is no array) ends a decoder at once.
 package job
 
-import "time"
+import (
+	"cmp"
+	"crypto/rand"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
 
 // Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused. Decoders fill what the
 // client says. The domains set the fields from Producer on, Lane, WorkflowID and ID before the insert, and the store sets
@@ -46,7 +71,7 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
-	// A queue may admit the jobs of some producers only (queue/admit.go).
+	// A queue may admit the jobs of some producers only (queue/enqueue.go).
 	Producer  string        // the principal that enqueues the job; "": nobody has authenticated
 	Admitted  bool          // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
 	BlockFor  time.Duration // how long the enqueue waits for room in a queue whose policy is to block
@@ -82,4 +107,254 @@ type Pressure struct {
 	Depth    int64   // waiting jobs
 	MaxDepth int64   // 0: not bounded by their number
 	Share    float64 // of the bound, at most 1
+}
+
+// Record is a job as it is stored. Its fields are the columns of ojs.jobs, in their order, so that a row of a statement
+// converts to it without a copy and the compiler notices a column that was added to one and not to the other.
+// A Record is a copy of one moment. It may be shown or compared, but a change must guard state, worker and attempt in its
+// statement. Records are shared by callers of one flush and by subscribers of commits, so none of them may change one.
+//
+// ReadySeq is set while the job is active, or available without a limit or another job of its cron holding it back; else NULL.
+//
+// DueAt: each statement that changes the job computes it from the times below. NULL: nothing is due, and the job is not in the
+// index of the sweep.
+//
+// Columns with JSON have the type json, which keeps the text as it came.
+type Record struct {
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string // completed and cancelled jobs are in ojs.jobs_done, the others in ojs.jobs
+	Priority        int16  // -100 to 100, higher first
+	Attempt         int32  // the current or latest one; 0: never fetched
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8        // while available its place in the fetch order; while active the number of its claim, negative
+	DueAt           pgtype.Timestamptz // the earliest time at which a sweep has to act on it
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz // latest entry into available
+	StartedAt       pgtype.Timestamptz // latest entry into active
+	FinishedAt      pgtype.Timestamptz // entry into completed, cancelled or discarded
+	ScheduledAt     pgtype.Timestamptz // requested time of the first entry into available
+	NextAttemptAt   pgtype.Timestamptz // end of the backoff, while retryable
+	ExpiresAt       pgtype.Timestamptz // a job that is not active then is discarded
+	TotalDueAt      pgtype.Timestamptz // end of total_timeout
+	TtlDueAt        pgtype.Timestamptz // end of enqueue_ttl; NULL from the first fetch on
+	WorkerID        pgtype.Text        // kept at the end, to answer a late ack
+	LeaseUntil      pgtype.Timestamptz // end of the reservation, while active
+	LeaseMs         pgtype.Int8        // its length; a heartbeat without one uses it again
+	StallDueAt      pgtype.Timestamptz // end of heartbeat_timeout, while active
+	VisibilityMs    pgtype.Int8        // length of the reservation that the job asks for; NULL: the default
+	TimeoutMs       pgtype.Int8        // of one attempt; NULL: the default
+	GraceMs         pgtype.Int8        // added to TimeoutMs
+	StallMs         pgtype.Int8        // heartbeat_timeout; NULL: none
+	RetryDelayMs    pgtype.Int8        // backoff of the latest failure
+	ResultTtlS      pgtype.Int8        // seconds; NULL: the default, 0: not kept, -1: as long as the job
+	PreviousState   pgtype.Text        // before cancelled or discarded
+	Failed          bool               // a failed attempt discarded the job
+	DeadLetteredAt  pgtype.Timestamptz // valid: the job is a dead letter
+	ReEnqueuedAt    pgtype.Timestamptz // latest manual retry
+	ReplayCount     int32              // manual retries
+	TraceID         pgtype.Text        // found in Meta
+	Cron            pgtype.Text        // name of the cron that enqueued it
+	CronSerial      bool               // one job of the cron runs at a time
+	WorkflowID      pgtype.UUID        // root of its workflow; NULL: it belongs to none
+	UniqueKey       pgtype.Text        // fingerprint by its unique policy; NULL: it has none
+	Lane            string             // the part of its queue in which it waits; "" for most
+	LimitKey        pgtype.Text        // key of its rate limit; NULL: it has none
+	LimitSeq        pgtype.Int8        // its place in the fetch order, while its rate limit holds it back
+	OnLimit         pgtype.Text        // what the limit does when it blocks the job: reschedule or drop; NULL: it waits
+	Retry           []byte             // merged policy; nil: the default one
+	Args            []byte
+	Meta            []byte        // nil: {}
+	Extra           []byte        // other attributes of the client that are echoed, as one object
+	Error           []byte        // latest failure
+	Errors          [][]byte      // failures, oldest first
+	PreviousErrors  [][]byte      // those before the latest manual retry
+	Progress        pgtype.Float8 // 0 to 1
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz // latest report; see ProgressUnsent for its microseconds
+	Checkpoint      []byte             // kept when the job ends
+	CheckpointSeq   pgtype.Int8        // from 1
+	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
+	Size            pgtype.Int4 // bytes of what the client sent, if 8 KiB or more; see Weight
+}
+
+// MaxBytes bounds, together with one more job, what one statement reads of jobs and what one answer shows of them: with
+// 1 000 jobs of 1 MiB in an answer a node runs out of memory, and jobs that it has claimed are lost until their leases end.
+// A client cannot raise it; it asks for the rest with the next page or the next fetch.
+const MaxBytes = 8 << 20
+
+// smallSize is what a job without Size counts: less than that has no effect on memory, and is not stored.
+const smallSize = 8192
+
+// Weight is what the job counts towards MaxBytes. For small jobs it counts more than they have, so a page may end a little
+// early.
+func (r *Record) Weight() int {
+	if r.Size.Valid {
+		return int(r.Size.Int32)
+	}
+	return smallSize
+}
+
+// ClientBytes is the size of what the client has sent, as far as answers show it. It bounds queues by bytes too
+// (docs/reference/backpressure.md, Bytes).
+func (j *Job) ClientBytes() int { return len(j.Args) + len(j.Meta) + len(j.Extra) }
+
+// SizeColumn is the column of a job whose client sent and whose worker returned so many bytes.
+func SizeColumn(bytes int32) pgtype.Int4 {
+	if bytes < smallSize {
+		return pgtype.Int4{}
+	}
+	return pgtype.Int4{Int32: bytes, Valid: true}
+}
+
+// StoredSize is the column size of a new job; 0: none. ojs.stored_size is the same in SQL.
+func (j *Job) StoredSize() int32 {
+	if size := j.ClientBytes(); size >= smallSize {
+		return int32(size) //nolint:gosec // a request is smaller
+	}
+	return 0
+}
+
+// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
+// larger ones (see Cut), so that n jobs have MaxBytes together at most.
+func SizeOfEach(n int) int32 {
+	if n <= 1 {
+		return math.MaxInt32
+	}
+	return int32(MaxBytes / n)
+}
+
+// Cut reports whether the statement has left out what the client sent, because the job is large and not the only one.
+func (r *Record) Cut() bool { return r.Args == nil }
+
+// ProgressUnsent reports whether the latest report of progress had no event of its own, so that the end of the run wrote it. See
+// the statement JobProgress. The microseconds of the time say it: a report with an event has whole milliseconds.
+func (r *Record) ProgressUnsent() bool {
+	return r.ProgressAt.Valid && !r.ProgressAt.Time.Equal(r.ProgressAt.Time.Truncate(time.Millisecond))
+}
+
+// CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement
+// has read one job beyond either limit. At least one is returned whatever its size, or a list could never get past it.
+func CutPage[Row any](rows []Row, limit int, record func(*Row) *Record) (jobs []*Record, more bool) {
+	bytes := 0
+	for i := range rows {
+		r := record(&rows[i])
+		if bytes += r.Weight(); i == limit || i > 0 && bytes > MaxBytes {
+			return jobs, true
+		}
+		jobs = append(jobs, r)
+	}
+	return jobs, false
+}
+
+// Limits bounds what is accepted. A zero value stands for the default (docs/reference/jobs.md, Limits).
+// One value serves a whole request. It is passed by value, so a decoder cannot change it for others.
+type Limits struct {
+	MaxEnvelopeBytes int // one job object as received: 1 048 576
+	MaxMetaBytes     int // meta after merging, compact: 65 536
+	MaxResultBytes   int // result of an ack, compact: 1 048 576
+	MaxDepth         int // levels of nesting of one attribute, itself included: 32
+
+	// QueueRetry gives the policy that jobs of a queue inherit, with its max_attempts; nil, or false: the default one.
+	QueueRetry func(queue string) (retry.Policy, bool)
+
+	// NoTenants makes meta.tenant_id a member like any other.
+	NoTenants bool
+
+	// Tenant is that of the caller, to which everything belongs that it sends; "": what it sends says to which tenant it belongs.
+	Tenant string
+
+	// TenantRequired refuses what a caller without a tenant sends.
+	TenantRequired bool
+}
+
+const (
+	maxTypeBytes  = 255
+	maxQueueBytes = 128
+	maxKeyChars   = 256 // of an idempotency key
+
+	maxMS = 36500 * 86_400 * 1000 // 36 500 days (docs/reference/http.md, Bodies)
+)
+
+// Envelope is the most bytes of one job object as received.
+func (l Limits) Envelope() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
+
+// Meta is the most bytes of meta after merging, compact.
+func (l Limits) Meta() int { return orDefault(l.MaxMetaBytes, 65_536) }
+
+// Result is the most bytes of the result of an ack, compact.
+func (l Limits) Result() int { return orDefault(l.MaxResultBytes, 1_048_576) }
+
+// Depth is the levels of nesting that one attribute may have, itself included.
+func (l Limits) Depth() int { return orDefault(l.MaxDepth, 32) }
+
+func orDefault(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// flatten is the hint for what is nested too deeply.
+const flatten = "Flatten the value, or send its inner part as a string of JSON."
+
+// shallow says how deep a value may be nested.
+func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.Depth()) + " levels" }
+
+// ids makes UUIDv7 that increase within this process: monotonic ULID entropy with the version and variant bits set. Their time
+// is that of the database, because lists are sorted by ids that several nodes have made. mu guards both other fields: entropy
+// is not safe for concurrent use, and latest must never decrease.
+type ids struct {
+	mu      sync.Mutex
+	entropy *ulid.MonotonicEntropy
+	latest  uint64 // ms
+}
+
+var processIDs = ids{entropy: ulid.Monotonic(rand.Reader, 0)}
+
+// NewID returns a new UUIDv7. Ids of one process ascend, also within a millisecond and when the clock goes back. Those of two
+// nodes are in the order of their clocks, which are that of the database as each node knows it.
+func NewID() [16]byte {
+	processIDs.mu.Lock()
+	defer processIDs.mu.Unlock()
+	for {
+		// The database may have been replaced by one whose clock is behind.
+		processIDs.latest = max(processIDs.latest, ulid.Timestamp(clock.Now()))
+		id, err := ulid.New(processIDs.latest, processIDs.entropy)
+		if err != nil { // the millisecond's entropy is used up: the next one has new
+			processIDs.latest++
+			continue
+		}
+		// Version 7 and the variant take six bits of the entropy; 74 are left.
+		id[6] = id[6]&0x0f | 0x70
+		id[8] = id[8]&0x3f | 0x80
+		return id
+	}
+}
+
+// WorkflowStep is the id of the workflow step, or the name of the callback, that a job is, found in its Extra; "" if it is neither.
+func WorkflowStep(extra []byte) string {
+	if WorkflowOf(extra) == "" {
+		return ""
+	}
+	return cmp.Or(memberText(extra, "workflow_step_id"), memberText(extra, "workflow_callback"))
+}
+
+// WorkflowOf is the id of the workflow to which a job belongs, found in its Extra; "" if it belongs to none.
+func WorkflowOf(extra []byte) string { return memberText(extra, "workflow_id") }
+
+// ErrorTexts are code and message of an error object. Package tracing uses it for the span of a workflow that has failed.
+func ErrorTexts(object []byte) (code, message string) {
+	for literal, value := range rawjson.Members(object) {
+		switch string(rawjson.Name(literal)) {
+		case "code":
+			code, _ = rawjson.Text(value)
+		case "message":
+			message, _ = rawjson.Text(value)
+		}
+	}
+	return code, message
 }

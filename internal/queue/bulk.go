@@ -5,11 +5,13 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -154,4 +156,154 @@ func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow)
 	s.commits.Committed()
 	s.FollowLimits(ctx, namesOf(rows, cancelledLimit))
 	s.advance(ctx, workflowsOf(rows, cancelledWorkflow))
+}
+
+// What the deletion of a queue does with its waiting jobs. Both leave out jobs that another transaction has locked.
+
+// DiscardWaiting discards those of the jobs that wait, with an error of the server, and returns how many they were.
+//
+// At most a page of ids, in one statement that commits. Package queueadmin calls it page by page, on any node, and again after a
+// failure: a job that was discarded is not in the states any more.
+func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string) (int, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
+		Ids: ids, States: texts(idleStates), Code: code, Message: job.ServerError(code, 0, 0).Message,
+		EventType: ojs.EventJobDiscarded, Source: "api", Node: s.commits.Node,
+	})
+	if err != nil {
+		return 0, pg.ClientError(err)
+	}
+	eventlog.Emit(ctx, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []eventlog.Change {
+		return append(changes, eventlog.Change{
+			Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was,
+			To: string(ojs.StateDiscarded), At: r.Now.Time, Reason: code,
+		})
+	})
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	for i := range rows {
+		s.awaiting.ended(rows[i].ID)
+	}
+	s.releaseCrons(ctx, namesOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.Cron }))
+	s.FollowLimits(ctx, namesOf(rows, droppedLimit))
+	s.advance(ctx, workflowsOf(rows, droppedWorkflow))
+	return len(rows), nil
+}
+
+// MoveWaiting moves those of the jobs that wait from one queue to another, at their place, and returns how many they were.
+//
+// Place is ready_seq: the jobs keep their order among those of the new queue, which may be ahead of jobs that are there. The
+// bound of that queue does not hold for them. Limits by key move with them.
+func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string) (int, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	// They are read before the move, in a statement of their own: meta never changes while a job waits.
+	keys, err := s.fairKeys(ctx, to, ids)
+	if err != nil {
+		return 0, pg.ClientError(err)
+	}
+	rows, err := s.db.Q.JobMoveQueue(ctx, dbsqlc.JobMoveQueueParams{
+		Ids: ids, Queue: from, Target: to, FairKeys: keys, EventType: eventlog.StateChanged, Node: s.commits.Node,
+	})
+	if err != nil {
+		return 0, pg.ClientError(err)
+	}
+	var a afterCommit
+	for i := range rows {
+		if r := &rows[i]; r.State == string(ojs.StateAvailable) {
+			a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, pgtype.Text{})
+			// It waits for its limit, so no commit would tell the new queue of it.
+			if r.LimitKey.Valid && !r.ReadySeq.Valid {
+				s.parked.park(to)
+			}
+		}
+	}
+	eventlog.Emit(ctx, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.JobMoveQueueRow) []eventlog.Change {
+		c := eventlog.Change{Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: from, From: r.State, At: r.Now.Time, Reason: reasonMoved}
+		entered := c
+		entered.Queue, entered.From, entered.To = to, "", r.State
+		return append(changes, c, entered)
+	})
+	s.notify(ctx, a)
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobMoveQueueRow) pgtype.Text { return r.LimitKey }))
+	return len(rows), nil
+}
+
+// SetPriority changes the priority of a job that is available or scheduled (docs/reference/jobs.md, Priority). It returns
+// the job and the priority that it had.
+//
+// The same priority again is a success without an event. While another transaction has locked the row it is tried again, up to
+// the statement timeout, then 504.
+func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
+	err = s.RetryLocked(ctx, func() error {
+		stored, previous, err = s.trySetPriority(ctx, id, priority)
+		return err
+	})
+	return stored, previous, err
+}
+
+// No row means that the job is unknown, locked or in another state; refusePriority tells which.
+func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the cursors are lowered even if the client hangs up
+	defer cancel()
+	var changed []dbsqlc.JobSetPriorityRow
+	err = pg.Retry(func() error {
+		return s.db.InTx(ctx, func(tx pgx.Tx) error {
+			q := dbsqlc.New(tx)
+			rows, err := q.JobSetPriority(ctx, dbsqlc.JobSetPriorityParams{ID: id, Priority: priority, EventType: eventlog.PriorityChanged, Node: s.commits.Node})
+			if changed = rows; err != nil || len(rows) == 0 {
+				return err
+			}
+			// In the same transaction: the answer shows the priority that this call has set.
+			jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+			if err == nil {
+				stored = (*job.Record)(&jobs[0])
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, 0, pg.WriteError(err)
+	}
+	if len(changed) == 0 {
+		return nil, 0, s.refusePriority(ctx, id)
+	}
+	if previous = changed[0].Previous; previous != priority {
+		s.afterSetPriority(ctx, changed)
+	}
+	return stored, previous, nil
+}
+
+// afterSetPriority lets the claims of this node find a job at a place that they may have passed. It wakes no fetch: the job could be
+// fetched before, too.
+// Other nodes hear of the new place from the relay.
+func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriorityRow) {
+	for _, r := range rows {
+		if r.ReadySeq.Valid {
+			s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
+		}
+	}
+	eventlog.Emit(ctx, s.commits, rows, priorityChange)
+	s.commits.Committed()
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobSetPriorityRow) pgtype.Text { return r.LimitKey }))
+}
+
+// refusePriority chooses the error for a job that JobSetPriority left out.
+// A job in a right state must have been locked: that is tried again.
+func (s *Store) refusePriority(ctx context.Context, id [16]byte) error {
+	stored, err := s.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	switch state := ojs.JobState(stored.State); state {
+	case ojs.StateAvailable, ojs.StateScheduled:
+		return ErrLocked
+	default:
+		return spec.Conflict(spec.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
+	}
 }

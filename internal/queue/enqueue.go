@@ -3,15 +3,26 @@ package queue
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/unique"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is spec.DuplicateID.
@@ -300,4 +311,328 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 	eventlog.Emit(ctx, s.commits, res, insertChange)
 	s.notify(ctx, a)
 	s.commits.Committed()
+}
+
+// What the configuration of a queue says about new jobs (docs/reference/queues.md, Configuration). It is applied where the insert
+// begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
+// configuration cost a look into a map, and none at all if no queue has one.
+
+// producerKey is the key of the principal in a context.
+// The API layers set it after authentication; the store copies it into job.Job.Producer, because a flush runs in the context of
+// one of its callers.
+type producerKey struct{}
+
+// WithProducer returns the context of calls that a principal makes; "": nobody has authenticated.
+func WithProducer(ctx context.Context, principal string) context.Context {
+	if principal == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, producerKey{}, principal)
+}
+
+func producerOf(ctx context.Context) string {
+	principal, _ := ctx.Value(producerKey{}).(string)
+	return principal
+}
+
+// Admit checks jobs that are going to be stored later, as steps of a workflow, and gives each what it inherits of its queue. at is the index
+// of the first that is refused.
+//
+// Nothing is stored. Package workflow marks the jobs of later steps as admitted then, and their later insert does not check type,
+// producer and draining again: a queue that drains must not end a workflow that it has accepted.
+func (s *Store) Admit(ctx context.Context, jobs []*job.Job) (at int, err error) {
+	for _, j := range jobs {
+		j.Producer = producerOf(ctx)
+	}
+	in := newInsertion(jobs, true)
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	if err := s.admit(ctx, s.db.Pool, in); err != nil {
+		return -1, err
+	}
+	for i := range in.res {
+		if in.res[i].refused != nil {
+			return i, in.res[i].refused
+		}
+	}
+	return -1, nil
+}
+
+// admit refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
+// of an atomic insert, none is.
+//
+// It runs once per insert and not once per try: a deadlock does not read the configuration again.
+func (s *Store) admit(ctx context.Context, db pg.Conn, in *insertion) error {
+	if s.config.StrictQueues {
+		if err := s.refuseUnknown(ctx, db, in); err != nil {
+			return err
+		}
+	}
+	view, err := s.view(ctx, db)
+	if err != nil {
+		return err
+	}
+	// A plain view has no queue with a configuration. Then only refuseUnknown can have refused something.
+	if !view.Plain() {
+		for _, i := range in.todo {
+			if q := view.Queue(in.jobs[i].Queue); q != nil && in.res[i].refused == nil {
+				in.res[i].refused = admission(q, in.jobs[i])
+			}
+		}
+	} else if !s.config.StrictQueues {
+		return nil
+	}
+	refused := func(i int) bool { return in.res[i].refused != nil }
+	if in.atomic && slices.ContainsFunc(in.todo, refused) {
+		in.todo = nil
+	}
+	in.todo = slices.DeleteFunc(in.todo, refused)
+	return nil
+}
+
+// view is what is known of queues.
+// On the pool it is at most a second old (queueconfig.Settled). In the transaction of a caller it is what was read last, because
+// a look would need a second connection.
+func (s *Store) view(ctx context.Context, db pg.Conn) (*queueconfig.View, error) {
+	if !s.isPool(db) {
+		return s.configured.InTx(ctx, dbsqlc.New(db))
+	}
+	return s.configured.View(ctx)
+}
+
+// admission is why a queue does not take a job. nil: it takes it, and the job has what it inherits.
+// The order of the cases is the order in which a client sees the errors. A producer without a name is not checked: authentication
+// is off then.
+func admission(q *queueconfig.Queue, j *job.Job) *ojs.Error {
+	if !j.Admitted {
+		switch {
+		case q.Draining():
+			return spec.With(spec.QueuePaused(q.Name), "status", queueconfig.Draining)
+		case !q.Config.AllowsType(j.Type):
+			return spec.JobTypeNotAllowed(q.Name, j.Type)
+		case j.Producer != "" && !q.Config.AllowsProducer(j.Producer):
+			return spec.ProducerNotAllowed(q.Name)
+		}
+	}
+	inherit(q, j)
+	return nil
+}
+
+// Inherit gives a job the timeouts that it has of its queue, as far as this node knows the queue.
+// Crons call it before they choose their own default, which is longer than that of the server.
+func (s *Store) Inherit(j *job.Job) {
+	if q := s.configured.Known(j.Queue); q != nil {
+		inherit(q, j)
+	}
+}
+
+// inherit never replaces what the job sets itself; 0 is not set. It may run twice for a job, as the second time finds the values
+// of the first.
+func inherit(q *queueconfig.Queue, j *job.Job) {
+	if j.TimeoutMS == 0 && q.Config.DefaultTimeoutMS != nil {
+		j.TimeoutMS = *q.Config.DefaultTimeoutMS
+	}
+	if j.VisibilityMS == 0 && q.Config.VisibilityTimeoutMS != nil {
+		j.VisibilityMS = *q.Config.VisibilityTimeoutMS
+	}
+}
+
+// refuseUnknown refuses jobs of queues that nobody has created, with strict queues.
+func (s *Store) refuseUnknown(ctx context.Context, db pg.Conn, in *insertion) error {
+	// A row that is deleted while the statement runs must not be taken for known for an hour from the end of it.
+	now := time.Now() // before the statement
+	var unknown []string
+	for _, i := range in.todo {
+		if j := in.jobs[i]; !j.Admitted && !s.queues.has(j.Queue, now) && !slices.Contains(unknown, j.Queue) {
+			unknown = append(unknown, j.Queue)
+		}
+	}
+	if unknown == nil {
+		return nil
+	}
+	// Known queues are not added to s.queues here: createQueues does that, which also moves used_at.
+	found, err := dbsqlc.New(db).QueueListKnown(ctx, unknown)
+	if err != nil {
+		return err
+	}
+	for _, i := range in.todo {
+		if name := in.jobs[i].Queue; slices.Contains(unknown, name) && !slices.Contains(found, name) && !in.jobs[i].Admitted {
+			in.res[i].refused = spec.NotFound("queue", name)
+		}
+	}
+	return nil
+}
+
+// maxFairKey bounds the bytes of a fairness key in a lane. A longer one is replaced by its hash.
+// The lane is part of the key of index jobs_fetch, which has a limit of about 2.7 kB for an entry, and of every event of the job.
+const maxFairKey = 128
+
+// maxMetas bounds the metas that are read at once, of at most 64 KiB each.
+// They are read in the deletion of a queue that moves its jobs: 6.25 MiB at most.
+const maxMetas = 100
+
+// assignLanes puts jobs of fair queues into the lane of their fairness key, within that of their tenant. What the node does not know
+// yet of a queue does no harm: the jobs wait with those without a key.
+//
+// It may run twice for a job, and keeps the tenant, which is the first part of the lane. A change of the configuration leaves
+// stored jobs in their lanes.
+func (s *Store) assignLanes(ctx context.Context, db pg.Conn, jobs []*job.Job) {
+	if s.isPool(db) {
+		_, _ = s.configured.View(ctx) // the first call reads the configurations; the insert itself tells whether the database answers
+	}
+	for _, j := range jobs {
+		if s.isFair(j.Queue) {
+			j.Lane = job.Lane(job.TenantOf(j.Lane), s.fairKeyIn(j.Queue, j.Meta))
+		}
+	}
+}
+
+// isFair reports whether a queue has lanes of fairness keys, as far as this node knows.
+func (s *Store) isFair(queue string) bool {
+	q := s.configured.Known(queue)
+	return q != nil && q.Config.Fairness != nil
+}
+
+// fairKeyIn is the fairness key that a job with this meta has in a queue; "": none.
+func (s *Store) fairKeyIn(queue string, meta []byte) string {
+	if q := s.configured.Known(queue); q != nil && q.Config.Fairness != nil {
+		return fairKey(q.Config.Fairness, meta)
+	}
+	return ""
+}
+
+// fairKeys are those of stored jobs in a queue, in their order; nil if the queue is not fair.
+// A job that has gone meanwhile has the key ""; the statement that moves jobs does not find it either.
+func (s *Store) fairKeys(ctx context.Context, queue string, ids [][16]byte) ([]string, error) {
+	if !s.isFair(queue) {
+		return nil, nil
+	}
+	keys := make([]string, 0, len(ids))
+	for part := range slices.Chunk(ids, maxMetas) {
+		rows, err := s.db.Q.JobListMeta(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		found := make(map[[16]byte]string, len(rows))
+		for _, r := range rows {
+			found[r.ID] = s.fairKeyIn(queue, r.Meta)
+		}
+		for _, id := range part {
+			keys = append(keys, found[id])
+		}
+	}
+	return keys, nil
+}
+
+// fairKey is the value of the fairness key in the meta of a job; "": it has none, or the queue is fair between tenants only. The
+// function ojs.job_lane is the same in SQL.
+// Objects and arrays are no keys. Numbers and booleans are taken as they are written, so 1 and 1.0 are two keys.
+func fairKey(f *queueconfig.Fairness, meta []byte) string {
+	name, ok := strings.CutPrefix(f.FairKey, "meta.")
+	if !ok || len(meta) == 0 {
+		return ""
+	}
+	v := payload.Present(payload.Find(meta, name))
+	if v == nil || v[0] == '{' || v[0] == '[' {
+		return ""
+	}
+	key, isText := rawjson.Text(v)
+	if !isText {
+		key = string(v)
+	}
+	// NUL cannot be stored in a text of PostgreSQL.
+	if len(key) > maxFairKey || strings.ContainsRune(key, 0) {
+		sum := sha256.Sum256([]byte(key))
+		key = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return key
+}
+
+// weights are those of the lanes of a queue.
+// A claim asks for them each time it begins.
+func (s *Store) weights(queue string) weights {
+	q := s.configured.Known(queue)
+	if q == nil || q.Config.Fairness == nil {
+		return weights{}
+	}
+	f := q.Config.Fairness
+	return weights{ofTenants: f.FairKey == "tenant", of: f.Weights}
+}
+
+// checkSchemas refuses jobs whose args violate a schema; at is the index of the first one.
+// It runs outside of flushes and transactions, because a check may take long (schema/compile.go bounds it).
+func (s *Store) checkSchemas(ctx context.Context, jobs ...*job.Job) (at int, err error) {
+	at, err = s.schemas.Check(ctx, s.db.Q, jobs...)
+	return at, pg.ClientError(err)
+}
+
+// without are the jobs that have no error, and their indexes.
+func without(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
+	for i, j := range jobs {
+		if errs[i] == nil {
+			valid, at = append(valid, j), append(at, i)
+		}
+	}
+	return valid, at
+}
+
+// spread puts the outcomes of the jobs at some indexes among the errors of the others.
+func spread(errs []error, at []int, stored []*job.Record, failed []error) []*job.Record {
+	all := make([]*job.Record, len(errs))
+	for n, i := range at {
+		all[i] = stored[n]
+		if failed != nil {
+			errs[i] = failed[n]
+		}
+	}
+	return all
+}
+
+// beginEnqueues starts the spans of jobs that will be stored; nil if none are recorded.
+// Most nodes record none, hence the slice that is made late.
+func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
+	var spans []tracing.Enqueue
+	for i, job := range jobs {
+		span := s.tracer.Enqueue(ctx, job)
+		if !span.Begun() {
+			continue
+		}
+		if spans == nil {
+			spans = make([]tracing.Enqueue, len(jobs))
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
+// beginEnqueues does the same in a transaction. When the transaction is tried again, it returns the spans of the first try.
+// Otherwise a deadlock would leave spans that nobody ends.
+func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
+	var spans []tracing.Enqueue
+	for i, j := range jobs {
+		span, begun := t.spans[j]
+		if !begun {
+			if span = t.store.tracer.Enqueue(ctx, j); !span.Begun() {
+				continue
+			}
+			if t.spans == nil {
+				t.spans = map[*job.Job]tracing.Enqueue{}
+			}
+			t.spans[j] = span
+		}
+		if spans == nil {
+			spans = make([]tracing.Enqueue, len(jobs))
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
+// endEnqueues ends the spans of the jobs that were stored.
+func endEnqueues(spans []tracing.Enqueue, jobs []*job.Job, stored []*job.Record) {
+	for i, span := range spans {
+		if stored[i] != nil && !jobs[i].Outcome.Deduplicated {
+			span.Accepted(stored[i].ID, stored[i].State)
+		}
+	}
 }

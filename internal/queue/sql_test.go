@@ -327,7 +327,7 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 // TestSQLEnqueueKnowsTheNamesOfPackageJob finds options that HTTP accepts and that neither values nor refused contains.
 func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../job/attrs.go")
+	source, err := os.ReadFile("../job/new_job.go")
 	require.NoError(t, err)
 	table := regexp.MustCompile(`(?s)var attrNames.*?\n}`).Find(source)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(table, -1)

@@ -1,14 +1,18 @@
 // Package queue owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes
 // their events; concurrent callers share statements through package batch. The package also owns the fetch cursors
-// (cursor.go) and the parked fetches (longpoll.go) of this node. It must never answer a caller before the commit, and never
+// (cursors.go) and the parked fetches (waiting_fetch.go) of this node. It must never answer a caller before the commit, and never
 // read the clock of this machine to decide about a job.
 package queue
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -165,7 +169,7 @@ func New(deps Deps, config Config) *Store {
 	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
-	// did and after serve requests whose answer was lost; see settle.go. A change counts only if it ends the run that the request
+	// did and after serve requests whose answer was lost; see lost_answers.go. A change counts only if it ends the run that the request
 	// names: a job that was handed back and fetched again has the same attempt.
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
@@ -203,7 +207,7 @@ const readBytes = 160 << 10
 // newBatcher returns a batcher. Requests with the same key never share a statement. bytes is the size of a request.
 //
 // IsDivisible errors split a flush in halves, so that one bad row fails alone. A transient error runs the whole flush again:
-// nothing of it has committed then. Errors of a broken connection do neither, because the write may have committed (settle.go).
+// nothing of it has committed then. Errors of a broken connection do neither, because the write may have committed (lost_answers.go).
 func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool), bytes func(Req) int) *batch.Batcher[Req, Res] {
 	return batch.New(batch.Config[Req, Res]{
 		Weight: func(req Req) int { return 1 + bytes(req)/weightBytes },
@@ -232,4 +236,145 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 func (s *Store) Forget() {
 	s.queues.clear()
 	s.cursors.forget()
+}
+
+const (
+	// knownFor is how long a node takes a queue for stored since it has made sure. The row is kept for far longer, so that no
+	// enqueue counts on one that was deleted; see ojs.queues_prune.
+	// A longer time would save nothing: it is a statement per queue and hour.
+	knownFor = time.Hour
+
+	// maxKnown bounds the names, which clients choose. The first enqueue to a forgotten queue makes sure again.
+	maxKnown = 100_000
+)
+
+// knownQueues are the queues that have a row.
+// It is read for each job of each insert, by many goroutines, and hardly ever written, hence the sync.Map. The zero value is
+// ready.
+type knownQueues struct {
+	since sync.Map // name → time.Time
+	// About the number of names: a clear beside an add may leave it off by some, which moves the next clear.
+	count atomic.Int64
+}
+
+// now is read before the statement that may make sure, here and in add, so that the hour begins before the row was seen.
+func (k *knownQueues) has(name string, now time.Time) bool {
+	since, ok := k.since.Load(name)
+	return ok && now.Sub(since.(time.Time)) < knownFor
+}
+
+func (k *knownQueues) add(names []string, now time.Time) {
+	for _, name := range names {
+		if _, known := k.since.Swap(name, now); !known && k.count.Add(1) > maxKnown {
+			k.clear()
+		}
+	}
+}
+
+// A queue was deleted or changed, perhaps by another node (QueueChanged).
+func (k *knownQueues) remove(name string) {
+	if _, known := k.since.LoadAndDelete(name); known {
+		k.count.Add(-1)
+	}
+}
+
+func (k *knownQueues) clear() {
+	k.since.Clear()
+	k.count.Store(0)
+}
+
+// Stats are the figures of one queue.
+type Stats struct {
+	Name   string
+	Status string // active, paused, draining
+	Counts map[ojs.JobState]int64
+	// Only the bound by depth; a bound in bytes has no figure here.
+	MaxDepth   int64                   // the bound of the queue; 0: none
+	Rates      dbsqlc.QueueGetRatesRow // of the last 60 minutes
+	ComputedAt time.Time
+}
+
+// QueueStats reads the figures in one snapshot, so the counts are exact. An unknown queue has zeros and is not created.
+// All statements share a snapshot, or a job that moves between two of them would be counted twice or not at all. It is cheap for
+// any number of jobs: kept counts plus the events that the relay has not published.
+func (s *Store) QueueStats(ctx context.Context, name string) (Stats, error) {
+	stats := Stats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	// The bound comes from the cache, at most a second old; everything else is of the snapshot.
+	configured, err := s.configured.Get(ctx, name)
+	if err != nil {
+		return stats, err
+	}
+	if q := configured[name]; q != nil && q.Config.Backpressure != nil {
+		stats.MaxDepth = q.Config.Backpressure.MaxDepth
+	}
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
+		q := s.db.Q.WithTx(tx)
+		now, err := q.SystemPing(ctx)
+		if err != nil {
+			return err
+		}
+		stats.ComputedAt = now.Time
+		queue, err := q.QueueGet(ctx, name)
+		if err == nil {
+			stats.Status = queue.Status
+		} else if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		counts, err := q.QueueCountListByQueue(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, c := range counts {
+			stats.Counts[ojs.JobState(c.State)] = c.Count
+		}
+		stats.Rates, err = q.QueueGetRates(ctx, name)
+		return err
+	})
+	return stats, pg.ClientError(err)
+}
+
+// QueuesAfter returns the queues whose names follow name, in order, and whether there are more.
+// One row more than the page is read, to know whether there are more.
+func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows []dbsqlc.QueueListAfterRow, more bool, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err = s.db.Q.QueueListAfter(ctx, name, int32(limit)+1)
+	if err != nil {
+		return nil, false, pg.ClientError(err)
+	}
+	if more = len(rows) > limit; more {
+		rows = rows[:limit]
+	}
+	return rows, more, nil
+}
+
+// QueueChanged is called when the status or the configuration of a queue has changed on any node, or the queue was deleted; "": of any
+// queue. Fetches look again, because a resumed queue has jobs that their cursors have passed. The next enqueue makes sure that the
+// queue has a row.
+// It must not block: it runs on the goroutine of the listener, or of a look of queueconfig.Cache.
+func (s *Store) QueueChanged(name string) {
+	if name == "" {
+		s.queues.clear()
+		s.NotifyAll()
+		return
+	}
+	// Order: cursors are surveyed again before fetches are woken, or these would find nothing.
+	s.queues.remove(name)
+	s.cursors.surveyAgain(name)
+	s.cursors.wakeQueue(name, maxWoken)
+}
+
+// QueueExists reports whether a queue has ever had a job or a setting.
+func (s *Store) QueueExists(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	found, err := s.db.Q.QueueExists(ctx, name)
+	return found, pg.ClientError(err)
+}
+
+// QueueGetTotals counts queues by status.
+func (s *Store) QueueGetTotals(ctx context.Context) (dbsqlc.QueueGetTotalsRow, error) {
+	return s.db.Q.QueueGetTotals(ctx)
 }

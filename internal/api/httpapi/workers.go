@@ -137,7 +137,7 @@ func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if err := a.ownJob(c, in.JobID); err != nil {
 		return err
 	}
-	// The retry policy decides what follows; see queue/retrydecision.go.
+	// The retry policy decides what follows; see queue/ack.go.
 	job, err := a.Jobs.Fail(c.Request().Context(), in)
 	if err != nil {
 		return err

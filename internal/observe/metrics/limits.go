@@ -63,7 +63,7 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 }
 
 // boundFamilies are the queues with a bound by depth. The figures are those of the last read of gauges; the bound itself is
-// kept exactly, under a lock (queue/bound.go).
+// kept exactly, under a lock (queue/bounds.go).
 func (m *Metrics) boundFamilies(g Gauges) []family {
 	size := gauge("ojs.queue.max_size", "{job}", "Most jobs that may wait in a bounded queue.")
 	pressure := gauge("ojs.backpressure.pressure", "1", "Jobs that wait in a bounded queue, as a share of its bound; above 1 if others than enqueues have added some.")

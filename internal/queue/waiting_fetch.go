@@ -3,10 +3,15 @@ package queue
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/service"
 )
 
 // waiter is a parked fetch. It holds memory only: no connection, and it sends no query.
@@ -17,7 +22,7 @@ type waiter struct {
 	// Capacity 1: a signal that comes while the waiter claims is kept, and makes it claim once more.
 	wake chan struct{}
 	// Capacity 1, so that the enqueue never waits for the waiter. nil in it means that the waiter should claim for itself.
-	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
+	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (fetch.go)
 
 	changed <-chan struct{} // of By.Changed; nil for most
 	until   <-chan struct{} // of By.Until
@@ -261,4 +266,34 @@ func (c *cursors) awaited() []scope {
 		all = append(all, of)
 	}
 	return all
+}
+
+// pollInterval is how long a parked call can wait for a job or a result whose notification was lost.
+// Surveys that take long are left out of some passes: they have a twentieth of the time (surveyDue).
+const pollInterval = time.Second
+
+// Poller reads jobs and results for parked calls, in case a notification was lost.
+// Every node has one. It needs no leader: each node polls for the calls that are parked on it.
+type Poller struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	store *Store
+}
+
+// NewPoller returns a poller. It sends no query while no call is parked.
+func NewPoller(archetype *baseservice.Archetype, s *Store) *Poller {
+	return baseservice.Init(archetype, &Poller{store: s})
+}
+
+// Start runs the loop until stopped.
+func (p *Poller) Start(ctx context.Context) error {
+	service.Run(ctx, &p.BaseStartStop, func(ctx context.Context) { service.Every(ctx, pollInterval, p.poll) })
+	return nil
+}
+
+func (p *Poller) poll(ctx context.Context) {
+	if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
+		p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
+	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -456,4 +458,195 @@ func (l *fullLogs) due(queue string, now time.Time) bool {
 	}
 	l.at[queue] = now
 	return true
+}
+
+const (
+	// maxDropped bounds the jobs of one statement that drops, and maxDropLevels the lanes and priorities that it looks at.
+	// A queue with more levels than that keeps jobs that are older than those that are dropped: the levels at the end of the
+	// order are not read.
+	maxDropped    = 1000
+	maxDropLevels = 10_000
+)
+
+// makeRoom drops the oldest available jobs of the queue for n new ones with so many bytes, as far as there are any.
+//
+// It runs under the lock of the queue, in the transaction of the insert, so a rollback brings the jobs back. It may drop more
+// than the insert needs in the end: judge may refuse a job for another reason.
+func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes int64) error {
+	// Each page begins behind the last one, and so the loop ends even if none of its jobs can be discarded, because workers claim
+	// them.
+	after := int64(0)
+	for {
+		jobs, size := queue.excess(n, bytes)
+		if jobs <= 0 && size <= 0 {
+			return nil
+		}
+		// At least 100 are read, although fewer may be needed: some are locked or are claimed meanwhile.
+		oldest, err := b.q.JobListOldest(ctx, dbsqlc.JobListOldestParams{Queue: queue.name, MaxLevels: maxDropLevels, AfterSeq: after, MaxRows: min(maxDropped, max(jobs, 100))})
+		if err != nil || len(oldest) == 0 {
+			return err
+		}
+		var ids [][16]byte
+		byID := make(map[[16]byte]int64, len(oldest))
+		for _, j := range oldest {
+			if jobs <= 0 && size <= 0 {
+				break
+			}
+			ids, byID[j.ID], after = append(ids, j.ID), j.Bytes, j.Seq
+			jobs, size = jobs-1, size-j.Bytes
+		}
+		rows, err := b.discard(ctx, queue, ids) // some may have been fetched or locked meanwhile
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			queue.depth, queue.bytes = queue.depth-1, max(0, queue.bytes-byID[r.ID])
+			queue.freed += byID[r.ID]
+			if own := queue.tenants[job.TenantOf(r.Lane)]; own != nil {
+				own.depth, own.dropped = own.depth-1, own.dropped+1
+			}
+		}
+	}
+}
+
+// excess is by how much the queue would exceed its bounds with n more jobs of so many bytes.
+// A result of 0 or less means that there is room.
+func (queue *boundedQueue) excess(n, bytes int64) (jobs, size int64) {
+	if p := queue.policy; p.MaxDepth > 0 {
+		jobs = queue.depth + min(n, p.MaxDepth) - p.MaxDepth // more do not fit even into an empty queue
+	}
+	if p := queue.policy; p.MaxSizeBytes > 0 {
+		size = queue.bytes + min(bytes, p.MaxSizeBytes) - p.MaxSizeBytes
+	}
+	return jobs, size
+}
+
+// discard ends available jobs of the queue.
+// The ids are sorted, the order in which all statements lock jobs. What is locked is skipped, not waited for: this transaction
+// has the row of the queue, and every producer of it waits behind.
+func (b *boundCheck) discard(ctx context.Context, queue *boundedQueue, ids [][16]byte) (all []dbsqlc.JobDiscardWaitingRow, err error) {
+	slices.SortFunc(ids, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+	for part := range slices.Chunk(ids, maxDropped) {
+		rows, err := b.q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
+			Ids: part, States: []string{string(ojs.StateAvailable)}, Code: job.Overflow, Message: job.ServerError(job.Overflow, 0, 0).Message,
+			EventType: ojs.EventJobDiscarded, Source: "api", Node: b.store.commits.Node,
+		})
+		if err != nil {
+			return nil, err
+		}
+		all, queue.dropped = append(all, rows...), append(queue.dropped, rows...)
+	}
+	return all, nil
+}
+
+func droppedWorkflow(r *dbsqlc.JobDiscardWaitingRow) pgtype.UUID { return r.WorkflowID }
+
+func droppedLimit(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.LimitKey }
+
+// tenantShare is the part of a bounded queue that a tenant has, while the row of the queue is locked. nil: the tenant has no bound.
+//
+// The zero bound never makes one: measureTenants returns early then, and all methods accept nil.
+type tenantShare struct {
+	tenant  string
+	depth   int64 // with the jobs that were accepted so far
+	entered int64 // these
+	dropped int64 // jobs that made room
+}
+
+// share is the part of the queue that the tenant of a job has.
+func (queue *boundedQueue) share(j *job.Job) *tenantShare { return queue.tenants[job.TenantOf(j.Lane)] }
+
+// fits reports whether there is room for one more job of the tenant.
+func (t *tenantShare) fits(p *queueconfig.Backpressure) bool {
+	return t == nil || t.depth < p.MaxTenantDepth
+}
+
+// It is called for a job that was accepted, beside boundedQueue.take, which counts it for the queue.
+func (t *tenantShare) enter() {
+	if t != nil {
+		t.depth, t.entered = t.depth+1, t.entered+1
+	}
+}
+
+// leave gives back the room of a job of this insert.
+func (t *tenantShare) leave() {
+	if t != nil {
+		t.depth, t.entered = t.depth-1, t.entered-1
+	}
+}
+
+// full is the share of its bound that the tenant uses.
+// More than 1 is possible: jobs that come back pass the bound.
+func (t *tenantShare) full(p *queueconfig.Backpressure) float64 {
+	if t == nil {
+		return 0
+	}
+	return float64(t.depth) / float64(p.MaxTenantDepth)
+}
+
+// measureTenants reads how many jobs wait of the tenants whose jobs want to enter and, if the policy is to drop, makes room for these. It
+// comes before the queue is measured, which then has what was dropped here.
+// It sends a statement per tenant of the call, which is one unless several tenants share a flush.
+func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jobs []*job.Job, todo []int) error {
+	if queue.policy.MaxTenantDepth <= 0 {
+		return nil
+	}
+	more := map[string]int64{}
+	for _, i := range todo {
+		if tenant := job.TenantOf(jobs[i].Lane); tenant != "" && jobs[i].Queue == queue.name && !jobs[i].Unbounded {
+			room := int64(1)
+			if queue.isTooLarge(jobs[i]) {
+				room = 0 // no drop would help the job
+			}
+			more[tenant] += room
+		}
+	}
+	queue.tenants = make(map[string]*tenantShare, len(more))
+	for tenant, n := range more {
+		own := &tenantShare{tenant: tenant}
+		queue.tenants[tenant] = own
+		// As exact as the counts of queues: the lock of the queue covers its tenants.
+		counts, err := b.q.TenantCountList(ctx, tenant, queue.name)
+		if err != nil {
+			return err
+		}
+		for _, c := range counts {
+			if slices.Contains(waitingStates, ojs.JobState(c.State)) {
+				own.depth += c.Count
+			}
+		}
+		if queue.policy.Strategy == queueconfig.DropOldest && n > 0 {
+			if err := b.makeTenantRoom(ctx, queue, own, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeTenantRoom drops the oldest available jobs of a tenant in the queue for n new ones, as far as there are any.
+// Unlike makeRoom it leaves the bytes of the queue alone: measure reads them afterwards.
+func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, own *tenantShare, n int64) error {
+	bound, after := queue.policy.MaxTenantDepth, int64(0)
+	for {
+		excess := own.depth + min(n, bound) - bound
+		if excess <= 0 {
+			return nil
+		}
+		oldest, err := b.q.JobListOldestByTenant(ctx, dbsqlc.JobListOldestByTenantParams{
+			Queue: queue.name, Tenant: own.tenant, MaxLevels: maxDropLevels, AfterSeq: after, MaxRows: min(maxDropped, excess),
+		})
+		if err != nil || len(oldest) == 0 {
+			return err
+		}
+		ids := make([][16]byte, len(oldest))
+		for i, j := range oldest {
+			ids[i], after = j.ID, j.Seq
+		}
+		rows, err := b.discard(ctx, queue, ids) // some may have been fetched or locked meanwhile
+		if err != nil {
+			return err
+		}
+		own.depth, own.dropped = own.depth-int64(len(rows)), own.dropped+int64(len(rows))
+	}
 }

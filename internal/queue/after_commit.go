@@ -1,6 +1,10 @@
 package queue
 
 import (
+	"context"
+	"slices"
+	"time"
+
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -8,6 +12,82 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+// afterCommit collects what must happen after the commit of changed jobs.
+// A statement fills it from its rows, and notify uses it once. It never decides anything: what is lost with a node that stops
+// between the commit and notify is found again by the relay, surveys and sweeps.
+type afterCommit struct {
+	places []Place
+	crons  []string // crons of which a job has moved
+	// The time until the first due_at, by the clock of the database. The timer counts it with the monotonic clock of this
+	// machine.
+	earliest time.Duration
+	timed    bool // earliest is set
+}
+
+// add records a job. An available job without ready_seq waits for another job of its cron or for a limit, so no fetch can find it.
+func (a *afterCommit) add(queue, lane string, priority int16, seq pgtype.Int8, cron pgtype.Text) {
+	if seq.Valid {
+		a.places = append(a.places, Place{queue, lane, priority, seq.Int64})
+	}
+	if cron.Valid && !slices.Contains(a.crons, cron.String) {
+		a.crons = append(a.crons, cron.String)
+	}
+}
+
+// due records when a job is due.
+// Both times are of the database, so the clock of this machine has no part in it.
+func (a *afterCommit) due(at, now pgtype.Timestamptz) {
+	if !at.Valid {
+		return
+	}
+	if in := max(0, at.Time.Sub(now.Time)); !a.timed || in < a.earliest {
+		a.earliest, a.timed = in, true
+	}
+}
+
+// notify wakes fetches, schedules the timer and lets crons release the jobs that waited for the changed ones.
+// Fetches come first: they are what somebody waits for.
+func (s *Store) notify(ctx context.Context, a afterCommit) {
+	s.NotifyAvailable(a.places)
+	s.releaseCrons(ctx, a.crons)
+	if a.timed {
+		s.timer.Schedule(a.earliest)
+	}
+}
+
+// namesOf collects the crons, or the limit keys, of changed jobs.
+func namesOf[Row any](rows []Row, of func(*Row) pgtype.Text) []string {
+	return valuesOf(rows, func(r *Row) (string, bool) { name := of(r); return name.String, name.Valid })
+}
+
+// workflowsOf collects the roots of the workflows of changed jobs.
+func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) [][16]byte {
+	return valuesOf(rows, func(r *Row) ([16]byte, bool) { id := root(r); return id.Bytes, id.Valid })
+}
+
+// valuesOf collects what rows have, each once; nil for most statements. A linear search is enough: a statement has at most 1 000 rows,
+// and nearly none has a value.
+func valuesOf[Row any, Value comparable](rows []Row, of func(*Row) (Value, bool)) (values []Value) {
+	for i := range rows {
+		if v, there := of(&rows[i]); there && !slices.Contains(values, v) {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// OnCronJobs sets what is called after a commit that moved jobs of these crons. It may send a statement: callers of the
+// change are answered after it.
+func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
+
+// releaseCrons tells package cron, which is above this one, that jobs of these crons have moved: one that waits behind them may be
+// fetched now.
+func (s *Store) releaseCrons(ctx context.Context, crons []string) {
+	if len(crons) > 0 {
+		s.onCronJobs(ctx, crons)
+	}
+}
 
 // The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
 // stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
@@ -194,5 +274,32 @@ func priorityChange(changes []eventlog.Change, r *dbsqlc.JobSetPriorityRow) []ev
 func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.Change {
 	return append(changes, eventlog.Change{
 		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reasonDeleted,
+	})
+}
+
+// A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
+// follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
+
+// OnWorkflowJobs sets what is called after a commit that ended or revived jobs of workflows, with their roots. It may run
+// transactions; callers of the change are answered after it.
+// If it fails, the rows in ojs.workflow_pending stay, and the follower of package workflow acts on them within seconds.
+func (s *Store) OnWorkflowJobs(f func(ctx context.Context, roots [][16]byte)) { s.onWorkflowJobs = f }
+
+// advance lets the workflows of ended jobs follow.
+// It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
+func (s *Store) advance(ctx context.Context, roots [][16]byte) {
+	if len(roots) > 0 {
+		s.onWorkflowJobs(ctx, roots)
+	}
+}
+
+// endedWorkflows are the roots of those of the jobs that have ended.
+// A job that is retried does not move its workflow.
+func endedWorkflows(jobs []*job.Record) [][16]byte {
+	return workflowsOf(jobs, func(j **job.Record) (root pgtype.UUID) {
+		if *j != nil && ojs.JobState((*j).State).Terminal() {
+			root = (*j).WorkflowID
+		}
+		return root
 	})
 }

@@ -1,0 +1,784 @@
+package queue
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Complete moves an active job to completed. A job that was cancelled during this run is returned with
+// ojs.StateCancelled and no error; nothing has changed then.
+//
+// A job that is not active is 409. So is one whose worker or attempt are not those of the ack, if they were sent. Acks that name
+// neither are accepted for any run (docs/reference/retries.md, Late acks). When it returns, the commit is done and what follows
+// in workflows and limits has been tried.
+func (s *Store) Complete(ctx context.Context, ack job.Ack) (*job.Record, error) {
+	// The ack itself is a sign of life, even if it is refused.
+	s.workers.Beat(ack.WorkerID)
+	return s.complete.do(ctx, ack)
+}
+
+// CompleteEach completes many jobs, each as if its ack were sent alone, in order. errs is nil if none failed.
+func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.Record, errs []error) {
+	for _, a := range acks {
+		s.workers.Beat(a.WorkerID)
+	}
+	return s.complete.doEach(ctx, acks)
+}
+
+func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
+
+// flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
+//
+// It may run on several nodes for the same job: the DELETE of one finds the row, the other one gets no row. A repeated ack
+// changes nothing.
+func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
+	rows, err := s.completeRows(ctx, acks)
+	if err != nil {
+		return nil, err
+	}
+	s.afterComplete(ctx, rows)
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
+	for i, job := range jobs {
+		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
+			s.workers.Beat(job.WorkerID.String)
+		}
+	}
+	return jobs, nil
+}
+
+// afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
+// woken when the relay has published the events.
+//
+// operation.settle calls it too, for an ack whose answer was lost: the flush has emitted nothing then.
+func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
+	eventlog.Emit(ctx, s.commits, rows, completeChange)
+	for i := range rows {
+		s.awaiting.ended(rows[i].ID)
+	}
+	leftActive(s, rows, func(r *job.Record) string { return r.Queue })
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	s.releaseCrons(ctx, namesOf(rows, func(r *job.Record) pgtype.Text { return r.Cron }))
+}
+
+// completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
+// result, so each worker is sent once, and results only if there are any.
+//
+// The order of the ids is part of the contract of the statement: width_bucket finds the index of a row by a binary search.
+func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
+	acks = slices.SortedFunc(slices.Values(acks), func(a, b job.Ack) int { return bytes.Compare(a.JobID[:], b.JobID[:]) })
+	n := len(acks)
+	p := dbsqlc.JobCompleteParams{
+		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
+		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
+	}
+	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
+		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
+	}
+	owners := make(map[string]int32, 1)
+	for i, a := range acks {
+		owner, known := owners[a.WorkerID]
+		if !known {
+			p.Workers, p.Sources = append(p.Workers, a.WorkerID), append(p.Sources, ackSource(a.WorkerID))
+			owner = int32(len(p.Workers)) // arrays in SQL begin at 1
+			owners[a.WorkerID] = owner
+		}
+		p.Ids[i], p.Attempts[i], p.Owners[i] = a.JobID, a.Attempt, owner
+		if a.Result != nil {
+			p.Results[i], p.EventData[i] = a.Result, resultData(a.Result)
+		}
+	}
+	return p
+}
+
+// ackSource is the source of the event of an ack. It is empty if the ack names no worker; the statement then takes the one
+// stored at fetch.
+func ackSource(worker string) string {
+	if worker == "" {
+		return ""
+	}
+	return eventlog.WorkerSource(worker)
+}
+
+// completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
+//
+// The two parts are two transactions. If the second fails after the first has committed, the callers of the second part have no
+// row. refuse finds their jobs active and unlocked, and answers ErrLocked, so they are tried again.
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.completeUnreported(ctx, acks)
+	if err != nil || len(rows) == len(acks) {
+		return rows, err
+	}
+	// A flush never has a job twice (its key), so ids are enough to tell which acks are left. Those of refused jobs are among
+	// them, and JobProgressFlush leaves these out again.
+	completed := make(map[[16]byte]bool, len(rows))
+	for i := range rows {
+		completed[rows[i].ID] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+	reported, err := s.completeReported(ctx, rest)
+	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see settle
+		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
+			slog.Int("jobs", len(rest)), slog.Any("error", err))
+		return rows, nil
+	}
+	return append(rows, reported...), err
+}
+
+// completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
+func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+	for _, a := range acks {
+		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
+	}
+	return s.completeSome(ctx, acks, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, p) })
+}
+
+// completeSome completes, in one transaction, the jobs that pick chooses.
+//
+// It may run twice, if a partition of jobs_done is missing. pick locks its rows, so JobComplete waits for none of them.
+func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
+	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
+		rows = nil
+		q := dbsqlc.New(tx)
+		ids, err := pick(q)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		p := s.completeParams(slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(ids, a.JobID) }))
+		p.Reported = reported
+		rows, err = completeJobs(ctx, q, &p)
+		return err
+	})
+	return rows, err
+}
+
+// completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
+// The first try locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set
+// by the statement itself and ends with its transaction.
+func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
+	p := s.completeParams(acks)
+	err = s.db.WithPartitions(ctx, func() error {
+		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
+			return err
+		})
+	})
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended.
+	if pg.IsTimeout(err) && ctx.Err() == nil {
+		return s.completeUnlocked(ctx, acks)
+	}
+	return rows, err
+}
+
+// completeUnlocked completes the jobs that no other transaction has locked.
+// Acks of locked jobs have no row afterwards. Their callers wait one by one (operation.retryLocked), so one locked job delays its
+// flush by lockTimeout once.
+func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	ids := make([][16]byte, len(acks))
+	for i, a := range acks {
+		ids[i] = a.JobID
+	}
+	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
+}
+
+// resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag.
+func resultData(result []byte) []byte {
+	switch {
+	case result == nil:
+		return nil
+	// The event is sent to every subscriber and webhook; whoever wants the result reads it (docs/reference/jobs.md, Results).
+	case len(result) > eventlog.MaxPayload-eventlog.PayloadRoom:
+		return []byte(`{"result_truncated":true}`)
+	}
+	data := make([]byte, 0, len(result)+len(`{"result":}`))
+	data = append(data, `{"result":`...)
+	data = append(data, result...)
+	return append(data, '}')
+}
+
+// InOrder matches rows to requests by id; a request without a row gets nil.
+// Requests with the same id get the same pointer. It is exported for package progress.
+func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(*Row) ([16]byte, *Out)) []*Out {
+	res := make([]*Out, n)
+	if n == 1 && len(rows) == 1 {
+		_, res[0] = out(&rows[0])
+		return res
+	}
+	byID := make(map[[16]byte]*Out, len(rows))
+	for i := range rows {
+		id, o := out(&rows[i])
+		byID[id] = o
+	}
+	for i := range res {
+		res[i] = byID[id(i)]
+	}
+	return res
+}
+
+// nack is a Nack of a worker, or a failure that the server has found.
+type nack struct {
+	job.Nack
+	startedAt pgtype.Timestamptz // of the run that the server found; not valid: the current run
+	// A heartbeat between the read and the statement has moved due_at then, and the job goes on.
+	dueOnly bool // the job fails only if it is still overdue
+	// It is for logs and statistics; clients see the error.
+	reason string // of the internal event when the job becomes available again
+	source string // of the events; "": the worker
+}
+
+// bytes is about the size of the error as it is stored.
+// An entry of a backtrace counts 32 bytes, whatever its length: it decides only how many nacks share a statement.
+func (n nack) bytes() int {
+	return len(n.Error.Message) + len(n.Error.Details) + 32*len(n.Error.Backtrace)
+}
+
+// concerns reports whether a nack is about the run that the job is in. A job that was handed back and fetched again has the
+// same attempt, and perhaps the same worker, so started_at is compared too.
+// The worker is not compared here: JobFail does that, and refuse explains it.
+func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
+	return job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
+		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
+}
+
+// Fail moves an active job to retryable, discarded or, with Requeue, available or scheduled. A job that was cancelled during this
+// run is returned with ojs.StateCancelled and no error; nothing has changed then.
+//
+// A retry, its delay and a dead letter are decided by package job/retry (docs/reference/retries.md, Failure). When it returns,
+// the outcome is committed. Like an ack, a nack without worker and attempt is accepted for any run.
+func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
+	s.workers.Beat(n.WorkerID)
+	return s.fail.do(ctx, nackOf(n))
+}
+
+// FailEach fails many jobs, each as if its nack were sent alone, in order. errs is nil if none failed.
+func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Record, errs []error) {
+	reqs := make([]nack, len(nacks))
+	for i, n := range nacks {
+		s.workers.Beat(n.WorkerID)
+		reqs[i] = nackOf(n)
+	}
+	return s.fail.doEach(ctx, reqs)
+}
+
+// reason is that of a requeue; a nack that fails the job has its error instead.
+func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
+
+func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt} }
+
+// flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
+// decision depends on are fixed at enqueue, except attempt and started_at, and JobFail guards those two. A job that another
+// worker has fetched meanwhile is therefore not changed.
+//
+// Sweeps, the reaper and the search for lost claims call it directly, beside the batcher: two of them may decide about a run at
+// the same time. The second one finds another state, attempt or start, or a locked row, and its job is nil in the result. It does
+// not call follow: its caller does, outside of flushes.
+func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	ids := make([][16]byte, len(nacks))
+	for i, n := range nacks {
+		ids[i] = n.JobID
+	}
+	// Without lock. A row that is locked until JobFail runs is skipped there, and its caller tries again.
+	read, err := s.db.Q.JobListForFail(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make(map[[16]byte]*dbsqlc.JobListForFailRow, len(read))
+	for i := range read {
+		jobs[read[i].ID] = &read[i]
+	}
+
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed, MaxSize: job.SizeOfEach(len(nacks))}
+	for _, n := range nacks {
+		job := jobs[n.JobID]
+		if job == nil || !n.concerns(job) {
+			continue
+		}
+		s.addFailure(ctx, &p, n, job)
+	}
+	if len(p.Ids) == 0 {
+		return make([]*job.Record, len(nacks)), nil
+	}
+	var rows []dbsqlc.JobFailRow
+	// No partition has to be made here: a failure writes no row of jobs_done, and those of the events are made 3 000 000 numbers
+	// ahead.
+	err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+		rows, err = dbsqlc.New(conn).JobFail(ctx, p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	// Before afterFail, which wakes fetches: the failure is logged before the next start.
+	s.emitFailed(ctx, failed, nacks, jobs)
+	s.afterFail(ctx, rows)
+	return failed, nil
+}
+
+// afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
+// result of a job that is discarded now.
+// It is also what follows a nack whose answer was lost (operation.settle); there nothing was emitted, because the row before the
+// failure is gone.
+func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
+	leftActive(s, rows, func(r *dbsqlc.JobFailRow) string { return r.Queue })
+	var a afterCommit
+	for i, r := range rows {
+		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
+		a.due(r.DueAt, failedAt((*job.Record)(&rows[i])))
+		if r.State == string(ojs.StateDiscarded) {
+			s.awaiting.ended(r.ID)
+		}
+	}
+	s.notify(ctx, a)
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+}
+
+// emitFailed makes the changes from the rows before and after the statement: the new row has lost its worker and its start. It does
+// nothing if nobody subscribes to changes.
+func (s *Store) emitFailed(ctx context.Context, failed []*job.Record, nacks []nack, read map[[16]byte]*dbsqlc.JobListForFailRow) {
+	if !s.commits.Emitting() {
+		return
+	}
+	failures := make([]failure, 0, len(failed))
+	for i, job := range failed {
+		if job != nil {
+			was := read[job.ID]
+			failures = append(failures, failure{
+				job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
+				worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
+			})
+		}
+	}
+	eventlog.Emit(ctx, s.commits, failures, failChange)
+}
+
+// failedAt is when a job failed, by the clock of the database.
+// JobFail stores no time of a failure that is retried, so it is computed from the end of the backoff.
+func failedAt(job *job.Record) pgtype.Timestamptz {
+	switch ojs.JobState(job.State) {
+	case ojs.StateRetryable:
+		failed := job.NextAttemptAt.Time.Add(-time.Duration(job.RetryDelayMs.Int64) * time.Millisecond)
+		return pgtype.Timestamptz{Time: failed, Valid: true}
+	case ojs.StateDiscarded:
+		return job.FinishedAt
+	}
+	return job.EnqueuedAt
+}
+
+// addFailure decides the outcome of a failure and adds it to the statement.
+//
+// It sends nothing and may run for a job that JobFail then leaves out. The order of the appends is that of the arrays of the
+// statement, one element per failure.
+func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
+	policy, err := retry.Decode(job.Retry)
+	if err != nil { // one invalid policy must not fail the other jobs of the statement
+		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error", err)
+		n.Error.PolicyError = err.Error()
+	}
+	outcome := retry.Decide(s.failure(n, job, policy))
+	state := ojs.StateRetryable
+	switch outcome.Kind {
+	case retry.Discard:
+		state = ojs.StateDiscarded
+	// Only a release has a delay: a lost reservation is fetched again at once.
+	case retry.Release, retry.LoseToAvailable:
+		state = ojs.StateAvailable
+		if outcome.Delay > 0 {
+			state = ojs.StateScheduled
+		}
+	}
+	worker := n.WorkerID
+	if worker == "" {
+		worker = job.WorkerID.String
+	}
+	stored, shown := `{}`, `{}`
+	// A job that is handed back has no error: the empty objects are not read.
+	if !n.Requeue {
+		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
+		// Half of the room: job.discarded contains the error twice.
+		shown = string(n.Error.EventErrorWithin((eventlog.MaxPayload - eventlog.PayloadRoom) / 2))
+	}
+	// The server's own failures name the scheduler; all others the worker that sent them, or the one that has the job.
+	source := n.source
+	if source == "" && worker != "" {
+		if n.WorkerID == "" { // else Fail has recorded the beat
+			s.workers.Beat(worker)
+		}
+		source = eventlog.WorkerSource(worker)
+	}
+	p.Ids = append(p.Ids, n.JobID)
+	p.Workers = append(p.Workers, n.WorkerID)
+	// The attempt that was read, not the one that was sent, which may be missing. The statement guards it.
+	p.Attempts = append(p.Attempts, job.Attempt)
+	p.StartedAt = append(p.StartedAt, job.StartedAt)
+	p.DueOnly = append(p.DueOnly, n.dueOnly)
+	p.Outcomes = append(p.Outcomes, string(state))
+	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
+	p.DeadLetters = append(p.DeadLetters, outcome.DeadLetter)
+	p.DelaysMs = append(p.DelaysMs, outcome.Delay.Milliseconds())
+	p.Errors = append(p.Errors, stored)
+	p.EventErrors = append(p.EventErrors, shown)
+	p.Reasons = append(p.Reasons, n.reason)
+	p.EventTypes = append(p.EventTypes, s.outcomeEvent(state))
+	p.Sources = append(p.Sources, source)
+	p.BlockedUntil = append(p.BlockedUntil, pg.Timestamp(n.Error.RateLimitUntil))
+}
+
+// failure collects the values that the decision depends on.
+// Elapsed counts from the enqueue or the latest manual retry, by the clock of the database.
+func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
+	f := n.Error.Failure()
+	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue, f.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
+	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
+	f.RunTimeout = s.config.DefaultTimeout
+	if job.TimeoutMs.Valid {
+		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
+	}
+	if job.TotalDueAt.Valid {
+		// Zero would mean that there is none.
+		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
+	}
+	return f
+}
+
+// Cancel is a request to stop jobs for good (docs/reference/http.md, Cancel).
+type Cancel struct {
+	By     string // shown as cancelled_by
+	Reason string // "": none
+}
+
+// cancellation is a Cancel of one job.
+type cancellation struct {
+	id   [16]byte
+	data []byte // payload of the event beyond its columns
+}
+
+// LiveStates are the states in which a single cancel takes a job; idleStates are those of a bulk cancel.
+var (
+	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
+	idleStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
+)
+
+// Cancel moves a job from any live state to cancelled; PreviousState of the result is the state that it left.
+//
+// A job that has ended is 409, also if it is cancelled already. The worker of an active job is not interrupted: it learns of the
+// cancellation from its next heartbeat, and its ack is answered with the cancelled job (docs/reference/retries.md, Late acks).
+func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*job.Record, error) {
+	return s.cancel.do(ctx, cancellation{id, c.eventData()})
+}
+
+func cancelledRun(c cancellation) Run { return Run{JobID: c.id, cancels: true} }
+
+// It is the data of the event as JSON, made once per request: the statement only stores it.
+func (c Cancel) eventData() []byte {
+	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // fails only for invalid UTF-8, which decoding refuses
+	if c.Reason != "" {
+		data, _ = jsontext.AppendQuote(append(data, `,"reason":`...), c.Reason)
+	}
+	return append(data, '}')
+}
+
+// It returns the jobs in the order of the requests; nil for one that is locked, unknown or not live. The caller finds out which
+// (Run.Refused).
+func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Record, error) {
+	rows, err := s.cancelUnlocked(ctx, cs)
+	if err != nil {
+		return nil, err
+	}
+	s.afterCancel(ctx, rows)
+	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
+}
+
+// What follows in workflows and limits is not done here but by operation.do, outside of the flush.
+func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
+	eventlog.Emit(ctx, s.commits, rows, cancelChange)
+	for i := range rows {
+		s.awaiting.ended(rows[i].ID)
+	}
+	leftActive(s, rows, func(r *dbsqlc.JobCancelRow) string { return r.Queue })
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	s.releaseCrons(ctx, namesOf(rows, cancelledCron))
+}
+
+func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
+
+func cancelledLimit(r *dbsqlc.JobCancelRow) pgtype.Text { return r.LimitKey }
+
+func cancelledWorkflow(r *dbsqlc.JobCancelRow) pgtype.UUID { return r.WorkflowID }
+
+// cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
+// other caller, waits for locks instead.
+// Both statements are one transaction: what JobLockUnlocked has locked stays locked until JobCancel has moved it.
+func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	var rows []dbsqlc.JobCancelRow
+	err := s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		ids := make([][16]byte, len(cs))
+		for i, c := range cs {
+			ids[i] = c.id
+		}
+		unlocked, err := q.JobLockUnlocked(ctx, ids)
+		if err != nil || len(unlocked) == 0 {
+			return err
+		}
+		part := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(unlocked, c.id) })
+		rows, err = s.cancelRows(ctx, q, part, LiveStates)
+		return err
+	})
+	return rows, err
+}
+
+// cancelRows waits for rows that other transactions have locked, unless its caller has locked all of them.
+func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return q.JobCancel(ctx, s.cancelParams(cs, states, "api"))
+}
+
+// cancelParams sorts the cancellations by job, because JobCancel finds the data of a row by a binary search in the ids. Unsorted, a job
+// would get the data of another one.
+func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source string) dbsqlc.JobCancelParams {
+	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(cs))}
+	for _, c := range cs {
+		p.Ids = append(p.Ids, c.id)
+		p.EventData = append(p.EventData, c.data)
+	}
+	return p
+}
+
+// Statements guard state, owner and attempt in their WHERE clause, so a refused request only has no row in the result. The
+// functions of this file read the job once more to choose the error.
+
+// Run names the run of a job that a request is about, as the client described it.
+type Run struct {
+	JobID    [16]byte
+	WorkerID string // "": not sent, so ownership is not checked
+	Attempt  int32  // -1: not sent, so the attempt is not checked
+	cancels  bool   // the request is a cancel, which any live state accepts
+}
+
+// Owns reports whether the run may belong to the owner of the job. It may if the request or the job names no worker.
+// A job that was fetched without a name has no owner, and anyone may end it (docs/reference/http.md, Ack).
+func (r Run) Owns(owner pgtype.Text) bool {
+	return r.WorkerID == "" || !owner.Valid || owner.String == r.WorkerID
+}
+
+// refuse returns why the request had no effect.
+// It may find a newer state than the one because of which the statement left the job out. The error then describes that state,
+// which is as true for the client.
+func (s *Store) refuse(ctx context.Context, r Run) (*job.Record, error) {
+	stored, err := s.Get(ctx, r.JobID)
+	if err != nil {
+		return nil, err
+	}
+	return r.Refused(stored)
+}
+
+// refuseMissing does refuse for every request without a job, with one statement for all. failed may be nil, and so are the
+// errors it returns if there is none.
+// A request with an error keeps it: it was not refused, and its job may have changed.
+func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []error, runs []Run) ([]*job.Record, []error) {
+	var missing [][16]byte
+	for i, job := range jobs {
+		if job == nil && (failed == nil || failed[i] == nil) {
+			missing = append(missing, runs[i].JobID)
+		}
+	}
+	if missing == nil && failed == nil {
+		return jobs, nil
+	}
+	errs := make([]error, len(jobs))
+	stored, readErr := s.getEach(ctx, missing)
+	for i, job := range jobs {
+		switch {
+		case failed != nil && failed[i] != nil:
+			errs[i] = pg.ClientError(failed[i])
+		case job != nil:
+		case readErr != nil:
+			errs[i] = readErr
+		default:
+			jobs[i], errs[i] = runs[i].Refused(stored[runs[i].JobID])
+		}
+	}
+	return jobs, errs
+}
+
+// Refused chooses the error for a job that the statement did not change: 404 or a conflict (docs/reference/jobs.md, Allowed
+// operations). If the job was cancelled during this run, it returns the job and no error.
+func (r Run) Refused(job *job.Record) (*job.Record, error) {
+	id := spec.FormatID(r.JobID)
+	switch {
+	case job == nil:
+		return nil, spec.NotFound("job", id)
+	// The statement takes every live job, so it can only have been locked.
+	case r.cancels && !ojs.JobState(job.State).Terminal():
+		return nil, ErrLocked
+	case r.cancels:
+		return nil, spec.Conflict(id, ojs.JobState(job.State), LiveStates...)
+	}
+	owned := r.Owns(job.WorkerID)
+	current := r.Attempt < 0 || r.Attempt == job.Attempt
+	switch {
+	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:
+		return job, nil
+	case job.State == string(ojs.StateActive) && !owned:
+		return nil, spec.NotOwner(id, r.WorkerID, job.WorkerID.String)
+	case job.State == string(ojs.StateActive) && !current:
+		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(job.Attempt))
+	case job.State == string(ojs.StateActive):
+		return nil, ErrLocked
+	}
+	return nil, spec.Conflict(id, ojs.JobState(job.State), ojs.StateActive)
+}
+
+// handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.
+// After it the jobs wait for their leases, 30 s by default, so there is no point in trying for long.
+const handBackTimeout = 5 * time.Second
+
+// HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. A job for which this fails
+// becomes available when its lease ends.
+// The API layers and package pool call it for jobs whose client has gone, or that do not fit into an answer. It is safe for jobs
+// that were acked, failed or lost meanwhile: they are refused, which is logged.
+func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
+	if len(jobs) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
+	defer cancel()
+	nacks := make([]job.Nack, len(jobs))
+	for i, j := range jobs {
+		// Worker and attempt are sent, so that a run of another worker, or a later attempt, is left alone.
+		nacks[i] = job.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
+	}
+	_, errs := s.FailEach(ctx, nacks)
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		s.logger.WarnContext(ctx, "undelivered job was not handed back; it becomes available when its lease ends",
+			slog.String("category", "worker"), slog.Group("ojs", "job_id", spec.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
+	}
+}
+
+// Activate moves a pending job to available.
+// Any other state is 409 (docs/reference/jobs.md, Allowed operations). Of two calls at once one succeeds, and the other one waits
+// for its row and is refused.
+//
+// It is not batched: activations are rare, and unlike acks they wait for a locked row, up to the statement timeout, which callers
+// of a flush must not share.
+func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
+	defer cancel()
+	// The statement is its own transaction. An error of the connection leaves the outcome unknown: WriteError says 504 and not
+	// 503, so that the client looks before it repeats the call.
+	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
+	if err != nil {
+		return nil, pg.WriteError(err)
+	}
+	if len(rows) == 1 {
+		eventlog.Emit(ctx, s.commits, rows, activateChange)
+		job := (*job.Record)(&rows[0])
+		var a afterCommit
+		// Its deadlines were scheduled when it was inserted, so only fetches have to learn of it. A job of a serial cron or with
+		// a limit key has no ready_seq yet: the cron or package limit gives it one.
+		a.add(job.Queue, job.Lane, job.Priority, job.ReadySeq, job.Cron)
+		s.notify(ctx, a)
+		s.commits.Committed()
+		s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobActivateRow) pgtype.Text { return r.LimitKey }))
+		return job, nil
+	}
+	// No row: the job is unknown or in another state. This read is a later snapshot, so the state that it shows may be newer than
+	// the one that refused the call.
+	stored, err := s.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return nil, spec.Conflict(spec.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
+}
+
+// claimJobs returns the jobs in the order in which the claim found them.
+// A data-modifying WITH returns its rows in any order, hence the sort by slot.
+func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams) ([]job.Record, error) {
+	rows, err := q.JobFetch(ctx, *p)
+	order := make([]int, len(rows))
+	for i := range rows {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(rows[a].Slot, rows[b].Slot) })
+	jobs := make([]job.Record, len(rows))
+	for i, n := range order {
+		jobs[i] = claimedRecord(&rows[n])
+	}
+	return jobs, err
+}
+
+// claimedRecord sets the columns that JobFetch leaves out, because they are the same for every job that it claims. ReadySeq is the place
+// of the job before the claim, not the number of the claim, which the table has.
+// endClaim needs that place to raise the cursors.
+func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
+	return job.Record{
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
+		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, ScheduledAt: r.ScheduledAt,
+		ExpiresAt: r.ExpiresAt, TotalDueAt: r.TotalDueAt, WorkerID: r.WorkerID, LeaseUntil: r.LeaseUntil, LeaseMs: r.LeaseMs, StallDueAt: r.StallDueAt,
+		VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, StallMs: r.StallMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: r.ResultTtlS,
+		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, CronSerial: r.CronSerial, WorkflowID: r.WorkflowID,
+		UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey, OnLimit: r.OnLimit, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra,
+		Error: r.Error, Errors: r.Errors, PreviousErrors: r.PreviousErrors, Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq,
+		CheckpointAt: r.CheckpointAt, Size: r.Size,
+	}
+}
+
+// The order of the rows is any; InOrder sorts them by the acks.
+func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteParams) ([]job.Record, error) {
+	rows, err := q.JobComplete(ctx, *p)
+	jobs := make([]job.Record, len(rows))
+	for i := range rows {
+		jobs[i] = completedRecord(&rows[i])
+	}
+	return jobs, err
+}
+
+// completedRecord sets the columns that JobComplete leaves out, because they are the same for every completed job.
+// A job that has reported progress is shown with 1 at its end, as the statement stores it.
+func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
+	if r.Progress.Valid {
+		r.Progress.Float64 = 1
+	}
+	return job.Record{
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateCompleted), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
+		CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
+		WorkerID: r.WorkerID, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, RetryDelayMs: r.RetryDelayMs,
+		ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true}, PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true},
+		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey,
+		Lane: r.Lane, LimitKey: r.LimitKey, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
+		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
+		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
+	}
+}
