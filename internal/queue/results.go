@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -16,19 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Result is the outcome of a job.
-// Its fields are the columns of JobResultList, so that a row converts to it. For a job that has not ended only ID, State and
-// perhaps Error are set.
-type Result struct {
-	ID         [16]byte
-	State      string
-	FinishedAt pgtype.Timestamptz
-	Error      []byte
-	Result     []byte
-	Failed     bool
-	Pruned     bool // there was a result, but its TTL is over
-	Cut        bool // there is a result, but it was not read, because others before it are large
-}
+// Result is the outcome of a job. For a job that has not ended only ID, State and perhaps Error are set. Pruned: there was a result, but its
+// TTL is over. Cut: there is a result, but it was not read, because others before it are large.
+type Result = dbsqlc.JobResultListRow
 
 // resultPace is the least time between two reads that notifications cause. The reads of all waiters share statements.
 // Without it a busy node would read the result of each waiting call at every pass of the relay.
@@ -117,7 +105,7 @@ func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64)
 	if err != nil {
 		return nil, err
 	}
-	return InOrder(len(ids), func(i int) [16]byte { return ids[i] }, rows, func(r *dbsqlc.JobResultListRow) ([16]byte, *Result) { return r.ID, (*Result)(r) }), nil
+	return InOrder(len(ids), func(i int) [16]byte { return ids[i] }, rows, func(r *Result) ([16]byte, *Result) { return r.ID, r }), nil
 }
 
 // Awaited is the number of requests that wait for results.

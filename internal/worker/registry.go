@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -68,7 +67,7 @@ func (s *Store) Get(ctx context.Context, ref Ref) (Record, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Record{}, spec.NotFound("worker", ref.ID)
 	}
-	return Record(w), pg.ClientError(err)
+	return w, pg.ClientError(err)
 }
 
 // Reserved returns those of the jobs that are reserved for the worker. At most those of the given ids, because no index has
@@ -80,7 +79,7 @@ func (s *Store) Reserved(ctx context.Context, worker Ref, ids [][16]byte) ([]Res
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobListByWorker(ctx, dbsqlc.JobListByWorkerParams{Ids: ids, WorkerID: worker.ID, Tenant: worker.Tenant})
-	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
+	return rows, pg.ClientError(err)
 }
 
 // Filter chooses workers: the living before the dead, both with the latest sign of life first. Empty fields match all. Of
@@ -160,7 +159,7 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	}
 	more := len(rows) > l.Limit
 	rows = rows[:min(len(rows), l.Limit)]
-	page := Page{Workers: sliceutil.Map(rows, func(w dbsqlc.Worker) Record { return Record(w) }), More: more}
+	page := Page{Workers: rows, More: more}
 	if page.Matches, err = s.db.Q.WorkerCount(ctx, dbsqlc.WorkerCountParams{Tenant: l.Tenant, States: states, Queues: queues}); err != nil {
 		return Page{}, pg.ClientError(err)
 	}
