@@ -33,17 +33,19 @@ func TestFailingPasses(t *testing.T) {
 	for name, p := range map[string]pass{
 		"PromoteDue": {
 			prepare: func(b *domaintest.Bundle) {
-				b.Enqueued(domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Millisecond} }))
+				b.Enqueued(domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }))
+				b.Exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 s' WHERE state = 'scheduled'`)
 			},
-			do:   func(b *domaintest.Bundle) error { return applyDue(b) },
+			do:   applyDue,
 			left: `SELECT count(*) FROM ojs.jobs WHERE state = 'scheduled'`,
 		},
 		"FailOverdue": {
 			prepare: func(b *domaintest.Bundle) {
 				b.Enqueued(domaintest.NewJob("q"))
-				require.Len(b.T, must(b.Fetch(b.T.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w", VisibilityMS: 1})), 1)
+				require.Len(b.T, b.FetchedBy("w1", 1), 1)
+				b.Exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 s'`)
 			},
-			do:   func(b *domaintest.Bundle) error { return applyDue(b) },
+			do:   applyDue,
 			left: `SELECT count(*) FROM ojs.jobs WHERE state = 'active'`,
 		},
 		"Reap": {
@@ -145,7 +147,7 @@ func TestFailingPasses(t *testing.T) {
 			passed: []string{"QueueConfigVersion", "QueueConfigList"}, // the configurations are read again soon
 		},
 		"DeliverWebhooks": {
-			prepare: func(b *domaintest.Bundle) { delivery(b) },
+			prepare: delivery,
 			do: func(b *domaintest.Bundle) error {
 				claimed, err := b.Webhooks.ClaimDeliveries(b.T.Context(), 5)
 				for _, d := range claimed.Deliveries {
@@ -216,7 +218,6 @@ func (p pass) requireErrors(t *testing.T) {
 	for i := 0; ; i++ {
 		p.prepare(healthy)
 		require.Positive(t, healthy.Number(p.left), "there is nothing to do")
-		time.Sleep(2 * time.Millisecond) // what is due in 1 ms is due
 		statements.FailAt(i)
 		err := p.do(sick)
 		failed := statements.Heal()
@@ -234,13 +235,6 @@ func (p pass) requireErrors(t *testing.T) {
 			return
 		}
 	}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }
 
 func applyDue(b *domaintest.Bundle) error {
@@ -261,15 +255,10 @@ func chain(t testing.TB) *workflow.Definition {
 	return def
 }
 
-// delivery makes a subscription with a delivery that is due.
+// delivery makes a subscription, the only one, with a delivery that is due.
 func delivery(b *domaintest.Bundle) {
 	b.T.Helper()
 	b.Exec(`DELETE FROM ojs.webhook_deliveries`)
 	b.Exec(`DELETE FROM ojs.webhooks`)
-	w, err := b.Webhooks.Create(b.T.Context(), &webhook.Definition{
-		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
-	}, webhook.Match{Types: []string{"%"}})
-	require.NoError(b.T, err)
-	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
-		VALUES ($1, $2, 1, 0, now(), 'job.enqueued', 's', '{}', clock_timestamp(), clock_timestamp())`, job.NewID(), w.ID)
+	b.Delivery(b.Subscribed(), 1, "s")
 }

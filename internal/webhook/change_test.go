@@ -27,9 +27,9 @@ func TestUnfinishedChange(t *testing.T) {
 	cutOff := func(t *testing.T, at string, inactive bool, change func(*webhook.Definition)) (*lossyBundle, *webhook.Webhook) {
 		t.Helper()
 		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
-		w := b.sane.subscribed(func(w *webhook.Definition) { w.Active = !inactive })
+		w := b.sane.Subscribed(func(w *webhook.Definition) { w.Active = !inactive })
 		for seq := range 3 {
-			b.sane.delivery(w, seq+1, "s")
+			b.sane.Delivery(w, seq+1, "s")
 		}
 		if inactive {
 			b.sane.Exec(`UPDATE ojs.webhook_deliveries SET status = 'failed', next_attempt_at = now() + interval '1 day'`)
@@ -95,8 +95,8 @@ func TestUnfinishedChange(t *testing.T) {
 	t.Run("ADeletionIsFinished", func(t *testing.T) {
 		t.Parallel()
 		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
-		w := b.sane.subscribed()
-		b.sane.delivery(w, 1, "s")
+		w := b.sane.Subscribed()
+		b.sane.Delivery(w, 1, "s")
 		b.network.BreakForGood(domaintest.LoseRequest, "name: WebhookDeliveryCancel ")
 		require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID), "it is deleted")
 		require.Equal(t, 1, b.network.Broken())
@@ -127,7 +127,7 @@ func TestUnfinishedChange(t *testing.T) {
 func TestFinishChangesOnSeveralNodes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
+	w := b.Subscribed()
 	const backlog = 12_000
 	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
 		SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', (i % 4000)::text, '{}', 'failed', now() + interval '1 day', now() FROM generate_series(1, $2::integer) i`, w.ID, backlog)

@@ -46,7 +46,7 @@ func TestOutcomeIsRecordedAfterAnError(t *testing.T) {
 	d := webhook.NewDispatcher(riversharedtest.BaseServiceArchetype(t), node.Webhooks, webhook.Config{
 		Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 1,
 	})
-	id := b.delivery(b.subscribed(func(w *webhook.Definition) { w.URL = server.URL }), 1, "s")
+	id := b.Delivery(b.Subscribed(func(w *webhook.Definition) { w.URL = server.URL }), 1, "s")
 	b.Exec(`ALTER TABLE ojs.webhook_attempts RENAME TO elsewhere`) // only the statement that records an outcome names it
 	require.NoError(t, d.Start(t.Context()))
 	defer d.Stop()

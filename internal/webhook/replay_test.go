@@ -19,7 +19,7 @@ func TestDeliveryRetry(t *testing.T) {
 	t.Run("IsDueAtOnceWithAWholeSchedule", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.delivery(b.subscribed(), 1, "s")
+		id := b.Delivery(b.Subscribed(), 1, "s")
 		b.recorded(b.claimed(1)[0], "dead")
 		require.Empty(t, b.claimed(1))
 		d, attempts, err := b.Webhooks.RetryDelivery(t.Context(), id)
@@ -39,7 +39,7 @@ func TestDeliveryRetry(t *testing.T) {
 	t.Run("LeavesARunningRequestItsLease", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.delivery(b.subscribed(), 1, "s")
+		id := b.Delivery(b.Subscribed(), 1, "s")
 		b.recorded(b.claimed(1)[0], "failed")
 		b.Exec(`UPDATE ojs.webhook_deliveries SET lost = 3, next_attempt_at = clock_timestamp()`)
 		running := b.claimed(1)[0]
@@ -54,8 +54,8 @@ func TestDeliveryRetry(t *testing.T) {
 	t.Run("NotOfATestOrADeletedSubscription", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		id := b.delivery(w, 1, "s")
+		w := b.Subscribed()
+		id := b.Delivery(w, 1, "s")
 		test := job.NewID()
 		require.NoError(t, b.Webhooks.LogTest(t.Context(), webhook.TestDelivery{
 			DeliveryOutcome: webhook.DeliveryOutcome{ID: test, Status: "dead", Code: 500}, Webhook: w.ID, At: time.Now(), Type: "webhook.test", Body: "{}",
@@ -82,7 +82,7 @@ func TestReplayFailed(t *testing.T) {
 	t.Run("WhatWasGivenUpInTheSpan", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w, other := b.subscribed(), b.subscribed()
+		w, other := b.Subscribed(), b.Subscribed()
 		noon := time.Now().Add(-time.Hour).Truncate(time.Second)
 		for seq, d := range []struct {
 			of     *webhook.Webhook
@@ -101,12 +101,12 @@ func TestReplayFailed(t *testing.T) {
 			if d.of == nil {
 				continue
 			}
-			id := b.delivery(d.of, seq, "s")
+			id := b.Delivery(d.of, seq, "s")
 			b.Exec(`UPDATE ojs.webhook_deliveries SET status = $2, event_time = $3, attempt_count = 7, lost = 2, next_attempt_at = CASE WHEN $2 = 'failed' THEN now() + interval '1 h' END,
 				completed_at = CASE WHEN $2 <> 'failed' THEN now() END WHERE id = $1`, id, d.status, noon.Add(d.at))
 		}
 		b.Exec(`UPDATE ojs.webhook_deliveries SET event_seq = 0 WHERE event_seq = 7`) // a test
-		last := b.delivery(w, 9, "s")
+		last := b.Delivery(w, 9, "s")
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead', next_attempt_at = NULL, event_time = $2, completed_at = now() WHERE id = $1`, last, noon.Add(2*time.Minute-time.Millisecond))
 		n, err := b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{Since: job.When{Set: true, At: noon}, Until: job.When{Set: true, At: noon.Add(2 * time.Minute)}})
 		require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestReplayFailed(t *testing.T) {
 	t.Run("OncePerReplay", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
+		w := b.Subscribed()
 		b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, completed_at, created_at)
 			SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', i::text, '{}', 'dead', now(), now() FROM generate_series(1, 1500) i`, w.ID)
 		b.Exec(`CREATE FUNCTION ojs.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -140,11 +140,11 @@ func TestReplayFailed(t *testing.T) {
 	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
+		w := b.Subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
 		for seq := 1; seq <= 3; seq++ {
-			b.delivery(w, seq, "a")
+			b.Delivery(w, seq, "a")
 		}
-		b.delivery(w, 4, "b")
+		b.Delivery(w, 4, "b")
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead', next_attempt_at = NULL, completed_at = now()`)
 		n, err := b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
 		require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestReplayFailed(t *testing.T) {
 func TestReplayAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
+	w := b.Subscribed()
 	for range 4 {
 		b.Enqueued(domaintest.NewJob("q"))
 	}
@@ -206,7 +206,7 @@ func TestReplayAll(t *testing.T) {
 func TestReplayAllInPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
+	w := b.Subscribed()
 	for range 3 {
 		b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), gen_random_uuid()::text FROM generate_series(1, 800)`)
 	}
@@ -224,8 +224,8 @@ func TestReplayAllInPages(t *testing.T) {
 func TestReplayAllOfLateEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.subscribed()
-	w := b.subscribed()
+	b.Subscribed()
+	w := b.Subscribed()
 	const late = 2100
 	b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), 's' || n FROM generate_series(1, $1::integer) n`, late)
 	b.publish()
@@ -244,7 +244,7 @@ func TestReplayAllMakesTheSameDeliveries(t *testing.T) {
 	var hooks []*webhook.Webhook
 	for _, format := range []string{"ojs", "cloudevents"} {
 		for _, ordering := range []string{"none", "subject"} {
-			hooks = append(hooks, b.subscribed(func(d *webhook.Definition) { d.PayloadFormat, d.Ordering = format, ordering }))
+			hooks = append(hooks, b.Subscribed(func(d *webhook.Definition) { d.PayloadFormat, d.Ordering = format, ordering }))
 		}
 	}
 	b.Enqueued(domaintest.NewJob("q"), domaintest.With(func(j *job.Job) {

@@ -68,7 +68,7 @@ func TestLostAnswer(t *testing.T) {
 	prepared := func(t *testing.T, change ...func(*domaintest.Config)) (*lossyBundle, [16]byte) {
 		t.Helper()
 		b := setupLossy(t, change...)
-		w := b.sane.subscribed()
+		w := b.sane.Subscribed()
 		_, err := b.sane.Webhooks.RotateSecret(t.Context(), w.ID, "the second", time.Hour)
 		require.NoError(t, err)
 		return b, w.ID

@@ -40,7 +40,7 @@ func setupCutOff(t *testing.T) *cutOff {
 			Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
 		}),
 		network: network, sane: sane,
-		delivery: sane.delivery(sane.subscribed(func(in *webhook.Definition) { in.URL = endpoint.URL }), 1, "s"),
+		delivery: sane.Delivery(sane.Subscribed(func(in *webhook.Definition) { in.URL = endpoint.URL }), 1, "s"),
 	}
 }
 

@@ -17,28 +17,6 @@ import (
 )
 
 // subscribed makes a subscription to everything.
-func (b *bundle) subscribed(change ...func(*webhook.Definition)) *webhook.Webhook {
-	b.T.Helper()
-	in := &webhook.Definition{
-		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
-	}
-	for _, c := range change {
-		c(in)
-	}
-	w, err := b.Webhooks.Create(b.T.Context(), in, webhook.Match{Types: []string{"%"}})
-	require.NoError(b.T, err)
-	return w
-}
-
-// delivery puts one into the table, as the relay does, and returns its id.
-func (b *bundle) delivery(w *webhook.Webhook, seq int, subject string) [16]byte {
-	b.T.Helper()
-	id := job.NewID()
-	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
-		VALUES ($1, $2, $3, 0, now(), 'job.enqueued', $4, $5, '{}', clock_timestamp(), clock_timestamp())`, id, w.ID, seq, subject, w.Ordering == "subject")
-	return id
-}
-
 func (b *bundle) claimed(want int) []webhook.Delivery {
 	b.T.Helper()
 	c, err := b.Webhooks.ClaimDeliveries(b.T.Context(), want)
@@ -79,7 +57,7 @@ func TestDeliveryLease(t *testing.T) {
 	t.Run("ALostOneIsSentAgainAndDoesNotCount", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.delivery(b.subscribed(), 1, "s")
+		id := b.Delivery(b.Subscribed(), 1, "s")
 		first := b.claimed(10)
 		require.Len(t, first, 1)
 		require.Equal(t, "12345678", first[0].Secrets[0].Value)
@@ -100,7 +78,7 @@ func TestDeliveryLease(t *testing.T) {
 	t.Run("AFailureOfALostClaimDoesNotCountASuccessDoes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.delivery(b.subscribed(), 1, "s")
+		id := b.Delivery(b.Subscribed(), 1, "s")
 		lost := b.claimed(1)[0]
 		b.expire()
 		reserved := b.node().claimed(1)[0]
@@ -119,7 +97,7 @@ func TestDeliveryLease(t *testing.T) {
 	t.Run("GivenBackItIsDueAtOnce", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.delivery(b.subscribed(), 1, "s")
+		b.Delivery(b.Subscribed(), 1, "s")
 		d := b.claimed(1)[0]
 		require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims))
 		again := b.claimed(1)
@@ -132,7 +110,7 @@ func TestDeliveryLease(t *testing.T) {
 	t.Run("GivenBackItShowsWhetherItHasFailed", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.delivery(b.subscribed(), 1, "s")
+		id := b.Delivery(b.Subscribed(), 1, "s")
 		release := func() string {
 			d := b.claimed(1)[0]
 			require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims))
@@ -150,7 +128,7 @@ func TestDeliveryLease(t *testing.T) {
 	t.Run("LastsAsLongAsTheRequestMayTake", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.delivery(b.subscribed(func(w *webhook.Definition) { w.TimeoutMS = 60_000 }), 1, "s")
+		b.Delivery(b.Subscribed(func(w *webhook.Definition) { w.TimeoutMS = 60_000 }), 1, "s")
 		b.claimed(1)
 		require.Equal(t, 1, b.Number(`SELECT (next_attempt_at - now() BETWEEN interval '75 s' AND interval '95 s')::int FROM ojs.webhook_deliveries`))
 	})
@@ -162,11 +140,11 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("TakesTurnsBetweenSubscriptions", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		busy, quiet := b.subscribed(), b.subscribed()
+		busy, quiet := b.Subscribed(), b.Subscribed()
 		for i := range 8 {
-			b.delivery(busy, i+1, "s")
+			b.Delivery(busy, i+1, "s")
 		}
-		b.delivery(quiet, 9, "s")
+		b.Delivery(quiet, 9, "s")
 		got := b.claimed(3)
 		require.Len(t, got, 3)
 		byHook := map[[16]byte]int{}
@@ -179,9 +157,9 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("InTheOrderOfEvents", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
+		w := b.Subscribed()
 		for i := range 5 {
-			b.delivery(w, i+1, "s")
+			b.Delivery(w, i+1, "s")
 		}
 		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
 		for i, d := range b.claimed(5) {
@@ -192,9 +170,9 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("NeverMoreThanTheSubscriptionAllowsFromAnyNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *webhook.Definition) { w.MaxInFlight = 7 })
+		w := b.Subscribed(func(w *webhook.Definition) { w.MaxInFlight = 7 })
 		for i := range 200 {
-			b.delivery(w, i+1, fmt.Sprint(i))
+			b.Delivery(w, i+1, fmt.Sprint(i))
 		}
 		var mu sync.Mutex
 		running, seen := 0, map[[16]byte]bool{}
@@ -238,9 +216,9 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("AFailingEndpointGetsOneAtATime", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
+		w := b.Subscribed()
 		for i := range 30 {
-			b.delivery(w, i+1, "s")
+			b.Delivery(w, i+1, "s")
 		}
 		for _, d := range b.claimed(10) {
 			b.recorded(d, "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
@@ -255,8 +233,8 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
-		first, second, other := b.delivery(w, 1, "a"), b.delivery(w, 2, "a"), b.delivery(w, 3, "b")
+		w := b.Subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
+		first, second, other := b.Delivery(w, 1, "a"), b.Delivery(w, 2, "a"), b.Delivery(w, 3, "b")
 		got := b.claimed(10)
 		require.Len(t, got, 2)
 		require.Equal(t, first, got[0].ID)
@@ -280,9 +258,9 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("DisablesAfterFailingForLong", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1, "s")
-		b.delivery(w, 2, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1, "s")
+		b.Delivery(w, 2, "s")
 		got := b.claimed(2)
 		require.Empty(t, b.recorded(got[0], "dead").Disabled, "it has failed for a moment only")
 		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
@@ -298,9 +276,9 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("ASuccessForgetsFailures", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
+		w := b.Subscribed()
 		for i := range 3 {
-			b.delivery(w, i+1, "s")
+			b.Delivery(w, i+1, "s")
 		}
 		got := b.claimed(3)
 		b.recorded(got[0], "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
@@ -316,8 +294,8 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("AFailureIsRetriedAfterItsDelay", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		id := b.delivery(w, 1, "s")
+		w := b.Subscribed()
+		id := b.Delivery(w, 1, "s")
 		b.recorded(b.claimed(1)[0], "failed", func(o *webhook.DeliveryOutcome) {
 			o.Code, o.Snippet, o.Error, o.Duration, o.Delay = 503, "busy", "timeout", 250*time.Millisecond, time.Hour
 		})
@@ -351,9 +329,9 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("FailsSinceTheFirstFailure", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1, "s")
-		b.delivery(w, 2, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1, "s")
+		b.Delivery(w, 2, "s")
 		got := b.claimed(2)
 		b.recorded(got[0], "failed")
 		before, err := b.Webhooks.Get(t.Context(), w.ID)
@@ -371,9 +349,9 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("ASuccessInTheSameBatchKeepsItActive", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1, "s")
-		b.delivery(w, 2, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1, "s")
+		b.Delivery(w, 2, "s")
 		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours', consecutive_failures = 5`)
 		got := b.claimed(2)
 		require.NoError(t, b.Webhooks.RecordDeliveries(t.Context(), []webhook.DeliveryOutcome{
@@ -392,8 +370,8 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("GoneOfAFormerURLDisablesNothing", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		id := b.delivery(w, 1, "s")
+		w := b.Subscribed()
+		id := b.Delivery(w, 1, "s")
 		d := b.claimed(1)[0]
 		_, err := b.changed(w.ID, func(w *webhook.Definition) { w.URL = "https://new.example" })
 		require.NoError(t, err)
@@ -408,9 +386,9 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("ADisabledOneGetsWhatWasPublishedBefore", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1001, "s")
-		b.delivery(w, 1002, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1001, "s")
+		b.Delivery(w, 1002, "s")
 		got := b.claimed(2)
 		b.Enqueued(domaintest.NewJob("q"))
 		b.publish()
@@ -432,8 +410,8 @@ func TestDeliveryRecord(t *testing.T) {
 	t.Run("NotForACancelledDelivery", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1, "s")
 		d := b.claimed(1)[0]
 		require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
 		require.False(t, b.recorded(d, "delivered").Counted)
@@ -445,8 +423,8 @@ func TestDeliveryRecord(t *testing.T) {
 func TestDeliveryPrune(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
-	kept, old, waiting := b.delivery(w, 1, "s"), b.delivery(w, 2, "s"), b.delivery(w, 3, "s")
+	w := b.Subscribed()
+	kept, old, waiting := b.Delivery(w, 1, "s"), b.Delivery(w, 2, "s"), b.Delivery(w, 3, "s")
 	for _, d := range b.claimed(2) {
 		b.recorded(d, "delivered")
 	}
@@ -489,10 +467,10 @@ func TestWebhookLimit(t *testing.T) {
 func TestDeliveryClaimIsFair(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	hooks := []*webhook.Webhook{b.subscribed(), b.subscribed(), b.subscribed()}
+	hooks := []*webhook.Webhook{b.Subscribed(), b.Subscribed(), b.Subscribed()}
 	for i := range 30 {
 		for n, w := range hooks {
-			b.delivery(w, 1+i*len(hooks)+n, "s")
+			b.Delivery(w, 1+i*len(hooks)+n, "s")
 		}
 	}
 	taken := map[[16]byte]int{}
@@ -511,7 +489,7 @@ func TestDeliveryClaimIsFair(t *testing.T) {
 func TestWebhookBacklogInPieces(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
+	w := b.Subscribed()
 	const backlog = 12_000
 	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
 		SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', i::text, '{}', 'failed', now() + interval '1 day', now() FROM generate_series(1, $2::integer) i`, w.ID, backlog)
@@ -549,7 +527,7 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Parallel()
 	ordered := func(w *webhook.Definition) { w.Ordering = "subject" }
 	waiting := func(b *bundle, w *webhook.Webhook, seq int) [16]byte {
-		id := b.delivery(w, seq, "s")
+		id := b.Delivery(w, seq, "s")
 		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = NULL WHERE id = $1`, id)
 		return id
 	}
@@ -558,9 +536,9 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Run("TwoThatEndTogetherWakeTheThird", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed()
-		b.delivery(w, 1, "s")
-		b.delivery(w, 2, "s")
+		w := b.Subscribed()
+		b.Delivery(w, 1, "s")
+		b.Delivery(w, 2, "s")
 		third := waiting(b, w, 3)
 		got := b.claimed(10)
 		require.Len(t, got, 2)
@@ -577,13 +555,13 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Run("AnExistingDeliveryIsNoPredecessor", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(ordered)
+		w := b.Subscribed(ordered)
 		job := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
 		b.publish()
 		var seq int64
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
-		done := b.delivery(w, int(seq), spec.FormatID(job.ID)) // by a replay
+		done := b.Delivery(w, int(seq), spec.FormatID(job.ID)) // by a replay
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
 		created, err := b.Webhooks.CreateDeliveries(t.Context())
 		require.NoError(t, err)
@@ -594,7 +572,7 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Run("TheFirstOfASubjectIsDue", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(ordered)
+		w := b.Subscribed(ordered)
 		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
 		b.Fetched(2, "q")
 		b.publish()
@@ -624,10 +602,10 @@ func TestDeliveryOrder(t *testing.T) {
 			"subject": {"create": true, "claim": true, "record": true}, "none": {"create": false, "claim": true, "record": true},
 		} {
 			b := setup(t)
-			w := b.subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
-			b.delivery(w, 1001, "s")
+			w := b.Subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
+			b.Delivery(w, 1001, "s")
 			d := b.claimed(1)[0]
-			b.delivery(w, 1002, "t")
+			b.Delivery(w, 1002, "t")
 			b.Enqueued(domaintest.NewJob("q"))
 			b.publish()
 			for name, call := range map[string]func(ctx context.Context) error{
@@ -658,7 +636,7 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Run("OneNodeCreates", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.subscribed()
+		b.Subscribed()
 		b.Enqueued(domaintest.NewJob("q"))
 		b.publish()
 		tx, err := b.Pool.Begin(t.Context())
@@ -678,7 +656,7 @@ func TestDeliveryOrder(t *testing.T) {
 	t.Run("TheFirstOfASubjectIsReleasedIfNoOtherNodeDid", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(ordered)
+		w := b.Subscribed(ordered)
 		first := waiting(b, w, 1)
 		waiting(b, w, 2)
 		n, err := b.Webhooks.RestartStuckDeliveries(t.Context())
@@ -700,7 +678,7 @@ func (b *bundle) publish() {
 func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.subscribed()
+	w := b.Subscribed()
 	set := func(active bool) {
 		_, err := b.Webhooks.Change(t.Context(), w.ID, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
 			current.Active = active
@@ -736,7 +714,7 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 func TestDeliveriesInPasses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.subscribed()
+	b.Subscribed()
 	for range 3 {
 		b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), gen_random_uuid()::text FROM generate_series(1, 1000)`)
 	}
@@ -753,10 +731,10 @@ func TestDeliveriesInPasses(t *testing.T) {
 func TestDeliveriesOfEarlierEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	older := b.subscribed()
+	older := b.Subscribed()
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
-	newer := b.subscribed()
+	newer := b.Subscribed()
 	b.Enqueued(domaintest.NewJob("q"))
 	b.publish()
 	_, err := b.Webhooks.CreateDeliveries(t.Context())
@@ -772,7 +750,7 @@ func TestDeliveriesOfEarlierEvents(t *testing.T) {
 func TestDeliveriesOfThePrunedLog(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.subscribed()
+	b.Subscribed()
 	for _, want := range []int64{1, 1} {
 		b.Enqueued(domaintest.NewJob("q"))
 		b.publish()
@@ -790,7 +768,7 @@ func TestDeliveriesOfThePrunedLog(t *testing.T) {
 func TestDeliveriesOfThePruned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.subscribed()
+	b.Subscribed()
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
 	b.Exec(`UPDATE ojs.event_relay SET pruned = watermark`)
@@ -803,7 +781,7 @@ func TestDeliveriesOfThePruned(t *testing.T) {
 func TestDeliveriesBelowTheFloor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.subscribed()
+	b.Subscribed()
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
 	b.Exec(`UPDATE ojs.event_relay SET kept = 3, max_count = 1`)
@@ -819,7 +797,7 @@ func TestDeliveriesBelowTheFloor(t *testing.T) {
 func TestDeliveryLogLooksAtSome(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	one, other := b.subscribed(), b.subscribed()
+	one, other := b.Subscribed(), b.Subscribed()
 	const of = 50
 	for i, w := range []*webhook.Webhook{one, other} {
 		b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, completed_at, created_at)

@@ -18,7 +18,7 @@ func TestDeliveriesOfTenants(t *testing.T) {
 	of := func(tenant string) func(*webhook.Definition) {
 		return func(d *webhook.Definition) { d.Tenant = tenant }
 	}
-	acme, other, all := b.subscribed(of("acme")), b.subscribed(of("other")), b.subscribed()
+	acme, other, all := b.Subscribed(of("acme")), b.Subscribed(of("other")), b.Subscribed()
 	lane := func(lane string) *job.Job { return domaintest.With(func(j *job.Job) { j.Lane = lane }) }
 	stored := b.Enqueued(lane("acme"), lane("ac"), lane(""), lane("acme.eu"))
 	b.publish()
