@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -224,6 +225,8 @@ func TestBoundOfTwoNodes(t *testing.T) {
 							mu.Lock()
 							if err == nil {
 								accepted++
+							} else if strategy == "drop_oldest" {
+								t.Errorf("%v", err)
 							}
 							mu.Unlock()
 						}
@@ -270,6 +273,28 @@ func TestBoundOfTwoNodes(t *testing.T) {
 
 func TestDropOldest(t *testing.T) {
 	t.Parallel()
+
+	for name, c := range map[string]struct{ statement, policy string }{
+		"RoomOfJobsFetchedMeanwhile":        {"JobListOldest", `{"max_depth":2,"strategy":"drop_oldest"}`},
+		"BytesOfJobsFetchedMeanwhile":       {"JobListOldest", `{"max_size_bytes":14,"strategy":"drop_oldest"}`},
+		"TenantsRoomOfJobsFetchedMeanwhile": {"JobListOldestByTenant", `{"max_depth_per_tenant":2,"strategy":"drop_oldest"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			fetched := 0
+			late := &bundle{domaintest.On(t, domaintest.Before(t, b.Pool, c.statement, func() {
+				fetched = len(b.FetchedBy("w", 2))
+			}))}
+			b.bound("q", c.policy, late)
+			b.inLanes(2, "a")
+			_, err := late.try(inLane("a"), func(j *job.Job) { j.Args = json.RawMessage(`["a",2]`) })
+			require.NoError(t, err)
+			require.Equal(t, 2, fetched)
+			require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
+			b.RequireCounts()
+		})
+	}
 
 	t.Run("OfAnyPriority", func(t *testing.T) {
 		t.Parallel()

@@ -188,20 +188,13 @@ func (b *boundCheck) measure(ctx context.Context, queue *boundedQueue, jobs []*j
 	if err := b.measureTenants(ctx, queue, jobs, todo); err != nil || queue.policy.MaxDepth <= 0 && queue.policy.MaxSizeBytes <= 0 {
 		return err
 	}
-	// The counts are those that the relay keeps, plus the events behind its watermark: exact in this snapshot, and as cheap for a
-	// million jobs as for ten.
-	counts, err := b.q.QueueCountListByQueue(ctx, queue.name)
-	if err != nil {
+	if err := b.countDepth(ctx, queue); err != nil {
 		return err
-	}
-	for _, c := range counts {
-		if slices.Contains(waitingStates, ojs.JobState(c.State)) {
-			queue.depth += c.Count
-		}
 	}
 	// The kept number of bytes is only an upper limit, as jobs that leave do not lower it. It is measured only when it leaves no
 	// room, which takes 185 ms for 100 000 jobs (docs/reference/backpressure.md, Bytes).
 	if most := queue.policy.MaxSizeBytes; most > 0 {
+		var err error
 		if queue.bytes, err = b.q.QueueSizeGet(ctx, queue.name); err == nil && queue.bytes+bytes > most {
 			queue.bytes, err = b.q.QueueSizeMeasure(ctx, queue.name)
 		}
@@ -213,6 +206,23 @@ func (b *boundCheck) measure(ctx context.Context, queue *boundedQueue, jobs []*j
 		return nil
 	}
 	return b.makeRoom(ctx, queue, n, bytes)
+}
+
+// countDepth reads how many jobs wait in the queue.
+// The counts are those that the relay keeps, plus the events behind its watermark: exact in this snapshot, and as cheap for a million
+// jobs as for ten.
+func (b *boundCheck) countDepth(ctx context.Context, queue *boundedQueue) error {
+	counts, err := b.q.QueueCountListByQueue(ctx, queue.name)
+	if err != nil {
+		return err
+	}
+	queue.depth = 0
+	for _, c := range counts {
+		if slices.Contains(waitingStates, ojs.JobState(c.State)) {
+			queue.depth += c.Count
+		}
+	}
+	return nil
 }
 
 // isTooLarge reports whether not even the empty queue has room for the job.
@@ -483,7 +493,14 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 		}
 		// At least 100 are read, although fewer may be needed: some are locked or are claimed meanwhile.
 		oldest, err := b.q.JobListOldest(ctx, dbsqlc.JobListOldestParams{Queue: queue.name, MaxLevels: maxDropLevels, AfterSeq: after, MaxRows: min(maxDropped, max(jobs, 100))})
-		if err != nil || len(oldest) == 0 {
+		if err != nil {
+			return err
+		}
+		if len(oldest) == 0 { // workers may have fetched jobs since they were counted, which makes room, too
+			counted := queue.depth
+			if err = b.countDepth(ctx, queue); err == nil && queue.depth < counted && size > 0 {
+				queue.bytes, err = b.q.QueueSizeMeasure(ctx, queue.name)
+			}
 			return err
 		}
 		var ids [][16]byte
@@ -605,20 +622,28 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 	for tenant, n := range more {
 		own := &tenantShare{tenant: tenant}
 		queue.tenants[tenant] = own
-		// As exact as the counts of queues: the lock of the queue covers its tenants.
-		counts, err := b.q.TenantCountList(ctx, tenant, queue.name)
-		if err != nil {
+		if err := b.countTenant(ctx, queue, own); err != nil {
 			return err
-		}
-		for _, c := range counts {
-			if slices.Contains(waitingStates, ojs.JobState(c.State)) {
-				own.depth += c.Count
-			}
 		}
 		if queue.policy.Strategy == queueconfig.DropOldest && n > 0 {
 			if err := b.makeTenantRoom(ctx, queue, own, n); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// countTenant reads how many jobs of the tenant wait in the queue, as exact as countDepth: the lock of the queue covers its tenants.
+func (b *boundCheck) countTenant(ctx context.Context, queue *boundedQueue, own *tenantShare) error {
+	counts, err := b.q.TenantCountList(ctx, own.tenant, queue.name)
+	if err != nil {
+		return err
+	}
+	own.depth = 0
+	for _, c := range counts {
+		if slices.Contains(waitingStates, ojs.JobState(c.State)) {
+			own.depth += c.Count
 		}
 	}
 	return nil
@@ -636,8 +661,11 @@ func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, ow
 		oldest, err := b.q.JobListOldestByTenant(ctx, dbsqlc.JobListOldestByTenantParams{
 			Queue: queue.name, Tenant: own.tenant, MaxLevels: maxDropLevels, AfterSeq: after, MaxRows: min(maxDropped, excess),
 		})
-		if err != nil || len(oldest) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(oldest) == 0 {
+			return b.countTenant(ctx, queue, own) // as in makeRoom
 		}
 		ids := make([][16]byte, len(oldest))
 		for i, j := range oldest {

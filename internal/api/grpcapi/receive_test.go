@@ -26,7 +26,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	const nodeMemory = 128 << 20
 	memory := &api.Memory{}
 	b := setup(t, grpcapi.Config{APIKeys: []string{"one"}}, func(d *grpcapi.Deps) { d.Memory = memory })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // 200 MB of JSON take their time on a busy machine
 	defer cancel()
 	known := metadata.AppendToOutgoingContext(ctx, "x-ojs-api-key", "one")
 	health := func(ctx context.Context, bytes int, options ...grpc.CallOption) codes.Code {
