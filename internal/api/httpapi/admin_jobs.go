@@ -17,17 +17,17 @@ import (
 
 // adminJobRoutes are those of docs/reference/admin.md, Jobs.
 // The list is about all jobs in all states and has no confirmation; the three bulk calls refuse a body without "confirm":true
-// before they read anything. PATCH /admin/jobs/{id} is registered in priority.go, POST /admin/jobs/{id}/retry in
-// deadletter.go.
-func (a *API) adminJobRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	// A filter is small, so these calls have the limit of one job, where /jobs/bulk, which may list ids, has that of a batch.
-	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	v1.Match(reading, "/admin/jobs", a.searchJobs)
-	v1.Match(reading, "/admin/jobs/:id", a.getAdminJob)
-	v1.POST("/admin/jobs/:id/cancel", a.withBody(one, a.adminCancelJob))
-	for _, op := range []job.BulkOp{job.BulkCancel, job.BulkRetry, job.BulkDelete} {
-		v1.POST("/admin/jobs/bulk/"+string(op), a.withBody(one, a.confirmedBulk(op)))
+// before they read anything. They take a filter only, which is small, where /jobs/bulk may list ids.
+func (a *API) adminJobRoutes() []route {
+	return []route{
+		{"GET", "/admin/jobs", confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
+		{"GET", "/admin/jobs/:id", aboutJob, noBody, "", a.getAdminJob},
+		{"PATCH", "/admin/jobs/:id", aboutJob, oneBody, "", a.patchJob},
+		{"POST", "/admin/jobs/:id/cancel", aboutJob, oneBody, "cancelled_by", a.adminCancelJob},
+		{"POST", "/admin/jobs/:id/retry", aboutJob, oneBody, "", a.adminRetryJob},
+		{"POST", "/admin/jobs/bulk/cancel", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkCancel)},
+		{"POST", "/admin/jobs/bulk/retry", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkRetry)},
+		{"POST", "/admin/jobs/bulk/delete", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkDelete)},
 	}
 }
 
@@ -37,12 +37,12 @@ func (a *API) adminJobRoutes(v1 *echo.Group) {
 //
 // A cursor is an id in the order of creation alone. The other orders sort a bounded set of matches, in which a job may move
 // or vanish between two pages, so an id says nothing about the place behind it; there, the cursor is an offset.
-func (a *API) searchJobs(c echo.Context) error {
-	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+func (a *API) searchJobs(r *request) error {
+	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
-	f, err := jobSearch(c)
+	f, err := jobSearch(r)
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func (a *API) searchJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	f.Tenant, f.Offset, f.Limit = a.tenant(c.Request()), page.offset, page.limit
-	found, err := a.Jobs.Search(c.Request().Context(), f)
+	f.Tenant, f.Offset, f.Limit = a.tenant(r.Request()), page.offset, page.limit
+	found, err := a.Jobs.Search(r.Request().Context(), f)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (a *API) searchJobs(c echo.Context) error {
 	} else if found.Next != nil {
 		cursor = spec.FormatID(*found.Next)
 	}
-	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = appendJobs(append(b, `{"items":`...), found.Jobs, shape{}, next)
 		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
 		return append(b, '}')
@@ -127,16 +127,16 @@ func oneOf(c echo.Context, name string, values ...string) (string, error) {
 
 // getAdminJob shows everything about a job that its owner can be asked about.
 // It reads the job once, whole, so that its members are of one moment.
-func (a *API) getAdminJob(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getAdminJob(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	j, err := a.Jobs.Get(c.Request().Context(), id)
+	j, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendJobDetail(b, j) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendJobDetail(b, j) })
 }
 
 // appendJobDetail appends the job of GET /admin/jobs/{id}. errors and result are always there, because the admin UI reads
@@ -177,25 +177,25 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 // adminCancelJob is deleteJob with its parameters in the body.
 // The actor is, in this order, the API key, X-OJS-Actor, the parameter cancelled_by, and the member cancelled_by. Its answer
 // always has the job at the top level as well, whether OJS-Version was sent or not.
-func (a *API) adminCancelJob(c echo.Context, body []byte) error {
-	id, err := jobID(c)
+func (a *API) adminCancelJob(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	in, wire := job.DecodeCancel(body)
+	in, wire := job.DecodeCancel(r.body)
 	if wire != nil {
 		return wire
 	}
-	cancel, err := api.NewCancel(a.actor(c, "cancelled_by", in.By), in.Reason)
+	cancel, err := api.NewCancel(a.actor(r, "cancelled_by", in.By), in.Reason)
 	if err != nil {
 		return err
 	}
 	// The workflow of the job has been advanced when it returns, as after an ack.
-	j, err := a.Jobs.Cancel(c.Request().Context(), id, cancel)
+	j, err := a.Jobs.Cancel(r.Request().Context(), id, cancel)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		return appendWrapped(b, j, shape{previous: j.PreviousState.String}, true)
 	})
 }
@@ -207,20 +207,20 @@ func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 //
 // The key has an operation and no text, so nothing is remembered for a repetition: a second call takes the jobs that match
 // then.
-func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) error {
-	return func(c echo.Context, body []byte) error {
-		filter, wire := job.DecodeConfirmedBulk(op, body)
+func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
+	return func(r *request) error {
+		filter, wire := job.DecodeConfirmedBulk(op, r.body)
 		if wire != nil {
 			return wire
 		}
-		sel, err := a.selectJobs(c, job.BulkSelect{Op: op, Filter: filter})
+		sel, err := a.selectJobs(r, job.BulkSelect{Op: op, Filter: filter})
 		if err != nil {
 			return err
 		}
-		return a.once(c, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+		return a.once(r, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 			// Atomic is not set: whatever can be changed is changed.
 			res, err := tx.Bulk(ctx, queue.BulkChange{
-				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
+				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(r, "cancelled_by")},
 			})
 			if err != nil {
 				return queue.Answer{}, false, err

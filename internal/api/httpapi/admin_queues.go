@@ -20,17 +20,17 @@ import (
 )
 
 // adminQueueRoutes are those of docs/reference/admin.md, Queues.
-// No route is open to tenants (see routeReach), because figures and settings of a queue are about the jobs of all.
-func (a *API) adminQueueRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	v1.Match(reading, "/admin/queues", a.listAdminQueues)
-	v1.Match(reading, "/admin/queues/:name", a.getAdminQueue)
-	// All bodies here are smaller than a configuration, which has the largest.
-	limit := bodyLimit{queueconfig.MaxBytes, "config"}
-	v1.DELETE("/admin/queues/:name/jobs", a.withBody(limit, a.adminPurgeQueue))
-	v1.POST("/admin/queues/:name/pause", a.withBody(limit, a.adminPauseQueue))
-	v1.POST("/admin/queues/:name/resume", a.withBody(limit, a.adminResumeQueue))
-	v1.PUT("/admin/queues/:name/config", a.withBody(limit, a.adminPutQueueConfig))
+// No route is open to tenants, because figures and settings of a queue are about the jobs of all.
+func (a *API) adminQueueRoutes() []route {
+	return []route{
+		{"GET", "/admin/queues", operators, noBody, paging, a.listAdminQueues},
+		{"GET", "/admin/queues/:name", operators, noBody, "", a.getAdminQueue},
+		{"DELETE", "/admin/queues/:name/jobs", operators, configBody, "cancelled_by", a.adminPurgeQueue},
+		{"POST", "/admin/queues/:name/pause", operators, configBody, "paused_by", a.adminPauseQueue},
+		{"POST", "/admin/queues/:name/resume", operators, configBody, "resumed_by", a.adminResumeQueue},
+		{"PUT", "/admin/queues/:name/config", operators, configBody, "", a.adminPutQueueConfig},
+		{"PUT", "/admin/queues/:name/rate-limit", operators, oneBody, "", a.putQueueRateLimit},
+	}
 }
 
 // adminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
@@ -85,8 +85,8 @@ func newAdminQueue(q stats.Queue) adminQueue {
 
 // listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
 // moves no other one, which an offset does not guarantee.
-func (a *API) listAdminQueues(c echo.Context) error {
-	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+func (a *API) listAdminQueues(r *request) error {
+	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *API) listAdminQueues(c echo.Context) error {
 	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
 		return api.ErrCursor(page.cursor)
 	}
-	found, err := a.Stats.Queues(c.Request().Context(), stats.Page{After: page.cursor, Offset: page.offset, Limit: page.limit})
+	found, err := a.Stats.Queues(r.Request().Context(), stats.Page{After: page.cursor, Offset: page.offset, Limit: page.limit})
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (a *API) listAdminQueues(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(append(b, `{"items":`...), text...)
 		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
 		return append(b, '}')
@@ -118,16 +118,16 @@ func (a *API) listAdminQueues(c echo.Context) error {
 
 // getAdminQueue answers 404 for what cannot be the name of a queue: such a queue does not exist. Routes that would create the
 // queue answer 400 instead.
-func (a *API) getAdminQueue(c echo.Context) error {
-	name := param(c, "name")
+func (a *API) getAdminQueue(r *request) error {
+	name := param(r, "name")
 	if api.CheckQueue("name", name) != nil {
 		return spec.NotFound("queue", name)
 	}
-	detail, err := a.queueDetail(c.Request().Context(), name)
+	detail, err := a.queueDetail(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, detail)
+	return sendJSON(r, http.StatusOK, detail)
 }
 
 // queueDetail is everything about one queue.
@@ -224,17 +224,17 @@ func newBound(q stats.Queue) *boundView {
 //
 // The answer repeats the states as the decoder understood them, each once; POST /queues/{name}/purge repeats the text of the
 // client.
-func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
-	name := param(c, "name")
+func (a *API) adminPurgeQueue(r *request) error {
+	name := param(r, "name")
 	if api.CheckQueue("name", name) != nil {
 		return spec.NotFound("queue", name)
 	}
-	in, wire := job.DecodePurge(body)
+	in, wire := job.DecodePurge(r.body)
 	if wire != nil {
 		return wire
 	}
-	removed, more, err := a.Queues.Purge(c.Request().Context(), queueadmin.Purge{
-		Queue: name, States: in.States, OlderThan: in.OlderThan, By: a.actor(c, "cancelled_by", in.By),
+	removed, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{
+		Queue: name, States: in.States, OlderThan: in.OlderThan, By: a.actor(r, "cancelled_by", in.By),
 	})
 	if err != nil {
 		return err
@@ -243,34 +243,34 @@ func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
 	if more {
 		answer["has_more"] = true
 	}
-	return sendJSON(c, http.StatusOK, answer)
+	return sendJSON(r, http.StatusOK, answer)
 }
 
 // adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.
 // Both are idempotent, and hold for every fetch that begins after the answer, on all nodes: the claim itself reads the
 // status.
-func (a *API) adminPauseQueue(c echo.Context, body []byte) error {
-	name, by, err := a.queueCommand(c, body, "paused_by")
+func (a *API) adminPauseQueue(r *request) error {
+	name, by, err := a.queueCommand(r, r.body, "paused_by")
 	if err != nil {
 		return err
 	}
-	s, err := a.Queues.Pause(c.Request().Context(), name, by)
+	s, err := a.Queues.Pause(r.Request().Context(), name, by)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
 }
 
-func (a *API) adminResumeQueue(c echo.Context, body []byte) error {
-	name, by, err := a.queueCommand(c, body, "resumed_by")
+func (a *API) adminResumeQueue(r *request) error {
+	name, by, err := a.queueCommand(r, r.body, "resumed_by")
 	if err != nil {
 		return err
 	}
-	s, err := a.Queues.Resume(c.Request().Context(), name, by)
+	s, err := a.Queues.Resume(r.Request().Context(), name, by)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
 }
 
 // queueCommand reads the name of the queue, and who gives the command.
@@ -288,25 +288,25 @@ func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by
 // so it is answered as by PUT /queues/_default/config.
 //
 // The change is merged into the stored configuration in the store. What is refused has changed nothing.
-func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
-	name := param(c, "name")
+func (a *API) adminPutQueueConfig(r *request) error {
+	name := param(r, "name")
 	if name == queueconfig.Default {
-		return a.putQueueConfig(c, body)
+		return a.putQueueConfig(r)
 	}
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	change, err := configChange(body)
+	change, err := configChange(r.body)
 	if err != nil {
 		return err
 	}
 	// A change that sets nothing new writes no event.
-	if _, err := a.Queues.Configure(c.Request().Context(), name, change); err != nil {
+	if _, err := a.Queues.Configure(r.Request().Context(), name, change); err != nil {
 		return err
 	}
-	detail, err := a.queueDetail(c.Request().Context(), name)
+	detail, err := a.queueDetail(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, detail)
+	return sendJSON(r, http.StatusOK, detail)
 }

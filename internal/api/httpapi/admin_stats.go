@@ -13,13 +13,13 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// adminStatsRoutes are those of docs/reference/admin.md, Statistics.
-// Only the routes of tenants may be called by a tenant; the figures of the deployment are for operators.
-func (a *API) adminStatsRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	v1.Match(reading, "/admin/stats", a.getAdminStats)
-	v1.Match(reading, "/admin/stats/history", a.getStatsHistory)
-	a.tenantRoutes(v1)
+// adminStatsRoutes are those of docs/reference/admin.md, Statistics. The figures of the deployment are for operators.
+func (a *API) adminStatsRoutes() []route {
+	return []route{
+		{"GET", "/admin/stats", operators, noBody, "queue", a.getAdminStats},
+		{"GET", "/admin/stats/history", operators, noBody, "queue period since until", a.getStatsHistory},
+		{"GET", "/admin/stats/stream", operators, noBody, "", a.streamStats},
+	}
 }
 
 // stateCounts has every state, because clients add them up without looking.
@@ -87,12 +87,12 @@ type adminStats struct {
 
 // getAdminStats shows figures of one snapshot. With a queue, jobs and throughput are those of the queue; queues and workers
 // are those of the deployment in either case.
-func (a *API) getAdminStats(c echo.Context) error {
-	queue, err := queueParameter(c)
+func (a *API) getAdminStats(r *request) error {
+	queue, err := queueParameter(r)
 	if err != nil {
 		return err
 	}
-	d, err := a.Stats.Deployment(c.Request().Context(), queue)
+	d, err := a.Stats.Deployment(r.Request().Context(), queue)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *API) getAdminStats(c echo.Context) error {
 	if d.Rates.Completed > 0 {
 		latency = round1(float64(d.Rates.Ran) / float64(time.Millisecond) / d.Rates.Completed)
 	}
-	return sendJSON(c, http.StatusOK, adminStats{
+	return sendJSON(r, http.StatusOK, adminStats{
 		Queues: d.Queues.Total, Workers: d.Workers.Total, Jobs: newStateCounts(d.Jobs),
 		Throughput: throughput{
 			Processed: round1(d.Rates.Completed), Failed: round1(d.Rates.Failed), EnqueuedCLI: int64(math.Round(d.Rates.Enqueued)),
@@ -150,24 +150,24 @@ type statsHistory struct {
 
 // getStatsHistory shows a point for each period, also where nothing happened, so that a chart needs no rules for gaps. The
 // newest point grows until its period is over. oneOf has checked the period, so the look-up always finds one.
-func (a *API) getStatsHistory(c echo.Context) error {
-	queue, err := queueParameter(c)
+func (a *API) getStatsHistory(r *request) error {
+	queue, err := queueParameter(r)
 	if err != nil {
 		return err
 	}
-	period, err := oneOf(c, "period", "5m", "1m", "1h", "1d")
+	period, err := oneOf(r, "period", "5m", "1m", "1h", "1d")
 	if err != nil {
 		return err
 	}
 	h := stats.HistoryQuery{Queue: queue, Period: stats.Periods[period]}
 	// Without since the last hour is shown; the store cuts what is older than what is kept.
-	if h.Since, err = ageParameter(c, "since"); err != nil {
+	if h.Since, err = ageParameter(r, "since"); err != nil {
 		return err
 	}
-	if h.Until, err = ageParameter(c, "until"); err != nil {
+	if h.Until, err = ageParameter(r, "until"); err != nil {
 		return err
 	}
-	points, err := a.Stats.History(c.Request().Context(), h)
+	points, err := a.Stats.History(r.Request().Context(), h)
 	if err != nil {
 		return err
 	}
@@ -179,5 +179,5 @@ func (a *API) getStatsHistory(c echo.Context) error {
 			P50: round1(p.Durations.Percentile(0.5)), P99: round1(p.Durations.Percentile(0.99)), Average: round1(api.Average(p.DurationMS, p.Completed)),
 		}
 	}
-	return sendJSON(c, http.StatusOK, statsHistory{period, data, data})
+	return sendJSON(r, http.StatusOK, statsHistory{period, data, data})
 }

@@ -12,27 +12,22 @@ import (
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
-// adminRoutes are those of docs/reference/admin.md.
-// The groups do not overlap; the router does not depend on the order.
-func (a *API) adminRoutes(v1 *echo.Group) {
-	a.adminJobRoutes(v1)
-	a.adminQueueRoutes(v1)
-	a.adminStatsRoutes(v1)
-	a.adminSystemRoutes(v1)
-}
-
 // adminSystemRoutes are those of docs/reference/admin.md, System, with their short names.
 // The alias and the route are the same handler, so a tool may turn maintenance on by one and off by the other.
-func (a *API) adminSystemRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	for _, path := range []string{"/admin/system/maintenance", "/admin/maintenance"} {
-		v1.Match(reading, path, a.getMaintenance)
-		v1.POST(path, a.withBody(one, a.postMaintenance))
+func (a *API) adminSystemRoutes() []route {
+	routes := []route{
+		{"GET", "/admin/system/maintenance", operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/system/maintenance", operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/maintenance", operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/maintenance", operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/system/config", operators, noBody, "", a.getConfig},
+		{"GET", "/admin/config", operators, noBody, "", a.getConfig},
+		{"GET", "/middleware", operators, noBody, "", a.getMiddleware},
 	}
-	v1.Match(reading, "/admin/system/config", a.getConfig)
-	v1.Match(reading, "/admin/config", a.getConfig)
-	v1.Match(reading, "/middleware", a.getMiddleware)
+	if a.config.TestReset {
+		routes = append(routes, route{"POST", "/admin/reset", operators, noBody, "", a.postReset})
+	}
+	return routes
 }
 
 // maintenanceBody is the answer of docs/reference/admin.md, Maintenance. Enabled and Maintenance are equal, and so are
@@ -65,42 +60,42 @@ func sendMaintenance(c echo.Context, s maintenance.State) error {
 
 // getMaintenance reads the database, not what this node remembers, so a tool sees the change that it has just made on another
 // node.
-func (a *API) getMaintenance(c echo.Context) error {
-	state, err := a.Maintenance.Get(c.Request().Context())
+func (a *API) getMaintenance(r *request) error {
+	state, err := a.Maintenance.Get(r.Request().Context())
 	if err != nil {
 		return err
 	}
-	return sendMaintenance(c, state)
+	return sendMaintenance(r, state)
 }
 
 // postMaintenance turns maintenance on or off. Both are idempotent. When it returns, this node follows the change; the others
 // follow within a second (docs/reference/admin.md, Maintenance).
-func (a *API) postMaintenance(c echo.Context, body []byte) error {
-	in, wire := maintenance.Decode(body)
+func (a *API) postMaintenance(r *request) error {
+	in, wire := maintenance.Decode(r.body)
 	if wire != nil {
 		return wire
 	}
-	by := a.actor(c, "started_by", in.Start.By)
+	by := a.actor(r, "started_by", in.Start.By)
 	if !in.Enabled {
 		// It is no error if maintenance is off already.
-		if err := a.Maintenance.End(c.Request().Context(), by); err != nil {
+		if err := a.Maintenance.End(r.Request().Context(), by); err != nil {
 			return err
 		}
 		// The state after an end is known without a read.
-		return sendMaintenance(c, maintenance.State{})
+		return sendMaintenance(r, maintenance.State{})
 	}
 	in.Start.By = by
-	state, err := a.Maintenance.Start(c.Request().Context(), in.Start)
+	state, err := a.Maintenance.Start(r.Request().Context(), in.Start)
 	if err != nil {
 		return err
 	}
-	return sendMaintenance(c, state)
+	return sendMaintenance(r, state)
 }
 
 // getConfig shows what operators may want to compare between nodes, and no secret.
 // It shows the settings of the node that answers, which is not necessarily that of the next call behind a load balancer. Add
 // no secret and no URL here: with API keys any key may read it.
-func (a *API) getConfig(c echo.Context) error {
+func (a *API) getConfig(r *request) error {
 	conf, limits := a.config, a.config.Limits
 	kept := func(d time.Duration) any {
 		if d <= 0 {
@@ -108,7 +103,7 @@ func (a *API) getConfig(c echo.Context) error {
 		}
 		return days(d)
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		"implementation": api.Name, "version": conf.Version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
 		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
 		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
@@ -130,7 +125,7 @@ var stages = []string{"trace_context", "authentication", "validation", "queue_ad
 
 // getMiddleware shows the stages in the form of the middleware endpoint of other servers, which let users add their own.
 // Nothing can be added here, and nothing runs around the execution of a job, because workers are processes of their own.
-func (a *API) getMiddleware(c echo.Context) error {
+func (a *API) getMiddleware(r *request) error {
 	type stage struct {
 		Name  string `json:"name"`
 		Phase string `json:"phase"`
@@ -140,5 +135,5 @@ func (a *API) getMiddleware(c echo.Context) error {
 	for i, name := range stages {
 		list[i] = stage{name, "enqueue", i + 1}
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"enqueue": list, "execution": []stage{}})
+	return sendJSON(r, http.StatusOK, map[string]any{"enqueue": list, "execution": []stage{}})
 }

@@ -53,43 +53,43 @@ func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error)
 // postBatch is the atomic batch (docs/reference/http.md, Batch).
 // All jobs are stored in one transaction or none is. They do not go through the group commit of single jobs, whose flush is
 // independent of one item.
-func (a *API) postBatch(c echo.Context, body []byte) error {
-	in, err := a.splitBatch(c, body, "jobs")
+func (a *API) postBatch(r *request) error {
+	in, err := a.splitBatch(r, r.body, "jobs")
 	if err != nil {
 		return err
 	}
 	// One bad job refuses the batch; validation_errors has the mistakes of all.
-	jobs, wire := job.DecodeItems(in.items, a.limits(c))
+	jobs, wire := job.DecodeItems(in.items, a.limits(r))
 	if wire != nil {
 		return wire
 	}
 	// After decoding, because the jobs must exist, and before anything is stored.
-	if err := blockFor(c, jobs...); err != nil {
+	if err := blockFor(r, jobs...); err != nil {
 		return err
 	}
-	key, err := a.idempotency(c, "batch", "", body)
+	key, err := a.idempotency(r, "batch", "", r.body)
 	if err != nil {
 		return err
 	}
 	// With a key the answer is part of the transaction, so it is built whole, in memory, before the commit. Without one it is
 	// streamed.
 	if key.Key != "" {
-		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, jobs, stored, whole) })
+		answer, err := a.enqueueOnce(r, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, jobs, stored, whole) })
 		if err != nil {
 			return err
 		}
-		return send(c, answer.Status, answer.Body)
+		return send(r, answer.Status, answer.Body)
 	}
 	// at is below 0 for an error that is about the whole call, such as an outage.
-	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
+	stored, at, err := a.Jobs.EnqueueAll(r.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
 			return api.Indexed(err, at)
 		}
 		return err
 	}
-	showPressure(c, jobs...)
-	return respondEach(c, enqueuedStatus(jobs), shownBytes(stored), func(b []byte, next flush) []byte {
+	showPressure(r, jobs...)
+	return respondEach(r, enqueuedStatus(jobs), shownBytes(stored), func(b []byte, next flush) []byte {
 		return appendBatch(b, jobs, stored, next)
 	})
 }
@@ -126,20 +126,20 @@ type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*job.Recor
 
 // postAckBatch and postNackBatch (docs/reference/http.md, Ack and nack batches) treat each element as if it came alone.
 // An unknown outcome of one item does not hide those of the others, unless none succeeded; see outage.
-func (a *API) postAckBatch(c echo.Context, body []byte) error {
-	in, err := a.splitBatch(c, body, "acks")
+func (a *API) postAckBatch(r *request) error {
+	in, err := a.splitBatch(r, r.body, "acks")
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, job.DecodeAckItem, func(r job.Ack) [16]byte { return r.JobID }, a.Jobs.CompleteEach)
+	return eachItem(a, r, in, job.DecodeAckItem, func(ack job.Ack) [16]byte { return ack.JobID }, a.Jobs.CompleteEach)
 }
 
-func (a *API) postNackBatch(c echo.Context, body []byte) error {
-	in, err := a.splitBatch(c, body, "nacks")
+func (a *API) postNackBatch(r *request) error {
+	in, err := a.splitBatch(r, r.body, "nacks")
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, job.DecodeNackItem, func(r job.Nack) [16]byte { return r.JobID }, a.Jobs.FailEach)
+	return eachItem(a, r, in, job.DecodeNackItem, func(nack job.Nack) [16]byte { return nack.JobID }, a.Jobs.FailEach)
 }
 
 // eachItem decodes, stores and shows the items. Refused items keep their place: at maps the request that the store gets to

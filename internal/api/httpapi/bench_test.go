@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -34,31 +33,31 @@ func BenchmarkHandler(b *testing.B) {
 
 	for _, bench := range []struct {
 		name, body string
-		handle     func(c echo.Context, body []byte) error
+		handle     handler
 	}{
-		{"Enqueue", `{"type":"bench.job","queue":"bench","args":["` + strings.Repeat("x", 100) + `"]}`, func(c echo.Context, body []byte) error {
-			in, err := job.DecodeJob(body, a.config.Limits)
+		{"Enqueue", `{"type":"bench.job","queue":"bench","args":["` + strings.Repeat("x", 100) + `"]}`, func(r *request) error {
+			in, err := job.DecodeJob(r.body, a.config.Limits)
 			if err != nil {
 				return err
 			}
-			return created(c, in, j)
+			return created(r, in, j)
 		}},
-		{"FetchTen", `{"queues":["bench"],"count":10,"worker_id":"worker-1","wait_ms":1000}`, func(c echo.Context, body []byte) error {
-			if _, err := job.DecodeFetch(body); err != nil {
+		{"FetchTen", `{"queues":["bench"],"count":10,"worker_id":"worker-1","wait_ms":1000}`, func(r *request) error {
+			if _, err := job.DecodeFetch(r.body); err != nil {
 				return err
 			}
-			return fetched(c, ten)
+			return fetched(r, ten)
 		}},
-		{"Ack", `{"job_id":"` + id + `","worker_id":"worker-1"}`, func(c echo.Context, body []byte) error {
-			if _, err := job.DecodeAck(body, a.config.Limits); err != nil {
+		{"Ack", `{"job_id":"` + id + `","worker_id":"worker-1"}`, func(r *request) error {
+			if _, err := job.DecodeAck(r.body, a.config.Limits); err != nil {
 				return err
 			}
-			return acked(c, &done)
+			return acked(r, &done)
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			e := a.echo()
-			e.POST("/ojs/v1/bench", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, bench.handle))
+			a.mount(e, []route{{"POST", "/ojs/v1/bench", everybody, oneBody, "", bench.handle}})
 			r, err := http.NewRequest(http.MethodPost, "/ojs/v1/bench", nil)
 			if err != nil {
 				b.Fatal(err)

@@ -107,8 +107,8 @@ func (a *API) bulkDone(c echo.Context, operation string, items int) {
 // There are two ways. Without key and without atomicity every item goes through the group commit and is independent, also of
 // a crash between two statements. Otherwise one transaction stores the items, or what of them can be stored, and the answer
 // for the key.
-func (a *API) postBulk(c echo.Context, body []byte) error {
-	in, err := a.splitBatch(c, body, "jobs")
+func (a *API) postBulk(r *request) error {
+	in, err := a.splitBatch(r, r.body, "jobs")
 	if err != nil {
 		return err
 	}
@@ -116,34 +116,34 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	key, err := a.idempotency(c, "enqueue", options.IdempotencyKey, body)
+	key, err := a.idempotency(r, "enqueue", options.IdempotencyKey, r.body)
 	if err != nil {
 		return err
 	}
 	// jobs[i] stays nil for a refused item; errs[i] keeps its error until the answer.
-	jobs, errs, lim := make([]*job.Job, len(in.items)), make([]error, len(in.items)), a.limits(c)
+	jobs, errs, lim := make([]*job.Job, len(in.items)), make([]error, len(in.items)), a.limits(r)
 	for i, item := range in.items {
 		job, wire := job.DecodeItem(item, lim)
 		if jobs[i] = job; wire != nil {
 			errs[i] = spec.Indexed(wire, i)
 		}
 	}
-	if err := blockFor(c, jobs...); err != nil {
+	if err := blockFor(r, jobs...); err != nil {
 		return err
 	}
 	if key.Key == "" && !options.Atomic {
-		stored := a.enqueueEach(c.Request().Context(), jobs, errs)
+		stored := a.enqueueEach(r.Request().Context(), jobs, errs)
 		if err := outage(stored, errs); err != nil {
 			return err
 		}
 		// Only now, because an outage is the error of the call and shows no size.
-		a.bulkDone(c, key.Operation, len(jobs))
+		a.bulkDone(r, key.Operation, len(jobs))
 		status, succeeded := bulkOutcome(stored, errs)
-		return respondEach(c, status, shownBytes(stored), func(b []byte, next flush) []byte {
-			return a.appendBulk(b, c, bulkItems{jobs, stored, errs}, succeeded, next)
+		return respondEach(r, status, shownBytes(stored), func(b []byte, next flush) []byte {
+			return a.appendBulk(b, r, bulkItems{jobs, stored, errs}, succeeded, next)
 		})
 	}
-	return a.once(c, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+	return a.once(r, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 		errs := slices.Clone(errs) // a transaction may be tried again
 		stored, err := enqueueIn(ctx, tx, jobs, errs, options.Atomic)
 		if err != nil {
@@ -151,7 +151,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		}
 		// A failed call changed nothing and may be tried again with its key.
 		// A call with partial success is kept: its key would otherwise store the good items twice.
-		answer := a.bulkAnswer(c, bulkItems{jobs, stored, errs})
+		answer := a.bulkAnswer(r, bulkItems{jobs, stored, errs})
 		return answer, answer.Status < 300, nil
 	})
 }
@@ -267,28 +267,28 @@ func (a *API) appendBulk(b []byte, c echo.Context, items bulkItems, succeeded in
 // bulkHandler serves /jobs/bulk/{cancel,retry,delete} (docs/reference/http.md, Bulk change).
 // The ids, or the matches of the filter, are found before the transaction. The change compares the state of each job again,
 // under its lock, so a job that another call has changed meanwhile is skipped with its new state and never changed twice.
-func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error {
-	return func(c echo.Context, body []byte) error {
-		in, wire := job.DecodeBulkSelect(op, body, a.maxItems())
+func (a *API) bulkHandler(op job.BulkOp) func(r *request) error {
+	return func(r *request) error {
+		in, wire := job.DecodeBulkSelect(op, r.body, a.maxItems())
 		if wire != nil {
-			return a.batchError(c, wire)
+			return a.batchError(r, wire)
 		}
-		key, err := a.idempotency(c, string(op), in.IdempotencyKey, body)
+		key, err := a.idempotency(r, string(op), in.IdempotencyKey, r.body)
 		if err != nil {
 			return err
 		}
-		sel, err := a.selectJobs(c, in)
+		sel, err := a.selectJobs(r, in)
 		if err != nil {
 			return err
 		}
-		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+		return a.once(r, key, len(sel.texts), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 			// The store knows distinct ids only, so it cannot see that one of the texts is unusable. The transaction
 			// therefore runs without the check of the store, to learn which jobs are eligible, and is rolled back because
 			// keep is false.
 			irregular := len(sel.ids) < len(sel.texts) // some text is no id, or comes twice
 			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: queue.Eligible(op), Atomic: in.Atomic && !irregular,
-				Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
+				Cancel: queue.Cancel{By: a.actor(r, "cancelled_by")},
 			})
 			if in.Atomic && irregular { // an unknown id among them: nothing may change
 				res.Eligible, res.Changed = res.Changed, nil

@@ -12,37 +12,37 @@ import (
 )
 
 // checkpointRoutes are those of docs/reference/jobs.md, Progress. The durable helpers of the JS and Python SDKs put their prefix in front
-// twice (docs/reference/jobs.md, Checkpoints).
-// PUT and POST do the same. The limit of the body is that of a checkpoint and some room for the members beside it; the
-// decoder checks the checkpoint itself.
-func (a *API) checkpointRoutes(v1 *echo.Group) {
-	limit := bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
-	reading := []string{http.MethodGet, http.MethodHead}
-	save := a.withBody(limit, a.checkpointSaver(false))
-	v1.PUT("/jobs/:id/checkpoint", save)
-	v1.POST("/jobs/:id/checkpoint", save)
-	v1.Match(reading, "/jobs/:id/checkpoint", a.getCheckpoint)
-	v1.DELETE("/jobs/:id/checkpoint", a.deleteCheckpoint)
-	for _, g := range []*echo.Group{v1, v1.Group("/ojs/v1")} {
-		g.POST("/checkpoints/:id", a.withBody(limit, a.checkpointSaver(true)))
-		g.DELETE("/checkpoints/:id", a.deleteCheckpoint)
-		g.Match(reading, "/checkpoints/:id/resume", a.getResume)
+// twice (docs/reference/jobs.md, Checkpoints). PUT and POST do the same.
+func (a *API) checkpointRoutes() []route {
+	routes := []route{
+		{"PUT", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"POST", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"GET", "/jobs/:id/checkpoint", aboutJob, noBody, "", a.getCheckpoint},
+		{"DELETE", "/jobs/:id/checkpoint", aboutJob, noBody, "", a.deleteCheckpoint},
 	}
+	for _, prefix := range []string{"", basePath} {
+		routes = append(routes,
+			route{"POST", prefix + "/checkpoints/:id", aboutJob, checkpointBody, "", a.checkpointSaver(true)},
+			route{"DELETE", prefix + "/checkpoints/:id", aboutJob, noBody, "", a.deleteCheckpoint},
+			route{"GET", prefix + "/checkpoints/:id/resume", aboutJob, noBody, "", a.getResume},
+		)
+	}
+	return routes
 }
 
 // optionalState is for the durable helpers, which leave state out when it is undefined; refusing it would fail their job. A
 // save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
-func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []byte) error {
-	return func(c echo.Context, body []byte) error {
-		in, wire := job.DecodeCheckpoint(param(c, "id"), body, optionalState, a.config.Limits)
+func (a *API) checkpointSaver(optionalState bool) func(r *request) error {
+	return func(r *request) error {
+		in, wire := job.DecodeCheckpoint(param(r, "id"), r.body, optionalState, a.config.Limits)
 		if wire != nil {
 			return wire
 		}
-		saved, err := a.Progress.SaveCheckpoint(c.Request().Context(), in)
+		saved, err := a.Progress.SaveCheckpoint(r.Request().Context(), in)
 		if err != nil {
 			return err
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte {
+		return respond(r, http.StatusOK, func(b []byte) []byte {
 			b = appendSaved(b, saved)
 			b = append(b, `,"checkpoint":`...)
 			return append(appendCheckpoint(b, saved), '}')
@@ -52,15 +52,15 @@ func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []by
 
 // getCheckpoint has the members at the top level and again in checkpoint: SDKs read one of the two. It works for jobs that
 // have ended, too.
-func (a *API) getCheckpoint(c echo.Context) error {
-	id, saved, err := a.checkpoint(c)
+func (a *API) getCheckpoint(r *request) error {
+	id, saved, err := a.checkpoint(r)
 	if err != nil {
 		return err
 	}
 	if saved.Stored == nil {
 		return spec.NotFound("checkpoint", spec.FormatID(id))
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = appendCheckpoint(b, saved)
 		// appendCheckpoint has closed the object; the brace is taken off again.
 		b = append(b[:len(b)-1], `,"checkpoint":`...)
@@ -70,12 +70,12 @@ func (a *API) getCheckpoint(c echo.Context) error {
 
 // getResume answers the durable helpers, which take a missing checkpoint for a fresh start.
 // It is 200 either way: they would take a 404 for a failure and fail the job. An unknown job is 404 all the same.
-func (a *API) getResume(c echo.Context) error {
-	_, saved, err := a.checkpoint(c)
+func (a *API) getResume(r *request) error {
+	_, saved, err := a.checkpoint(r)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		if saved.Stored == nil {
 			return append(b, `{"has_checkpoint":false}`...)
 		}
@@ -95,15 +95,15 @@ func (a *API) checkpoint(c echo.Context) ([16]byte, progress.Checkpoint, error) 
 }
 
 // deleteCheckpoint is idempotent. A worker that saves afterwards begins with sequence 1 again.
-func (a *API) deleteCheckpoint(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) deleteCheckpoint(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	if err := a.Progress.DeleteCheckpoint(c.Request().Context(), id); err != nil {
+	if err := a.Progress.DeleteCheckpoint(r.Request().Context(), id); err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"deleted":true,"job_id":"`...)
 		return append(spec.AppendID(b, id), `"}`...)
 	})

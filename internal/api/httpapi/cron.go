@@ -20,34 +20,35 @@ const (
 
 // cronRoutes are those of docs/reference/scheduling.md, Cron endpoints, under both prefixes.
 // Both prefixes have the same handlers; only the list differs, because the admin UI reads items below /crons.
-func (a *API) cronRoutes(v1 *echo.Group) {
-	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	get := []string{http.MethodGet, http.MethodHead}
+func (a *API) cronRoutes() (routes []route) {
 	for _, prefix := range []string{"/cron", "/crons"} {
-		v1.POST(prefix, a.withBody(body, a.postCron))
-		v1.Match(get, prefix, a.listCrons(prefix == "/crons"))
-		v1.Match(get, prefix+"/:name", a.getCron)
-		v1.PUT(prefix+"/:name", a.withBody(body, a.putCron))
-		v1.PATCH(prefix+"/:name", a.withBody(body, a.patchCron))
-		v1.DELETE(prefix+"/:name", a.deleteCron)
-		v1.POST(prefix+"/:name/pause", a.withBody(body, a.enableCron(false)))
-		v1.POST(prefix+"/:name/resume", a.withBody(body, a.enableCron(true)))
-		v1.POST(prefix+"/:name/trigger", a.withBody(body, a.triggerCron))
-		v1.Match(get, prefix+"/:name/history", a.getCronHistory)
+		routes = append(routes, []route{
+			{"POST", prefix, confined, oneBody, "", a.postCron},
+			{"GET", prefix, confined, noBody, paging + "queue enabled", a.listCrons(prefix == "/crons")},
+			{"GET", prefix + "/:name", confined, noBody, "", a.getCron},
+			{"PUT", prefix + "/:name", confined, oneBody, "", a.putCron},
+			{"PATCH", prefix + "/:name", confined, oneBody, "", a.patchCron},
+			{"DELETE", prefix + "/:name", confined, noBody, "", a.deleteCron},
+			{"POST", prefix + "/:name/pause", confined, oneBody, "", a.enableCron(false)},
+			{"POST", prefix + "/:name/resume", confined, oneBody, "", a.enableCron(true)},
+			{"POST", prefix + "/:name/trigger", confined, oneBody, "", a.triggerCron},
+			{"GET", prefix + "/:name/history", confined, noBody, paging, a.getCronHistory},
+		}...)
 	}
+	return routes
 }
 
 // The name comes from the body, for POST; it must then be there.
-func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c, body, "") }
+func (a *API) postCron(r *request) error { return a.register(r, r.body, "") }
 
 // putCron registers under the name in the path. A malformed name is 400 here and 404 in the other calls, because this one
 // would create the cron.
-func (a *API) putCron(c echo.Context, body []byte) error {
-	name := param(c, "name")
+func (a *API) putCron(r *request) error {
+	name := param(r, "name")
 	if !cron.ValidName(name) {
 		return spec.InvalidPayload("name", "a cron name", nil, "The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
 	}
-	return a.register(c, body, name)
+	return a.register(r, r.body, name)
 }
 
 // register creates the cron or replaces it whole. It is idempotent: the same registration at each deployment changes nothing
@@ -85,32 +86,32 @@ func (a *API) cronRef(c echo.Context) (cron.Ref, error) {
 // patchCron merges the body into the stored cron. The function runs inside the transaction that has locked the row, so two
 // changes at once do not lose one of them, and a tick that fires meanwhile waits. An error that it returns rolls back and is
 // the answer.
-func (a *API) patchCron(c echo.Context, body []byte) error {
-	ref, err := a.cronRef(c)
+func (a *API) patchCron(r *request) error {
+	ref, err := a.cronRef(r)
 	if err != nil {
 		return err
 	}
-	row, err := a.Crons.Change(c.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
-		in, wire := cron.Patch(body, cron.DefinitionOf(current), a.limits(c))
+	row, err := a.Crons.Change(r.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
+		in, wire := cron.Patch(r.body, cron.DefinitionOf(current), a.limits(r))
 		return in, asError(wire)
 	})
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
 }
 
 // enableCron pauses or resumes. Both are idempotent. Jobs that the cron has made are not touched.
-func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
-	return func(c echo.Context, body []byte) error {
-		if err := checkCommand(body); err != nil {
+func (a *API) enableCron(enabled bool) func(r *request) error {
+	return func(r *request) error {
+		if err := checkCommand(r.body); err != nil {
 			return err
 		}
-		ref, err := a.cronRef(c)
+		ref, err := a.cronRef(r)
 		if err != nil {
 			return err
 		}
-		row, err := a.Crons.Change(c.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
+		row, err := a.Crons.Change(r.Request().Context(), ref, func(current *cron.Record) (*cron.Definition, error) {
 			// All but enabled stays as it is stored.
 			in := cron.DefinitionOf(current)
 			in.Enabled = enabled
@@ -119,7 +120,7 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 		if err != nil {
 			return err
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte {
+		return respond(r, http.StatusOK, func(b []byte) []byte {
 			b = append(appendQuoted(append(b, `{"name":`...), row.Name), `,"paused":`...)
 			b = append(strconv.AppendBool(b, !row.Enabled), ',')
 			return append(appendCronTwice(b, row), '}')
@@ -129,17 +130,17 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 
 // deleteCron is not idempotent: a second call is 404. A tick that has the row locked ends first, so its job may appear just
 // before the answer.
-func (a *API) deleteCron(c echo.Context) error {
-	ref, err := a.cronRef(c)
+func (a *API) deleteCron(r *request) error {
+	ref, err := a.cronRef(r)
 	if err != nil {
 		return err
 	}
 	// It returns what was deleted, so that a client may register it again.
-	row, err := a.Crons.Delete(c.Request().Context(), ref)
+	row, err := a.Crons.Delete(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(appendQuoted(append(b, `{"deleted":true,"name":`...), row.Name), ',')
 		return append(appendCronTwice(b, row), '}')
 	})
@@ -147,19 +148,19 @@ func (a *API) deleteCron(c echo.Context) error {
 
 // triggerCron enqueues a job now. A repetition enqueues another one, so a client that got no answer should read the history
 // before it tries again.
-func (a *API) triggerCron(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) triggerCron(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	ref, err := a.cronRef(c)
+	ref, err := a.cronRef(r)
 	if err != nil {
 		return err
 	}
-	job, err := a.Crons.Trigger(c.Request().Context(), ref)
+	job, err := a.Crons.Trigger(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusCreated, func(b []byte) []byte {
+	return respond(r, http.StatusCreated, func(b []byte) []byte {
 		b = spec.AppendID(append(b, `{"job_id":"`...), job.ID)
 		b = appendJob(append(b, `","job":`...), job, shape{})
 		return append(appendText(b, "cron_name", ref.Name), '}')
@@ -167,33 +168,33 @@ func (a *API) triggerCron(c echo.Context, body []byte) error {
 }
 
 // In this answer the member cron is the object, so the alias of the expression is left out.
-func (a *API) getCron(c echo.Context) error {
-	ref, err := a.cronRef(c)
+func (a *API) getCron(r *request) error {
+	ref, err := a.cronRef(r)
 	if err != nil {
 		return err
 	}
-	row, err := a.Crons.Get(c.Request().Context(), ref)
+	row, err := a.Crons.Get(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(appendCronFields(append(b, '{'), row, false), ',')
 		return append(appendCronTwice(b, row), '}')
 	})
 }
 
 // items adds the member of that name.
-func (a *API) listCrons(items bool) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		page, err := readNumberedPage(c, maxCronPage, maxCronPage)
+func (a *API) listCrons(items bool) handler {
+	return func(r *request) error {
+		page, err := readNumberedPage(r, maxCronPage, maxCronPage)
 		if err != nil {
 			return err
 		}
-		l := cron.Filter{Tenant: a.tenant(c.Request()), Offset: page.offset, Limit: page.limit}
-		if l.Queues, err = plainList(c, "queue"); err != nil {
+		l := cron.Filter{Tenant: a.tenant(r.Request()), Offset: page.offset, Limit: page.limit}
+		if l.Queues, err = plainList(r, "queue"); err != nil {
 			return err
 		}
-		if text := c.QueryParam("enabled"); text != "" {
+		if text := r.QueryParam("enabled"); text != "" {
 			// It takes 1 and 0 as well.
 			enabled, err := strconv.ParseBool(text)
 			if err != nil {
@@ -201,11 +202,11 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 			}
 			l.Enabled = &enabled
 		}
-		rows, total, err := a.Crons.List(c.Request().Context(), l)
+		rows, total, err := a.Crons.List(r.Request().Context(), l)
 		if err != nil {
 			return err
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte { return appendCronPage(b, rows, total, page, items) })
+		return respond(r, http.StatusOK, func(b []byte) []byte { return appendCronPage(b, rows, total, page, items) })
 	}
 }
 
@@ -234,21 +235,21 @@ func appendCrons(b []byte, rows []cron.Record) []byte {
 }
 
 // getCronHistory lists ticks and triggers, newest first, also those that were skipped.
-func (a *API) getCronHistory(c echo.Context) error {
-	ref, err := a.cronRef(c)
+func (a *API) getCronHistory(r *request) error {
+	ref, err := a.cronRef(r)
 	if err != nil {
 		return err
 	}
-	page, err := readNumberedPage(c, historyPage, maxHistoryPage)
+	page, err := readNumberedPage(r, historyPage, maxHistoryPage)
 	if err != nil {
 		return err
 	}
 	// The newest 1 000 are kept, for 30 days.
-	runs, total, err := a.Crons.History(c.Request().Context(), ref, page.offset, page.limit)
+	runs, total, err := a.Crons.History(r.Request().Context(), ref, page.offset, page.limit)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"executions":[`...)
 		for i := range runs {
 			if i > 0 {

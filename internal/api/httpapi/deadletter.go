@@ -18,53 +18,34 @@ import (
 )
 
 // deadLetterRoutes are those of docs/reference/retries.md, Dead-letter endpoints, with their admin aliases.
-// The commands stats, retry and purge share a place with the ids. The router prefers the literal route for its method;
-// another method would reach the route of ids, which notCommand refuses.
-func (a *API) deadLetterRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
+func (a *API) deadLetterRoutes() []route {
+	const filter = "queue type error_type error_code since until older_than "
+	return []route{
+		{"GET", "/dead-letter", confined, noBody, paging + filter + "include", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage)},
+		{"DELETE", "/dead-letter", confined, noBody, filter + "confirm", a.purgeConfirmed},
+		{"GET", "/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
+		{"POST", "/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
+		{"POST", "/dead-letter/purge", confined, oneBody, filter, a.postPurge},
+		{"GET", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.getDeadLetter},
+		{"DELETE", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.deleteDeadLetter},
+		{"POST", "/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.retryDeadLetter},
 
-	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage))
-	v1.DELETE("/dead-letter", a.purgeConfirmed)
-	v1.Match(reading, "/dead-letter/stats", a.getDeadLetterStats)
-	v1.POST("/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
-	v1.POST("/dead-letter/purge", a.withBody(one, a.postPurge))
-	v1.Match(reading, "/dead-letter/:id", notCommand(a.getDeadLetter))
-	v1.DELETE("/dead-letter/:id", notCommand(a.deleteDeadLetter))
-	v1.POST("/dead-letter/:id/retry", a.withBody(one, a.retryDeadLetter))
-
-	v1.Match(reading, "/admin/dead-letter", a.listDeadLetters("items", defaultAdminPage, maxAdminPage))
-	v1.DELETE("/admin/dead-letter", a.withBody(one, a.adminPurge))
-	v1.Match(reading, "/admin/dead-letter/stats", a.getDeadLetterStats)
-	v1.POST("/admin/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
-	v1.DELETE("/admin/dead-letter/:id", notCommand(a.adminDeleteDeadLetter))
-	v1.POST("/admin/dead-letter/:id/retry", a.withBody(one, a.adminRetryDeadLetter))
-	v1.POST("/admin/jobs/:id/retry", a.withBody(one, a.adminRetryJob))
-}
-
-// notCommand is notLiteral for the names beside the ids of dead letters.
-// Without it DELETE /dead-letter/retry would be 404 for a dead letter named retry.
-func notCommand(h echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		switch c.Param("id") {
-		case "retry", "purge":
-			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
-			return echo.ErrMethodNotAllowed
-		case "stats":
-			c.Response().Header().Set(echo.HeaderAllow, http.MethodGet+", "+http.MethodHead)
-			return echo.ErrMethodNotAllowed
-		}
-		return h(c)
+		{"GET", "/admin/dead-letter", confined, noBody, paging + filter + "include", a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
+		{"DELETE", "/admin/dead-letter", confined, oneBody, filter + "confirm", a.adminPurge},
+		{"GET", "/admin/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
+		{"POST", "/admin/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
+		{"DELETE", "/admin/dead-letter/:id", aboutDeadLetter, noBody, "", a.adminDeleteDeadLetter},
+		{"POST", "/admin/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.adminRetryDeadLetter},
 	}
 }
 
 // getDeadLetter shows any discarded job, with or without the mark of a dead letter (docs/reference/retries.md, Dead letters).
-func (a *API) getDeadLetter(c echo.Context) error {
-	job, err := a.DeadLetters.Get(c.Request().Context(), deadLetterID(c))
+func (a *API) getDeadLetter(r *request) error {
+	job, err := a.DeadLetters.Get(r.Request().Context(), deadLetterID(r))
 	if err != nil {
 		return err
 	}
-	return wrapped(c, job)
+	return wrapped(r, job)
 }
 
 // A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
@@ -76,21 +57,21 @@ func wrapped(c echo.Context, job *job.Record) error {
 }
 
 // The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
-func (a *API) retryDeadLetter(c echo.Context, body []byte) error {
-	job, err := a.deadLetterRetried(c, body)
+func (a *API) retryDeadLetter(r *request) error {
+	job, err := a.deadLetterRetried(r, r.body)
 	if err != nil {
 		return err
 	}
-	return wrapped(c, job)
+	return wrapped(r, job)
 }
 
 // adminRetryDeadLetter answers with the job at the top level as well.
-func (a *API) adminRetryDeadLetter(c echo.Context, body []byte) error {
-	job, err := a.deadLetterRetried(c, body)
+func (a *API) adminRetryDeadLetter(r *request) error {
+	job, err := a.deadLetterRetried(r, r.body)
 	if err != nil {
 		return err
 	}
-	return wrappedFlat(c, job)
+	return wrappedFlat(r, job)
 }
 
 // It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
@@ -106,20 +87,20 @@ func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error
 
 // adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
 // letter.
-func (a *API) adminRetryJob(c echo.Context, body []byte) error {
-	override, wire := job.DecodeRetry(body, a.limits(c))
+func (a *API) adminRetryJob(r *request) error {
+	override, wire := job.DecodeRetry(r.body, a.limits(r))
 	if wire != nil {
 		return wire
 	}
-	id, err := jobID(c)
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	job, err := a.Jobs.Retry(c.Request().Context(), id, override)
+	job, err := a.Jobs.Retry(r.Request().Context(), id, override)
 	if err != nil {
 		return err
 	}
-	return wrappedFlat(c, job)
+	return wrappedFlat(r, job)
 }
 
 // wrappedFlat has the members of the job at the top level as well, which admin tools read.
@@ -128,29 +109,29 @@ func wrappedFlat(c echo.Context, job *job.Record) error {
 }
 
 // deleteDeadLetter removes the job for good, with its checkpoint and errors. The id in the answer is the canonical one.
-func (a *API) deleteDeadLetter(c echo.Context) error {
-	id := deadLetterID(c)
-	if err := a.DeadLetters.Delete(c.Request().Context(), id); err != nil {
+func (a *API) deleteDeadLetter(r *request) error {
+	id := deadLetterID(r)
+	if err := a.DeadLetters.Delete(r.Request().Context(), id); err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "job_id": id.String()})
+	return sendJSON(r, http.StatusOK, map[string]any{"deleted": true, "job_id": id.String()})
 }
 
 // The admin UI expects 204 without a body.
-func (a *API) adminDeleteDeadLetter(c echo.Context) error {
-	if err := a.DeadLetters.Delete(c.Request().Context(), deadLetterID(c)); err != nil {
+func (a *API) adminDeleteDeadLetter(r *request) error {
+	if err := a.DeadLetters.Delete(r.Request().Context(), deadLetterID(r)); err != nil {
 		return err
 	}
-	return c.NoContent(http.StatusNoContent)
+	return r.NoContent(http.StatusNoContent)
 }
 
 // listDeadLetters gives full envelopes under the name.
 // It serves both lists; name is jobs or items. The order is that of dead_lettered_at, or of finished_at with include=all,
 // newest first; the cursor has that time and the id, so it belongs to one of the two orders. A page may be short, even empty,
 // although there are more (docs/reference/http.md, Pagination).
-func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		page, err := readPageOf(c, standard, largest)
+func (a *API) listDeadLetters(name string, standard, largest int) handler {
+	return func(r *request) error {
+		page, err := readPageOf(r, standard, largest)
 		if err != nil {
 			return err
 		}
@@ -162,18 +143,18 @@ func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFu
 			}
 			want.Before = &key
 		}
-		switch include := c.QueryParam("include"); include {
+		switch include := r.QueryParam("include"); include {
 		case "":
 		case "all":
 			want.Everything = true
 		default:
 			return spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
 		}
-		filter, err := a.deadLetterQuery(c)
+		filter, err := a.deadLetterQuery(r)
 		if err != nil {
 			return err
 		}
-		found, err := a.DeadLetters.List(c.Request().Context(), filter, want)
+		found, err := a.DeadLetters.List(r.Request().Context(), filter, want)
 		if err != nil {
 			return err
 		}
@@ -181,7 +162,7 @@ func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFu
 		if found.Next != nil {
 			cursor = found.Next.String()
 		}
-		return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
+		return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 			b = append(append(append(b, `{"`...), name...), `":`...)
 			b = appendJobs(b, found.Jobs, shape{}, next)
 			b = append(b, `,"total":`...)
@@ -233,13 +214,13 @@ func ageParameter(c echo.Context, name string) (w job.When, err error) {
 
 // Each transaction of up to 1 000 jobs commits alone. A call that is cut off has retried the jobs of those before; a
 // repetition takes the rest, because the retried ones are no dead letters any more.
-func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
-	filter, wire := deadletter.DecodeRetry(body, a.maxItems())
+func (a *API) retryDeadLetters(r *request) error {
+	filter, wire := deadletter.DecodeRetry(r.body, a.maxItems())
 	if wire != nil {
-		return a.batchError(c, wire)
+		return a.batchError(r, wire)
 	}
-	filter.Tenant = a.tenant(c.Request())
-	res, err := a.DeadLetters.Retry(c.Request().Context(), filter)
+	filter.Tenant = a.tenant(r.Request())
+	res, err := a.DeadLetters.Retry(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -248,27 +229,27 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 	for i, f := range res.Failed {
 		failed[i] = map[string]string{"job_id": spec.FormatID(f.ID), "error": f.Reason}
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		"action": "retry", "matched": res.Matched, "succeeded": res.Succeeded, "retried": res.Succeeded, "failed": len(res.Failed), "errors": failed,
 	})
 }
 
 // purgeConfirmed takes everything from the query.
 // confirm must be exactly true; other spellings are refused.
-func (a *API) purgeConfirmed(c echo.Context) error {
-	if err := nothingEmpty(c); err != nil {
+func (a *API) purgeConfirmed(r *request) error {
+	if err := nothingEmpty(r); err != nil {
 		return err
 	}
-	if c.QueryParam("confirm") != "true" {
-		return spec.InvalidRequest("confirm", "true", c.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
+	if r.QueryParam("confirm") != "true" {
+		return spec.InvalidRequest("confirm", "true", r.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
 	}
-	return a.purge(c)
+	return a.purge(r)
 }
 
 // nothingEmpty refuses parameters without a value: an unset variable of a script must not delete everything.
 // Lists ignore empty parameters; only calls that delete are strict.
-func nothingEmpty(c echo.Context) error {
-	for name, values := range c.QueryParams() {
+func nothingEmpty(r *request) error {
+	for name, values := range r.Context.QueryParams() { // with those that this route does not know
 		if strings.TrimSpace(strings.Join(values, "")) == "" {
 			return spec.InvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
 		}
@@ -278,43 +259,43 @@ func nothingEmpty(c echo.Context) error {
 
 // postPurge: the call is the confirmation.
 // A body with members is refused because a filter in it would be ignored, and more would be deleted than the client meant.
-func (a *API) postPurge(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) postPurge(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	if err := nothingEmpty(c); err != nil {
+	if err := nothingEmpty(r); err != nil {
 		return err
 	}
-	if !blank(body) {
+	if !blank(r.body) {
 		// The first member is enough for the error.
-		for literal := range rawjson.Members(body) {
+		for literal := range rawjson.Members(r.body) {
 			name := string(rawjson.Name(literal))
 			return spec.InvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
 		}
 	}
-	return a.purge(c)
+	return a.purge(r)
 }
 
-func (a *API) purge(c echo.Context) error {
-	filter, err := a.deadLetterQuery(c)
+func (a *API) purge(r *request) error {
+	filter, err := a.deadLetterQuery(r)
 	if err != nil {
 		return err
 	}
-	return a.purged(c, filter)
+	return a.purged(r, filter)
 }
 
 // adminPurge takes its filter from the body, if there is one.
 // With a body the query is not read, so nothingEmpty is not asked; the decoder refuses unknown members and a missing confirm.
-func (a *API) adminPurge(c echo.Context, body []byte) error {
-	if blank(body) {
-		return a.purgeConfirmed(c)
+func (a *API) adminPurge(r *request) error {
+	if blank(r.body) {
+		return a.purgeConfirmed(r)
 	}
-	filter, wire := deadletter.DecodePurge(body, a.maxItems())
+	filter, wire := deadletter.DecodePurge(r.body, a.maxItems())
 	if wire != nil {
-		return a.batchError(c, wire)
+		return a.batchError(r, wire)
 	}
-	filter.Tenant = a.tenant(c.Request())
-	return a.purged(c, filter)
+	filter.Tenant = a.tenant(r.Request())
+	return a.purged(r, filter)
 }
 
 // purged deletes in portions that commit one by one. deleted and purged_count are equal.
@@ -328,12 +309,12 @@ func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
 
 // getDeadLetterStats shows counts of dead letters, without other discarded jobs. retention has the settings of this node and
 // when this node prunes next; another node may prune before.
-func (a *API) getDeadLetterStats(c echo.Context) error {
-	queues, err := plainList(c, "queue")
+func (a *API) getDeadLetterStats(r *request) error {
+	queues, err := plainList(r, "queue")
 	if err != nil {
 		return err
 	}
-	s, err := a.DeadLetters.Stats(c.Request().Context(), a.tenant(c.Request()), queues)
+	s, err := a.DeadLetters.Stats(r.Request().Context(), a.tenant(r.Request()), queues)
 	if err != nil {
 		return err
 	}
@@ -350,7 +331,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 		// Of an empty list there is neither.
 		body["oldest_at"], body["newest_at"] = spec.FormatTime(s.Oldest), spec.FormatTime(s.Newest)
 	}
-	return sendJSON(c, http.StatusOK, body)
+	return sendJSON(r, http.StatusOK, body)
 }
 
 // days prints whole days as such.

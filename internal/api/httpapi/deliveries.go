@@ -20,27 +20,27 @@ var deliveryStatuses = []string{"pending", "delivering", "delivered", "failed", 
 // listDeliveries is the log of one subscription, or of all (docs/reference/webhooks.md, Routes).
 // With an id in the path an unknown subscription is 404, while the filter subscription_id of the list of all then finds
 // nothing. The cursor is the id of the last delivery that was looked at, not necessarily of one that was shown.
-func (a *API) listDeliveries(c echo.Context) error {
-	p, err := readPage(c)
+func (a *API) listDeliveries(r *request) error {
+	p, err := readPage(r)
 	if err != nil {
 		return err
 	}
-	l, err := a.deliveryQuery(c, p)
+	l, err := a.deliveryQuery(r, p)
 	if err != nil {
 		return err
 	}
-	if c.Param("id") != "" {
-		id, err := webhookID(c)
+	if r.Param("id") != "" {
+		id, err := webhookID(r)
 		if err != nil {
 			return err
 		}
 		// The two reads are not one snapshot; a subscription may be deleted in between.
-		if _, err := a.Webhooks.Get(c.Request().Context(), id); err != nil {
+		if _, err := a.Webhooks.Get(r.Request().Context(), id); err != nil {
 			return err
 		}
 		l.Webhook = &id
 	}
-	found, err := a.Webhooks.Deliveries(c.Request().Context(), l)
+	found, err := a.Webhooks.Deliveries(r.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (a *API) listDeliveries(c echo.Context) error {
 	if found.Next != nil {
 		next = webhook.DeliveryID(*found.Next)
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		"deliveries": shown, "items": shown, "total": found.Total, "pagination": json.RawMessage(p.append(nil, found.Total, next != "", next)),
 	})
 }
@@ -102,34 +102,34 @@ func deliveryID(c echo.Context) ([16]byte, error) {
 	return prefixedID(c, webhook.DeliveryPrefix, webhook.ErrNoDelivery)
 }
 
-func (a *API) getDelivery(c echo.Context) error {
-	id, err := deliveryID(c)
+func (a *API) getDelivery(r *request) error {
+	id, err := deliveryID(r)
 	if err != nil {
 		return err
 	}
 	// The attempts are those of all retries, numbered on.
-	row, attempts, err := a.Webhooks.Delivery(c.Request().Context(), id)
+	row, attempts, err := a.Webhooks.Delivery(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, showDeliveryWhole(row, attempts))
+	return sendJSON(r, http.StatusOK, showDeliveryWhole(row, attempts))
 }
 
 // retryDelivery is 202, because the attempt is made later, by any node. The delivery keeps its id, by which a receiver
 // recognizes a repetition.
-func (a *API) retryDelivery(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) retryDelivery(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	id, err := deliveryID(c)
+	id, err := deliveryID(r)
 	if err != nil {
 		return err
 	}
-	row, attempts, err := a.Webhooks.RetryDelivery(c.Request().Context(), id)
+	row, attempts, err := a.Webhooks.RetryDelivery(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusAccepted, showDeliveryWhole(row, attempts))
+	return sendJSON(r, http.StatusAccepted, showDeliveryWhole(row, attempts))
 }
 
 // showDelivery shows what the list has. Secrets and the body are not in it.

@@ -21,39 +21,58 @@ const (
 	maxEvents     = 1000
 )
 
+// eventRoutes are the log and its streams (docs/reference/events.md). The path of the history has the id of a job in the place of the id of
+// an event. A stream that is added here belongs into streamRoute, too.
+func (a *API) eventRoutes() []route {
+	const (
+		filter = "types type event_types queues queue job_types job_type sources source job_id subject workflow_id since until format "
+		stream = filter + "last_event_id after channel"
+	)
+	return []route{
+		{"GET", "/events", confined, noBody, paging + stream, a.listEvents},
+		{"GET", "/events/:id", confined, noBody, "format", a.getEvent},
+		{"GET", "/events/:id/history", aboutJob, noBody, "", a.getEventHistory},
+		{"GET", "/events/stream", confined, noBody, stream, a.streamEvents},
+		{"GET", "/jobs/:id/events", aboutJob, noBody, stream, a.streamJob},
+		{"GET", "/queues/:name/events", confined, noBody, stream, a.streamQueue},
+		{"GET", "/ws", confined, noBody, "", a.serveSocket},
+		{"GET", "/events/ws", confined, noBody, "", a.serveSocket},
+	}
+}
+
 // listEvents is polling (docs/reference/events.md, Polling) and, with page or per_page, the listing newest first
 // (docs/reference/events.md, Newest first). It first waits for the publication of what this node has committed, up to 100 ms,
 // so that a client finds the events of what it has just done. What it did on another node may not be published yet.
-func (a *API) listEvents(c echo.Context) error {
-	if wantsStream(c.Request()) {
-		return a.streamEvents(c)
+func (a *API) listEvents(r *request) error {
+	if wantsStream(r.Request()) {
+		return a.streamEvents(r)
 	}
-	q, err := readEventQuery(c)
+	q, err := readEventQuery(r)
 	if err != nil {
 		return err
 	}
-	q.Tenant = a.tenant(c.Request())
-	cloud, err := readFormat(c)
+	q.Tenant = a.tenant(r.Request())
+	cloud, err := readFormat(r)
 	if err != nil {
 		return err
 	}
-	if c.QueryParam("page") != "" || c.QueryParam("per_page") != "" {
-		return a.listNewestEvents(c, q, cloud)
+	if r.QueryParam("page") != "" || r.QueryParam("per_page") != "" {
+		return a.listNewestEvents(r, q, cloud)
 	}
-	limit, err := wholeNumber(c, []string{"limit"}, defaultEvents, 1)
+	limit, err := wholeNumber(r, []string{"limit"}, defaultEvents, 1)
 	if err != nil {
 		return err
 	}
 	// A larger limit is cut, as in all lists.
 	q.Limit = min(limit, maxEvents)
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// A position that retention has overtaken is 410, because the client has lost events and must know it.
 	page, err := a.Events.ListAfter(ctx, q)
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(c, http.StatusOK, eventBytes(page.Events), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, eventBytes(page.Events), func(b []byte, next flush) []byte {
 		b = append(b, `{"events":`...)
 		b = appendEvents(b, page.Events, cloud, next)
 		b = append(b, `,"cursor":`...)
@@ -201,15 +220,15 @@ func readFormat(c echo.Context) (cloud bool, err error) {
 
 // getEvent shows one event. Its id has the time of the event, so a made-up id with the right numbers is unknown: the store
 // compares the whole text. What another tenant owns is 404, too.
-func (a *API) getEvent(c echo.Context) error {
-	text := param(c, "id")
-	ctx := c.Request().Context()
+func (a *API) getEvent(r *request) error {
+	text := param(r, "id")
+	ctx := r.Request().Context()
 	// The path is checked before format, so that an unknown event is 404 in any form.
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
 		return spec.NotFound("event", text)
 	}
-	cloud, err := readFormat(c)
+	cloud, err := readFormat(r)
 	if err != nil {
 		return err
 	}
@@ -219,21 +238,21 @@ func (a *API) getEvent(c echo.Context) error {
 		return api.EventError(err)
 	}
 	// An event without a tenant, such as that of a queue, is not shown to tenants either.
-	if caller := a.tenant(c.Request()); !found || caller != "" && event.Tenant != caller {
+	if caller := a.tenant(r.Request()); !found || caller != "" && event.Tenant != caller {
 		return spec.NotFound("event", text)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })
 }
 
 // getEventHistory shows a job's transitions (docs/reference/events.md, Event history of a job).
 // It reads at most 10 000 events or 8 MiB. The history ends with the retention of events, so it may begin in the middle of
 // the life of a job.
-func (a *API) getEventHistory(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getEventHistory(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// Internal rows are among them, as job.state_changed.
 	history, more, err := a.Events.History(ctx, id)
@@ -245,7 +264,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 			return err
 		}
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
 		b = append(b, spec.FormatID(id)...)
 		b = append(b, `","events":[`...)

@@ -35,31 +35,32 @@ var (
 )
 
 // historyRoutes show the event log as the history of jobs (docs/reference/jobs.md, History).
-func (a *API) historyRoutes(v1 *echo.Group) {
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.Match(get, "/jobs/:id/history", a.getJobHistory)
-	v1.Match(get, "/jobs/:id/retries", a.getRetries)
-	v1.Match(get, "/jobs/:id/lineage", a.getLineage)
-	v1.Match(get, "/history", a.listHistory)
+func (a *API) historyRoutes() []route {
+	return []route{
+		{"GET", "/jobs/:id/history", aboutJob, noBody, "limit cursor", a.getJobHistory},
+		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", a.getRetries},
+		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", a.getLineage},
+		{"GET", "/history", confined, noBody, "limit cursor event_types actor_type queues job_types start end", a.listHistory},
+	}
 }
 
 // It pages by event id, oldest first; the cursor is the last one shown. Total counts the history of the job as far as it is
 // kept, up to 10 000.
-func (a *API) getJobHistory(c echo.Context) error {
+func (a *API) getJobHistory(r *request) error {
 	// Parameters are checked before the id, so a malformed one is 400 also for an unknown job.
-	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
+	limit, err := wholeNumber(r, []string{"limit"}, defaultHistory, 1)
 	if err != nil {
 		return err
 	}
-	after, err := historyCursor(c)
+	after, err := historyCursor(r)
 	if err != nil {
 		return err
 	}
-	id, err := jobID(c)
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	page, err := a.Events.JobHistory(ctx, id, after, min(limit, api.MaxPage))
 	if err != nil {
@@ -71,7 +72,7 @@ func (a *API) getJobHistory(c echo.Context) error {
 			return err
 		}
 	}
-	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
 		b = appendRecords(b, page, next)
 		b = append(b, `,"total":`...)
 		return append(strconv.AppendInt(b, page.Total, 10), '}')
@@ -93,21 +94,21 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 
 // listHistory shows the history of all jobs, newest first. query_time_ms includes the wait for publication and the encoding
 // so far.
-func (a *API) listHistory(c echo.Context) error {
+func (a *API) listHistory(r *request) error {
 	// It measures a duration, so the clock of the node is good enough.
 	start := time.Now()
-	q, err := readHistoryQuery(c)
-	q.Tenant = a.tenant(c.Request())
+	q, err := readHistoryQuery(r)
+	q.Tenant = a.tenant(r.Request())
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	page, err := a.Events.HistoryNewest(ctx, q)
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
 		b = appendRecords(b, page, next)
 		b = append(b, `,"total_estimate":`...)
 		b = strconv.AppendInt(b, page.Total, 10)

@@ -161,9 +161,7 @@ func New(config Config, deps Deps) *API {
 // Call it once: it fills fields of the API that requests read without a lock.
 func (a *API) Handler() http.Handler {
 	e := a.echo()
-	a.routes(e)
-	a.templates = templates(e)
-	a.reach = reaches(a.templates)
+	a.mount(e, a.routes())
 	return e
 }
 
@@ -189,93 +187,4 @@ func (a *API) echo() *echo.Echo {
 	e.Pre(a.admit)
 	e.Use(a.confine)
 	return e
-}
-
-// Each route that a tenant may call also has a line in routeReach; one without is for operators.
-func (a *API) routes(e *echo.Echo) {
-	v1 := e.Group("/ojs/v1")
-	get := func(g *echo.Group, path string, h echo.HandlerFunc) {
-		g.Match([]string{http.MethodGet, http.MethodHead}, path, h)
-	}
-	root := e.Group("")
-
-	get(root, "/ojs/manifest", a.getManifest)
-	get(root, "/ojs/v1/health", a.getHealth)
-	get(root, "/health", a.getHealth)
-	get(root, "/ready", a.getReady)
-	get(root, "/readyz", a.getReady)
-	get(root, "/healthz", a.getAlive)
-	get(root, "/livez", a.getAlive)
-	a.metricsRoutes(root, v1)
-
-	// Single objects have the limit of one job, calls with many the limit of a batch. A nack has the larger one: it must not
-	// be refused because of a long stack trace, or its job would stay reserved.
-	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
-	v1.POST("/jobs", a.withBody(one, a.postJob))
-	get(v1, "/jobs", a.listJobs)
-	v1.POST("/jobs/batch", a.withBody(many, a.postBatch))
-	v1.POST("/jobs/bulk", a.withBody(many, a.postBulk))
-	v1.POST("/jobs/bulk/cancel", a.withBody(many, a.bulkHandler(job.BulkCancel)))
-	v1.POST("/jobs/bulk/retry", a.withBody(many, a.bulkHandler(job.BulkRetry)))
-	v1.POST("/jobs/bulk/delete", a.withBody(many, a.bulkHandler(job.BulkDelete)))
-	get(v1, "/jobs/:id", notLiteral(a.getJob))
-	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
-	get(v1, "/jobs/:id/explain", a.getExplanation)
-	v1.POST("/jobs/:id/activate", a.withBody(one, a.activateJob))
-
-	v1.POST("/workers/fetch", a.withBody(one, a.postFetch))
-	v1.POST("/workers/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "result"}, a.postAck))
-	v1.POST("/workers/nack", a.withBody(many, a.postNack))
-	v1.POST("/workers/ack/batch", a.withBody(many, a.postAckBatch))
-	v1.POST("/workers/nack/batch", a.withBody(many, a.postNackBatch))
-	v1.POST("/workers/heartbeat", a.withBody(one, a.postHeartbeat))
-	// Routes of domains stand in the file of their handlers.
-	a.registryRoutes(v1)
-
-	a.progressRoutes(v1)
-	a.checkpointRoutes(v1)
-	a.resultRoutes(v1)
-	a.historyRoutes(v1)
-
-	v1.POST("/jobs/:id/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
-	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
-	a.deadLetterRoutes(v1)
-	a.adminRoutes(v1)
-	get(v1, "/unique-jobs", a.listUnique)
-	a.rateLimitRoutes(v1, one)
-	a.cronRoutes(v1)
-	a.poolRoutes(v1)
-	a.workflowRoutes(v1)
-	a.priorityRoutes(v1)
-	a.schemaRoutes(v1)
-	a.queueRoutes(v1)
-	a.eventRoutes(v1)
-	a.streamRoutes(v1)
-	a.webhookRoutes(v1)
-	if a.config.TestReset {
-		v1.POST("/admin/reset", a.postReset)
-	}
-}
-
-// The path of the history has the id of a job in the place of the id of an event.
-func (a *API) eventRoutes(v1 *echo.Group) {
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.Match(get, "/events", a.listEvents)
-	v1.Match(get, "/events/:id", a.getEvent)
-	v1.Match(get, "/events/:id/history", a.getEventHistory)
-}
-
-// notLiteral answers 405 where the last segment is the name of a collection that only POST knows, not an id.
-// The router finds the route of ids for a GET on such a path, because the literal one exists for POST only; without this the
-// answer would be 404 for a job named batch.
-func notLiteral(h echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		switch c.Param("id") {
-		case "batch", "bulk", "results":
-			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
-			return echo.ErrMethodNotAllowed
-		}
-		return h(c)
-	}
 }

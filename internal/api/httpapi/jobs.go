@@ -16,6 +16,26 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+func (a *API) jobRoutes() []route {
+	return []route{
+		{"POST", "/jobs", confined, oneBody, "", a.postJob},
+		{"GET", "/jobs", confined, noBody, paging + "state queue type", a.listJobs},
+		{"POST", "/jobs/batch", confined, manyBody, "", a.postBatch},
+		{"POST", "/jobs/bulk", confined, manyBody, "", a.postBulk},
+		{"POST", "/jobs/bulk/cancel", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkCancel)},
+		{"POST", "/jobs/bulk/retry", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkRetry)},
+		{"POST", "/jobs/bulk/delete", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkDelete)},
+		{"POST", "/jobs/results", confined, oneBody, "", a.postResults},
+		{"GET", "/jobs/:id", aboutJob, noBody, "", a.getJob},
+		{"PATCH", "/jobs/:id", aboutJob, oneBody, "", a.patchJob},
+		{"DELETE", "/jobs/:id", aboutJob, noBody, "cancelled_by reason", a.deleteJob},
+		{"GET", "/jobs/:id/explain", aboutJob, noBody, "", a.getExplanation},
+		{"POST", "/jobs/:id/activate", aboutJob, oneBody, "", a.activateJob},
+		{"GET", "/jobs/:id/result", aboutJob, noBody, "wait timeout", a.getResult},
+		{"GET", "/unique-jobs", confined, noBody, paging, a.listUnique},
+	}
+}
+
 // flat reports whether job fields are repeated beside the wrapper: for clients that are no SDK.
 // It looks at the presence of OJS-Version and not at its value, which admit has checked. Clients without it are tools that
 // read the members of a job at the top level (docs/reference/http.md, Official clients).
@@ -36,27 +56,27 @@ func asError(err *ojs.Error) error {
 // postJob stores one job. With the answer 201 the job is committed. The call shares a statement with concurrent ones, but its
 // outcome is its own. A client that gets no answer does not know whether the job exists; it should send an id or an
 // Idempotency-Key if that matters.
-func (a *API) postJob(c echo.Context, body []byte) error {
+func (a *API) postJob(r *request) error {
 	// Everything that needs no database is checked here; existence, ids, unique keys and queues are checked where the job is
 	// stored.
-	in, wire := job.DecodeJob(body, a.limits(c))
+	in, wire := job.DecodeJob(r.body, a.limits(r))
 	if wire != nil {
 		return wire
 	}
-	if err := blockFor(c, in); err != nil {
+	if err := blockFor(r, in); err != nil {
 		return err
 	}
-	if c.Request().Header.Get("Idempotency-Key") != "" {
-		return a.postJobOnce(c, body, in)
+	if r.Request().Header.Get("Idempotency-Key") != "" {
+		return a.postJobOnce(r, r.body, in)
 	}
 	// If the outcome in the database is unknown, the store looks the job up by its id before it answers.
-	job, err := a.Jobs.Enqueue(c.Request().Context(), in)
+	job, err := a.Jobs.Enqueue(r.Request().Context(), in)
 	if err != nil {
 		return err
 	}
 	// The headers cost a statement, but only if the job or its queue has a limit.
-	a.rateLimitHeaders(c, in)
-	return created(c, in, job)
+	a.rateLimitHeaders(r, in)
+	return created(r, in, job)
 }
 
 // postJobOnce is postJob with an idempotency key. It has a transaction of its own, so it is slower.
@@ -112,54 +132,54 @@ func jobID(c echo.Context) ([16]byte, error) {
 
 // getJob shows a job of any state, finished ones included. It reads what is committed, so a client sees the effect of every
 // call that was answered before.
-func (a *API) getJob(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getJob(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	job, err := a.Jobs.Get(c.Request().Context(), id)
+	job, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(r)) })
 }
 
 // deleteJob cancels, and removes nothing. It is not idempotent: a second call is 409, because the job has ended. An active
 // job is cancelled at once, without asking its worker.
-func (a *API) deleteJob(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) deleteJob(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
 	// The parameters stand in the query, because not every client can send a body with DELETE.
-	cancel, err := api.NewCancel(a.actor(c, "cancelled_by"), c.QueryParam("reason"))
+	cancel, err := api.NewCancel(a.actor(r, "cancelled_by"), r.QueryParam("reason"))
 	if err != nil {
 		return err
 	}
-	job, err := a.Jobs.Cancel(c.Request().Context(), id, cancel)
+	job, err := a.Jobs.Cancel(r.Request().Context(), id, cancel)
 	if err != nil {
 		return err
 	}
 	as := shape{previous: job.PreviousState.String}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(r)) })
 }
 
 // activateJob releases a pending job. A repetition is 409.
-func (a *API) activateJob(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) activateJob(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	id, err := jobID(c)
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	job, err := a.Jobs.Activate(c.Request().Context(), id)
+	job, err := a.Jobs.Activate(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	// No other state leads here.
 	as := shape{previous: string(ojs.StatePending), activated: true}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(r)) })
 }
 
 // checkCommand accepts no body, {} or any JSON object.
@@ -174,29 +194,29 @@ func checkCommand(body []byte) error {
 
 // listJobs pages by id, newest first. The cursor is the last id that was looked at; new jobs have larger ids, so they do not
 // shift the pages behind it. A page may be short although there are more (docs/reference/http.md, Pagination).
-func (a *API) listJobs(c echo.Context) error {
-	page, err := readPage(c)
+func (a *API) listJobs(r *request) error {
+	page, err := readPage(r)
 	if err != nil {
 		return err
 	}
-	states, err := stateList(c)
+	states, err := stateList(r)
 	if err != nil {
 		return err
 	}
-	queues, err := plainList(c, "queue")
+	queues, err := plainList(r, "queue")
 	if err != nil {
 		return err
 	}
-	types, err := plainList(c, "type")
+	types, err := plainList(r, "type")
 	if err != nil {
 		return err
 	}
 	// Filters of one kind are alternatives, those of different kinds must all hold.
-	l := queue.List{Tenant: a.tenant(c.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
+	l := queue.List{Tenant: a.tenant(r.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
 	if l.Before, err = page.behind(); err != nil {
 		return err
 	}
-	found, err := a.Jobs.List(c.Request().Context(), l)
+	found, err := a.Jobs.List(r.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -204,7 +224,7 @@ func (a *API) listJobs(c echo.Context) error {
 	if found.Next != nil {
 		cursor = spec.FormatID(*found.Next)
 	}
-	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
 		b = appendJobs(b, found.Jobs, shape{}, next)
 		b = append(b, `,"total":`...)

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -48,30 +46,31 @@ type metricsSummary struct {
 	Throughput    float64 `json:"throughput_per_second"`
 }
 
-// /metrics stands outside of /ojs/v1, where scrapers look for it. admit lets it through without a key unless the setting says
-// otherwise.
-func (a *API) metricsRoutes(root, v1 *echo.Group) {
+// metricsRoutes has /metrics outside of the base path, where scrapers look for it. admit lets it through without a key unless the setting
+// says otherwise.
+func (a *API) metricsRoutes() []route {
 	if a.metrics.WriteText == nil {
-		return
+		return nil
 	}
-	methods := []string{http.MethodGet, http.MethodHead}
-	root.Match(methods, "/metrics", a.getMetrics)
-	v1.Match(methods, "/metrics", a.getMetricsSummary)
+	return []route{
+		{"GET", "//metrics", operators, noBody, "", a.getMetrics},
+		{"GET", "/metrics", operators, noBody, "format", a.getMetricsSummary},
+	}
 }
 
 // getMetrics is GET /metrics.
 // The status is sent before the figures are read: WriteText leaves out what it cannot read and fails only if the connection
 // does.
-func (a *API) getMetrics(c echo.Context) error {
-	h := c.Response().Header()
-	kind := metricsType(c.Request())
+func (a *API) getMetrics(r *request) error {
+	h := r.Response().Header()
+	kind := metricsType(r.Request())
 	h["Content-Type"] = []string{kind}
 	h.Add("Vary", "Accept")
-	c.Response().WriteHeader(http.StatusOK)
-	if c.Request().Method == http.MethodHead {
+	r.Response().WriteHeader(http.StatusOK)
+	if r.Request().Method == http.MethodHead {
 		return nil
 	}
-	return a.metrics.WriteText(c.Request().Context(), c.Response(), kind == typeOpenMetrics)
+	return a.metrics.WriteText(r.Request().Context(), r.Response(), kind == typeOpenMetrics)
 }
 
 // metricsType follows Accept, and never refuses.
@@ -89,15 +88,15 @@ func metricsType(r *http.Request) string {
 
 // getMetricsSummary is GET /ojs/v1/metrics.
 // The gauges are shared with /metrics and may be as old as their interval.
-func (a *API) getMetricsSummary(c echo.Context) error {
-	switch format := c.QueryParam("format"); format {
+func (a *API) getMetricsSummary(r *request) error {
+	switch format := r.QueryParam("format"); format {
 	case "prometheus":
-		return a.getMetrics(c)
+		return a.getMetrics(r)
 	case "", "json":
 	default:
 		return spec.InvalidRequest("format", "json or prometheus", format, "format must be json or prometheus.")
 	}
-	g, err := a.metrics.Gauges(c.Request().Context())
+	g, err := a.metrics.Gauges(r.Request().Context())
 	if err != nil {
 		return pg.ClientError(err)
 	}
@@ -112,5 +111,5 @@ func (a *API) getMetricsSummary(c echo.Context) error {
 	if g.Completed > 0 {
 		summary.AvgLatencyMS = float64(g.Ran.Milliseconds()) / g.Completed
 	}
-	return sendJSON(c, http.StatusOK, summary)
+	return sendJSON(r, http.StatusOK, summary)
 }

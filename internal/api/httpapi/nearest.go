@@ -1,11 +1,9 @@
 package httpapi
 
 import (
-	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/labstack/echo/v4"
 	"github.com/riverqueue/river/rivershared/levenshtein"
 )
 
@@ -22,20 +20,6 @@ const basePath = "/ojs/v1"
 // template is a route as it is registered.
 // Parameters are written :name.
 type template struct{ method, path string }
-
-// templates are the routes of e that a client may call.
-// HEAD is left out because it goes with GET, and wildcards because they match anything. The order is fixed, so that of two
-// equally near routes the same one is always named.
-func templates(e *echo.Echo) []template {
-	var list []template
-	for _, r := range e.Routes() {
-		if r.Method != http.MethodHead && r.Method != echo.RouteNotFound && !strings.Contains(r.Path, "*") {
-			list = append(list, template{r.Method, r.Path})
-		}
-	}
-	slices.SortFunc(list, func(a, b template) int { return strings.Compare(a.path+a.method, b.path+b.method) })
-	return list
-}
 
 // nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
 // any. A parameter of the template stands for the segment of the path at its place. "" if none

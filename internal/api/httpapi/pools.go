@@ -12,14 +12,14 @@ import (
 
 // poolRoutes are those of docs/reference/fairness.md, Pools and Statistics.
 // All of them are for operators: pools and their queues are shared by tenants.
-func (a *API) poolRoutes(v1 *echo.Group) {
-	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.Match(get, "/admin/pools", a.listPools)
-	v1.Match(get, "/admin/pools/:name", a.getPool)
-	v1.PUT("/admin/pools/:name", a.withBody(body, a.putPool))
-	v1.DELETE("/admin/pools/:name", a.deletePool)
-	v1.Match(get, "/admin/scheduling/stats", a.getSchedulingStats)
+func (a *API) poolRoutes() []route {
+	return []route{
+		{"GET", "/admin/pools", operators, noBody, paging, a.listPools},
+		{"GET", "/admin/pools/:name", operators, noBody, "", a.getPool},
+		{"PUT", "/admin/pools/:name", operators, oneBody, "", a.putPool},
+		{"DELETE", "/admin/pools/:name", operators, noBody, "", a.deletePool},
+		{"GET", "/admin/scheduling/stats", operators, noBody, "", a.getSchedulingStats},
+	}
 }
 
 // shownPool is a pool in an answer.
@@ -67,12 +67,12 @@ func poolName(c echo.Context) (string, error) {
 }
 
 // All pools are read, at most 1 000, and cut here. items and pools are the same list for two clients.
-func (a *API) listPools(c echo.Context) error {
-	page, err := readNumberedPage(c, defaultAdminPage, maxAdminPage)
+func (a *API) listPools(r *request) error {
+	page, err := readNumberedPage(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
-	all, err := a.Pools.List(c.Request().Context())
+	all, err := a.Pools.List(r.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -86,58 +86,58 @@ func (a *API) listPools(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(append(b, `{"items":`...), list...)
 		b = append(append(b, `,"pools":`...), list...)
 		return append(page.appendNumbered(append(b, `,"pagination":`...), int64(len(all)), len(shown)), '}')
 	})
 }
 
-func (a *API) getPool(c echo.Context) error {
-	name, err := poolName(c)
+func (a *API) getPool(r *request) error {
+	name, err := poolName(r)
 	if err != nil {
 		return err
 	}
-	p, err := a.Pools.Get(c.Request().Context(), name)
+	p, err := a.Pools.Get(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"pool": showPool(p)})
+	return sendJSON(r, http.StatusOK, map[string]any{"pool": showPool(p)})
 }
 
 // putPool replaces the whole definition and is idempotent. Parked fetches of all nodes are decided again within a second.
-func (a *API) putPool(c echo.Context, body []byte) error {
-	name := param(c, "name")
+func (a *API) putPool(r *request) error {
+	name := param(r, "name")
 	if !pool.ValidName(name) {
 		return spec.InvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
 	}
 	// All problems of the body are listed.
-	definition, wire := pool.Decode(body)
+	definition, wire := pool.Decode(r.body)
 	if wire != nil {
 		return wire
 	}
-	p, created, err := a.Pools.Put(c.Request().Context(), name, definition)
+	p, created, err := a.Pools.Put(r.Request().Context(), name, definition)
 	if err != nil {
 		return err
 	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
-		c.Response().Header().Set("Location", "/ojs/v1/admin/pools/"+name)
+		r.Response().Header().Set("Location", "/ojs/v1/admin/pools/"+name)
 	}
-	return sendJSON(c, status, map[string]any{"pool": showPool(p)})
+	return sendJSON(r, status, map[string]any{"pool": showPool(p)})
 }
 
 // deletePool is 404 for an unknown pool, so a repetition is, too. Jobs that were fetched through the pool go on.
-func (a *API) deletePool(c echo.Context) error {
-	name, err := poolName(c)
+func (a *API) deletePool(r *request) error {
+	name, err := poolName(r)
 	if err != nil {
 		return err
 	}
-	if err := a.Pools.Delete(c.Request().Context(), name); err != nil {
+	if err := a.Pools.Delete(r.Request().Context(), name); err != nil {
 		return err
 	}
-	return c.NoContent(http.StatusNoContent)
+	return r.NoContent(http.StatusNoContent)
 }
 
 // schedulingQueue is a queue in the statistics.
@@ -156,8 +156,8 @@ type schedulingQueue struct {
 
 // getSchedulingStats shows the last 60 s as of the published events. strategy is that of a fetch which names none: queues as
 // listed.
-func (a *API) getSchedulingStats(c echo.Context) error {
-	queues, total, err := a.Pools.Stats(c.Request().Context())
+func (a *API) getSchedulingStats(r *request) error {
+	queues, total, err := a.Pools.Stats(r.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (a *API) getSchedulingStats(c echo.Context) error {
 		shown[i] = schedulingQueue{q.Name, q.Weight, q.Dispatched, q.Dispatched, q.Ratio, q.AvgWaitMS, q.Active, q.Starved}
 		started[q.Name] = q.Dispatched
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		// Both are constants: the figures are of the last minute on every server.
 		"strategy": "strict", "window": "PT1M", "queues": shown,
 		"stats": map[string]any{"total_dispatched": total, "queues": started},

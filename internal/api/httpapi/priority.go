@@ -4,41 +4,31 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
-// The admin path does the same, for tools whose base is /admin. routeReach lets a tenant use both.
-func (a *API) priorityRoutes(v1 *echo.Group) {
-	patch := notLiteral(a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.patchJob))
-	v1.PATCH("/jobs/:id", patch)
-	v1.PATCH("/admin/jobs/:id", patch)
-	v1.Match([]string{http.MethodGet, http.MethodHead}, "/queues/:name/priority-stats", a.getPriorityStats)
-}
-
 // patchJob changes the priority of a job (docs/reference/jobs.md, Priority).
 // It is idempotent. The store lowers the fetch cursors of this node before it answers, so a job that was moved forward is
 // found by the next fetch.
-func (a *API) patchJob(c echo.Context, body []byte) error {
+func (a *API) patchJob(r *request) error {
 	// Members other than priority are refused, because nothing else of a job can be changed.
-	priority, wire := job.DecodePriority(body)
+	priority, wire := job.DecodePriority(r.body)
 	if wire != nil {
 		return wire
 	}
-	id, err := jobID(c)
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
 	// A job that is neither available nor scheduled is 409.
-	stored, previous, err := a.Jobs.SetPriority(c.Request().Context(), id, priority)
+	stored, previous, err := a.Jobs.SetPriority(r.Request().Context(), id, priority)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = spec.AppendID(append(b, `{"id":"`...), id)
 		b = strconv.AppendInt(append(b, `","priority":`...), int64(priority), 10)
 		b = strconv.AppendInt(append(b, `,"previous_priority":`...), int64(previous), 10)
@@ -48,16 +38,16 @@ func (a *API) patchJob(c echo.Context, body []byte) error {
 
 // getPriorityStats is docs/reference/jobs.md, Jobs by priority.
 // It is for operators, because it counts the jobs of all tenants.
-func (a *API) getPriorityStats(c echo.Context) error {
-	name := param(c, "name")
+func (a *API) getPriorityStats(r *request) error {
+	name := param(r, "name")
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	stats, err := a.Jobs.PriorityStats(c.Request().Context(), name)
+	stats, err := a.Jobs.PriorityStats(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
 }
 
 // The counts are shown as an object and as an array: an object of numbers is easy to look up, and an array keeps the order.

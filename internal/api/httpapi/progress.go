@@ -14,27 +14,24 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// reportRoom is what a report may have besides its data or checkpoint.
-// 64 KiB: message and names beside the data. The decoder checks data and checkpoint themselves, with errors of their own.
-const reportRoom = 65_536
-
-// A report may hold a checkpoint, so its limit includes one.
-func (a *API) progressRoutes(v1 *echo.Group) {
-	report := bodyLimit{job.MaxCheckpoint + job.MaxProgressData + reportRoom, "envelope"}
-	v1.PUT("/jobs/:id/progress", a.withBody(report, a.putProgress))
-	v1.POST("/workers/progress", a.withBody(report, a.postProgress))
-	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/progress", a.getProgress)
+func (a *API) progressRoutes() []route {
+	return append(a.checkpointRoutes(),
+		route{"PUT", "/jobs/:id/progress", confined, reportBody, "", a.putProgress},
+		route{"POST", "/workers/progress", confined, reportBody, "", a.postProgress},
+		route{"GET", "/jobs/:id/progress", aboutJob, noBody, "", a.getProgress},
+		route{"GET", "/jobs/:id/progress/stream", aboutJob, noBody, "", a.streamProgress},
+	)
 }
 
 // putProgress takes a share from 0 to 1, postProgress a percentage.
-func (a *API) putProgress(c echo.Context, body []byte) error {
-	in, wire := job.DecodeProgressFor(param(c, "id"), body, a.config.Limits)
-	return a.reportProgress(c, in, wire)
+func (a *API) putProgress(r *request) error {
+	in, wire := job.DecodeProgressFor(param(r, "id"), r.body, a.config.Limits)
+	return a.reportProgress(r, in, wire)
 }
 
-func (a *API) postProgress(c echo.Context, body []byte) error {
-	in, wire := job.DecodeProgress(body, a.config.Limits)
-	return a.reportProgress(c, in, wire)
+func (a *API) postProgress(r *request) error {
+	in, wire := job.DecodeProgress(r.body, a.config.Limits)
+	return a.reportProgress(r, in, wire)
 }
 
 // A report renews the reservation. For a job that is not active it changes nothing and is 200 with accepted false, because a
@@ -55,16 +52,16 @@ func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Er
 }
 
 // getProgress may be polled. Last-Modified is the time of the latest report or change of state; there is no ETag.
-func (a *API) getProgress(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getProgress(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	p, err := a.Progress.Get(c.Request().Context(), id)
+	p, err := a.Progress.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	h := c.Response().Header()
+	h := r.Response().Header()
 	// no-cache permits a proxy to keep it if it asks again; other answers are no-store.
 	h["Cache-Control"] = []string{"no-cache"}
 	if p.Progress.Valid {
@@ -74,7 +71,7 @@ func (a *API) getProgress(c echo.Context) error {
 	if !p.UpdatedAt.IsZero() {
 		h["Last-Modified"] = []string{p.UpdatedAt.UTC().Format(http.TimeFormat)}
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
 }
 
 // progress, message and data are null until something was reported.

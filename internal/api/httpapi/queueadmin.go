@@ -21,20 +21,21 @@ import (
 
 // queueRoutes are those of docs/reference/queues.md.
 // Tenants may list and read queues in which they have had jobs; everything that changes a queue is for operators.
-func (a *API) queueRoutes(v1 *echo.Group) {
-	reading := []string{http.MethodGet, http.MethodHead}
-	limit := bodyLimit{queueconfig.MaxBytes, "config"}
-	v1.Match(reading, "/queues", a.listQueues)
-	v1.POST("/queues", a.withBody(limit, a.postQueue))
-	v1.Match(reading, "/queues/:name", a.getQueue)
-	v1.DELETE("/queues/:name", a.withBody(limit, a.deleteQueue))
-	v1.Match(reading, "/queues/:name/stats", a.getQueueStats)
-	v1.POST("/queues/:name/pause", a.withBody(limit, a.pauseQueue))
-	v1.POST("/queues/:name/resume", a.withBody(limit, a.resumeQueue))
-	v1.POST("/queues/:name/drain", a.withBody(limit, a.drainQueue))
-	v1.POST("/queues/:name/purge", a.withBody(limit, a.purgeQueue))
-	v1.Match(reading, "/queues/:name/config", a.getQueueConfig)
-	v1.PUT("/queues/:name/config", a.withBody(limit, a.putQueueConfig))
+func (a *API) queueRoutes() []route {
+	return []route{
+		{"GET", "/queues", confined, noBody, paging, a.listQueues},
+		{"POST", "/queues", operators, configBody, "", a.postQueue},
+		{"GET", "/queues/:name", confined, noBody, "", a.getQueue},
+		{"DELETE", "/queues/:name", operators, configBody, "strategy target_queue", a.deleteQueue},
+		{"GET", "/queues/:name/stats", confined, noBody, "", a.getQueueStats},
+		{"GET", "/queues/:name/priority-stats", operators, noBody, "", a.getPriorityStats},
+		{"POST", "/queues/:name/pause", operators, configBody, "paused_by", a.pauseQueue},
+		{"POST", "/queues/:name/resume", operators, configBody, "resumed_by", a.resumeQueue},
+		{"POST", "/queues/:name/drain", operators, configBody, "resumed_by", a.drainQueue},
+		{"POST", "/queues/:name/purge", operators, configBody, "cancelled_by", a.purgeQueue},
+		{"GET", "/queues/:name/config", operators, noBody, "", a.getQueueConfig},
+		{"PUT", "/queues/:name/config", operators, configBody, "", a.putQueueConfig},
+	}
 }
 
 // queueName reads the name in the path; with standard, queueconfig.Default is one.
@@ -58,8 +59,8 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 }
 
 // The cursor is the last name shown.
-func (a *API) listQueues(c echo.Context) error {
-	page, err := readPage(c)
+func (a *API) listQueues(r *request) error {
+	page, err := readPage(r)
 	if err != nil {
 		return err
 	}
@@ -67,11 +68,11 @@ func (a *API) listQueues(c echo.Context) error {
 	if page.cursor != "" && !job.ValidQueue(page.cursor) {
 		return api.ErrCursor(page.cursor)
 	}
-	items, total, more, err := a.queuePage(c, page)
+	items, total, more, err := a.queuePage(r, page)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		next := ""
 		b = append(b, `{"queues":[`...)
 		for i, q := range items {
@@ -127,8 +128,8 @@ func appendQueueStatus(b []byte, name, status string) []byte {
 
 // postQueue creates a queue, 409 if it exists: clients use it to find out whether a name is free. Settings may stand beside
 // name, as the CLI sends them, and in config; the latter win.
-func (a *API) postQueue(c echo.Context, body []byte) error {
-	object, wire := rawjson.Check(body)
+func (a *API) postQueue(r *request) error {
+	object, wire := rawjson.Check(r.body)
 	if wire != nil {
 		return wire
 	}
@@ -158,12 +159,12 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 		change.And(nested)
 	}
 	// Two calls at once: one creates, the other is 409.
-	q, err := a.Queues.Create(c.Request().Context(), name, change)
+	q, err := a.Queues.Create(r.Request().Context(), name, change)
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+name)
-	return respond(c, http.StatusCreated, func(b []byte) []byte {
+	r.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+name)
+	return respond(r, http.StatusCreated, func(b []byte) []byte {
 		b = appendQueueHead(append(b, '{'), q)
 		b = append(append(b, `,"config":`...), q.Own()...)
 		b = append(append(append(b, `,"created_at":"`...), spec.FormatTime(q.CreatedAt)...), '"')
@@ -181,29 +182,29 @@ func appendQueueHead(b []byte, q *queueadmin.Detail) []byte {
 
 // getQueue reads the queue and its figures in two transactions; the counts are of one instant, that of the second. For a
 // tenant they are those of its own jobs, and what is kept for all jobs together is 0.
-func (a *API) getQueue(c echo.Context) error {
-	name, err := queueName(c, false)
+func (a *API) getQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
-	q, err := a.Queues.Get(c.Request().Context(), name)
+	q, err := a.Queues.Get(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	f, err := a.Queues.Figures(c.Request().Context(), name)
+	f, err := a.Queues.Figures(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	caller := a.tenant(c.Request())
+	caller := a.tenant(r.Request())
 	if caller != "" {
 		// A tenant must not learn from figures how much others work.
 		f.CompletedToday, f.FailedToday = 0, 0 // those of the jobs of all
-		if f.Stats, err = a.Tenants.OfQueue(c.Request().Context(), caller, f.Stats); err != nil {
+		if f.Stats, err = a.Tenants.OfQueue(r.Request().Context(), caller, f.Stats); err != nil {
 			return err
 		}
 	}
 	depth := f.Counts[ojs.StateAvailable]
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		integer := func(b []byte, name string, n int64) []byte {
 			return strconv.AppendInt(append(append(append(b, `,"`...), name...), `":`...), n, 10)
 		}

@@ -13,12 +13,12 @@ import (
 )
 
 // The standard configuration is never unknown: until it is set it is empty.
-func (a *API) getQueueConfig(c echo.Context) error {
-	name, err := queueName(c, true)
+func (a *API) getQueueConfig(r *request) error {
+	name, err := queueName(r, true)
 	if err != nil {
 		return err
 	}
-	q, err := a.Queues.Get(c.Request().Context(), name)
+	q, err := a.Queues.Get(r.Request().Context(), name)
 	if err != nil {
 		// Any other error, such as an outage, must not look like an empty configuration.
 		wire, isWire := errors.AsType[*ojs.Error](err)
@@ -27,24 +27,24 @@ func (a *API) getQueueConfig(c echo.Context) error {
 		}
 		q = &queueadmin.Detail{Name: name, Status: queueconfig.Active}
 	}
-	return a.respondConfig(c, q)
+	return a.respondConfig(r, q)
 }
 
 // putQueueConfig merges and is idempotent. Nothing is stored if any field is refused. Other nodes follow within a second.
-func (a *API) putQueueConfig(c echo.Context, body []byte) error {
-	name, err := queueName(c, true)
+func (a *API) putQueueConfig(r *request) error {
+	name, err := queueName(r, true)
 	if err != nil {
 		return err
 	}
-	change, err := configChange(body)
+	change, err := configChange(r.body)
 	if err != nil {
 		return err
 	}
-	q, err := a.Queues.Configure(c.Request().Context(), name, change)
+	q, err := a.Queues.Configure(r.Request().Context(), name, change)
 	if err != nil {
 		return err
 	}
-	return a.respondConfig(c, q)
+	return a.respondConfig(r, q)
 }
 
 // configChange reads the body of a call that changes a configuration.

@@ -62,28 +62,28 @@ type queueStatsBody struct {
 
 // An unknown queue has zeros for an operator and is 404 for a tenant; a malformed name is 400 for both. Reading creates no
 // queue.
-func (a *API) getQueueStats(c echo.Context) error {
-	name := param(c, "name")
+func (a *API) getQueueStats(r *request) error {
+	name := param(r, "name")
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	stats, err := a.queueStats(c, name)
+	stats, err := a.queueStats(r, name)
 	if err != nil {
 		return err
 	}
 	body := newQueueStats(stats)
-	if flat(c) {
+	if flat(r) {
 		body.Queue = body.queueObject
 	} else {
 		body.Queue = name
 	}
 	// A cache must not give one form to a client of the other.
-	c.Response().Header().Add("Vary", "OJS-Version")
+	r.Response().Header().Add("Vary", "OJS-Version")
 	out, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	return send(c, http.StatusOK, out)
+	return send(r, http.StatusOK, out)
 }
 
 // queueStats are the figures of all jobs of a queue, or of those of the caller's tenant.

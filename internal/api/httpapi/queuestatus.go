@@ -46,56 +46,56 @@ func textMember(object jsontext.Value, name string) (string, error) {
 
 // pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
 // being deleted is 409.
-func (a *API) pauseQueue(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
+func (a *API) pauseQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
-	by, err := a.queueActor(c, body, "paused_by")
+	by, err := a.queueActor(r, r.body, "paused_by")
 	if err != nil {
 		return err
 	}
-	status, err := a.Queues.Pause(c.Request().Context(), name, by)
+	status, err := a.Queues.Pause(r.Request().Context(), name, by)
 	if err != nil {
 		return err
 	}
-	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
+	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
 }
 
 // resumeQueue also ends a drain, and takes back a deletion that waits for active jobs.
-func (a *API) resumeQueue(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
+func (a *API) resumeQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
 	// The event that it may write is queue.resumed; a drain has none of its own.
-	by, err := a.queueActor(c, body, "resumed_by")
+	by, err := a.queueActor(r, r.body, "resumed_by")
 	if err != nil {
 		return err
 	}
-	status, err := a.Queues.Resume(c.Request().Context(), name, by)
+	status, err := a.Queues.Resume(r.Request().Context(), name, by)
 	if err != nil {
 		return err
 	}
-	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
+	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
 }
 
 // drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
 // client that hangs up before has drained it all the same. A queue that is being deleted is 409.
-func (a *API) drainQueue(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
+func (a *API) drainQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
-	by, err := a.queueActor(c, body, "resumed_by") // draining a paused queue resumes its fetches
+	by, err := a.queueActor(r, r.body, "resumed_by") // draining a paused queue resumes its fetches
 	if err != nil {
 		return err
 	}
-	status, err := a.Queues.Drain(c.Request().Context(), name, by)
+	status, err := a.Queues.Drain(r.Request().Context(), name, by)
 	if err != nil {
 		return err
 	}
-	return respondStatus(c, status, func(b []byte) []byte { return strconv.AppendInt(append(b, `,"remaining":`...), status.Remaining, 10) })
+	return respondStatus(r, status, func(b []byte) []byte { return strconv.AppendInt(append(b, `,"remaining":`...), status.Remaining, 10) })
 }
 
 // respondStatus answers with queue as an object or, to clients that send OJS-Version, as the name.
@@ -116,17 +116,17 @@ var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queuead
 
 // deleteQueue is 202 while active jobs remain; any node finishes the deletion then. It refuses new jobs first and so takes as
 // long as a drain. If it is refused because jobs wait, the store has taken the refusal of new jobs back.
-func (a *API) deleteQueue(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
+func (a *API) deleteQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
-	d, err := readDeletion(c, body)
+	d, err := readDeletion(r, r.body)
 	if err != nil {
 		return err
 	}
 	d.Queue = name
-	done, err := a.Queues.Delete(c.Request().Context(), d)
+	done, err := a.Queues.Delete(r.Request().Context(), d)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (a *API) deleteQueue(c echo.Context, body []byte) error {
 	if done.Draining {
 		status, state = http.StatusAccepted, queueconfig.Draining
 	}
-	return respond(c, status, func(b []byte) []byte {
+	return respond(r, status, func(b []byte) []byte {
 		b = appendQuoted(append(b, `{"queue":`...), name)
 		b = appendText(b, "strategy", d.Strategy)
 		if d.Target != "" {
@@ -183,21 +183,21 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 }
 
 // See adminPurgeQueue, which differs in the form of body and answer.
-func (a *API) purgeQueue(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
+func (a *API) purgeQueue(r *request) error {
+	name, err := queueName(r, false)
 	if err != nil {
 		return err
 	}
-	p, shown, err := readPurge(body)
+	p, shown, err := readPurge(r.body)
 	if err != nil {
 		return err
 	}
-	p.Queue, p.By = name, a.actor(c, "cancelled_by")
-	deleted, more, err := a.Queues.Purge(c.Request().Context(), p)
+	p.Queue, p.By = name, a.actor(r, "cancelled_by")
+	deleted, more, err := a.Queues.Purge(r.Request().Context(), p)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = strconv.AppendInt(append(b, `{"deleted":`...), deleted, 10)
 		b = strconv.AppendInt(append(b, `,"purged_count":`...), deleted, 10)
 		b = append(append(b, `,"states":`...), shown...)

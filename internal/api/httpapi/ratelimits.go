@@ -18,14 +18,14 @@ import (
 
 // rateLimitRoutes are those of docs/reference/limits.md.
 // A key is one segment of the path; that of a tenant, as operators see it, has a slash, which clients send as %2F.
-func (a *API) rateLimitRoutes(v1 *echo.Group, one bodyLimit) {
-	v1.Match([]string{http.MethodGet, http.MethodHead}, "/rate-limits", a.listRateLimits)
-	v1.Match([]string{http.MethodGet, http.MethodHead}, "/rate-limits/:key", a.getRateLimit)
-	for _, path := range []string{"/rate-limits/:key", "/rate-limits/:key/override"} {
-		v1.PUT(path, a.withBody(one, a.putRateLimit))
+func (a *API) rateLimitRoutes() []route {
+	return []route{
+		{"GET", "/rate-limits", confined, noBody, paging, a.listRateLimits},
+		{"GET", "/rate-limits/:key", confined, noBody, "", a.getRateLimit},
+		{"PUT", "/rate-limits/:key", confined, oneBody, "", a.putRateLimit},
+		{"PUT", "/rate-limits/:key/override", confined, oneBody, "", a.putRateLimit},
+		{"DELETE", "/rate-limits/:key/override", confined, noBody, "", a.deleteRateLimit},
 	}
-	v1.DELETE("/rate-limits/:key/override", a.deleteRateLimit)
-	v1.PUT("/admin/queues/:name/rate-limit", a.withBody(one, a.putQueueRateLimit))
 }
 
 // limitKey reads the key in the path; what is no key is unknown. To a tenant, its keys are without its name, as its jobs have them, and the
@@ -65,12 +65,12 @@ func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*li
 
 // listRateLimits pages by stored key. The cursor of a tenant is a key without its name, so that no cursor leads into the keys
 // of others. items and rate_limits are the same partitions in the forms of the dashboard and of the command line.
-func (a *API) listRateLimits(c echo.Context) error {
-	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+func (a *API) listRateLimits(r *request) error {
+	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
-	l := limit.List{Tenant: a.tenant(c.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
+	l := limit.List{Tenant: a.tenant(r.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
 	switch {
 	case p.cursor == "":
 	// Such a key cannot contain a slash, so the result stays among the keys of the tenant.
@@ -79,18 +79,18 @@ func (a *API) listRateLimits(c echo.Context) error {
 	case l.Tenant != "" || !job.ValidPartitionKey(p.cursor):
 		return api.ErrCursor(p.cursor)
 	}
-	page, err := a.Limits.List(c.Request().Context(), l)
+	page, err := a.Limits.List(r.Request().Context(), l)
 	if err != nil {
 		return err
 	}
 	for i := range page.Partitions {
-		page.Partitions[i].Key = a.shownKey(c, page.Partitions[i].Key)
+		page.Partitions[i].Key = a.shownKey(r, page.Partitions[i].Key)
 	}
 	next := ""
 	if page.More {
 		next = page.Partitions[len(page.Partitions)-1].Key
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"items":[`...)
 		for i := range page.Partitions {
 			if i > 0 {
@@ -110,60 +110,60 @@ func (a *API) listRateLimits(c echo.Context) error {
 }
 
 // The error is handed on, because it names the stored key, which a tenant must not see.
-func (a *API) getRateLimit(c echo.Context) error {
-	key, err := a.limitKey(c)
+func (a *API) getRateLimit(r *request) error {
+	key, err := a.limitKey(r)
 	if err != nil {
 		return err
 	}
-	p, err := a.Limits.Get(c.Request().Context(), key)
-	return a.respondPartition(c, p, err)
+	p, err := a.Limits.Get(r.Request().Context(), key)
+	return a.respondPartition(r, p, err)
 }
 
 // putRateLimit replaces the override, if there is one, and is idempotent. It creates an unknown partition, so that a limit
 // can be set before the first job names it.
-func (a *API) putRateLimit(c echo.Context, body []byte) error {
-	if text := param(c, "key"); !job.ValidPartitionKey(text) { // it would be created
+func (a *API) putRateLimit(r *request) error {
+	if text := param(r, "key"); !job.ValidPartitionKey(text) { // it would be created
 		return spec.InvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
 	}
-	key, err := a.limitKey(c)
+	key, err := a.limitKey(r)
 	if err != nil {
 		return err
 	}
 	// limit and period beside each other stand for a rate.
-	o, wire := job.DecodeLimitOverride(body)
+	o, wire := job.DecodeLimitOverride(r.body)
 	if wire != nil {
 		return wire
 	}
-	p, err := a.Limits.SetOverride(c.Request().Context(), key, o)
-	return a.respondPartition(c, p, err)
+	p, err := a.Limits.SetOverride(r.Request().Context(), key, o)
+	return a.respondPartition(r, p, err)
 }
 
 // It leaves the partition and the policy that jobs have brought.
-func (a *API) deleteRateLimit(c echo.Context) error {
-	key, err := a.limitKey(c)
+func (a *API) deleteRateLimit(r *request) error {
+	key, err := a.limitKey(r)
 	if err != nil {
 		return err
 	}
-	p, err := a.Limits.DeleteOverride(c.Request().Context(), key)
-	return a.respondPartition(c, p, err)
+	p, err := a.Limits.DeleteOverride(r.Request().Context(), key)
+	return a.respondPartition(r, p, err)
 }
 
 // putQueueRateLimit writes the member rate_limit of the configuration of the queue, which it creates if need be. The answer
 // shows the policy in its normal form.
-func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
-	name := param(c, "name")
+func (a *API) putQueueRateLimit(r *request) error {
+	name := param(r, "name")
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	policy, wire := job.DecodeQueueLimit(body)
+	policy, wire := job.DecodeQueueLimit(r.body)
 	if wire != nil {
 		return wire
 	}
 	// Fetches of all nodes follow it within a second.
-	if err := a.Jobs.SetQueueLimit(c.Request().Context(), name, policy); err != nil {
+	if err := a.Jobs.SetQueueLimit(r.Request().Context(), name, policy); err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = appendQuoted(append(b, `{"queue":`...), name)
 		return append(append(append(b, `,"rate_limit":`...), policy.Encode()...), '}')
 	})

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
@@ -77,17 +75,3 @@ func (a *API) StreamCounters() map[string]*eventlog.StreamCounter {
 // Streams is the number of open streams.
 // It counts gRPC streams as well.
 func (a *API) Streams() int { return a.streams.Count() }
-
-// Routes that are added here belong into streamRoute, too.
-func (a *API) streamRoutes(v1 *echo.Group) {
-	get := func(path string, h echo.HandlerFunc) {
-		v1.Match([]string{http.MethodGet, http.MethodHead}, path, h)
-	}
-	get("/events/stream", a.streamEvents)
-	get("/jobs/:id/events", a.streamJob)
-	get("/queues/:name/events", a.streamQueue)
-	get("/jobs/:id/progress/stream", a.streamProgress)
-	get("/admin/stats/stream", a.streamStats)
-	get("/ws", a.serveSocket)
-	get("/events/ws", a.serveSocket)
-}

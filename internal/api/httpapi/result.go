@@ -18,26 +18,20 @@ const (
 	maxResultWait     = 60
 )
 
-// The list of ids is a POST because 100 ids are too long for some URLs; it changes nothing.
-func (a *API) resultRoutes(v1 *echo.Group) {
-	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
-	v1.POST("/jobs/results", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
-}
-
 // getResult is docs/reference/jobs.md, Results, with wait a long poll.
 // While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
 // client asks another node.
-func (a *API) getResult(c echo.Context) error {
-	wait, err := readResultWait(c)
+func (a *API) getResult(r *request) error {
+	wait, err := readResultWait(r)
 	if err != nil {
 		return err
 	}
-	id, err := jobID(c)
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
 	// It reads before it waits, so a job that has ended costs one read.
-	res, err := a.Jobs.AwaitResult(c.Request().Context(), id, wait)
+	res, err := a.Jobs.AwaitResult(r.Request().Context(), id, wait)
 	if err != nil {
 		return err
 	}
@@ -52,7 +46,7 @@ func (a *API) getResult(c echo.Context) error {
 		return spec.NewError(ojs.ErrWaitTimeout, "Job "+spec.FormatID(id)+" is still in state "+res.State+"; ask again.",
 			map[string]any{"job_id": spec.FormatID(id), "current_state": res.State})
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
 		b = append(b, spec.FormatID(id)...)
 		b = appendText(append(b, '"'), "state", res.State)
@@ -91,17 +85,17 @@ func appendResult(b []byte, res *queue.Result) []byte {
 }
 
 // Ids of other tenants and unknown ids are null alike. Results beyond 8 MiB are cut, not the list.
-func (a *API) postResults(c echo.Context, body []byte) error {
-	in, wire := job.DecodeResults(body)
+func (a *API) postResults(r *request) error {
+	in, wire := job.DecodeResults(r.body)
 	if wire != nil {
 		return wire
 	}
 	// The look and the read are two statements; the tenant of a job never changes.
-	own, err := a.ownJobs(c, in.IDs)
+	own, err := a.ownJobs(r, in.IDs)
 	if err != nil {
 		return err
 	}
-	results, err := a.Jobs.Results(c.Request().Context(), onlyOwn(in.IDs, own))
+	results, err := a.Jobs.Results(r.Request().Context(), onlyOwn(in.IDs, own))
 	if err != nil {
 		return err
 	}
@@ -112,7 +106,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			byID[res.ID] = res
 		}
 	}
-	return respondEach(c, http.StatusOK, resultBytes(in.Texts, byID), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, resultBytes(in.Texts, byID), func(b []byte, next flush) []byte {
 		b = append(b, `{"results":{`...)
 		for i, text := range in.Texts {
 			if i > 0 {

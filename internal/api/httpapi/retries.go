@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/duration"
@@ -30,12 +29,12 @@ type failedRun struct {
 
 // It shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
 // shorter time than the job may live, so the list may begin later than the first attempt.
-func (a *API) getRetries(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getRetries(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
 	job, err := a.Jobs.Get(ctx, id)
 	if err != nil {
@@ -52,7 +51,7 @@ func (a *API) getRetries(c echo.Context) error {
 	if len(runs) == 0 { // retention may have dropped the events
 		runs = recordedRuns(job.Errors)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`...)
 		b = append(b, spec.FormatID(id)...)
 		b = append(b, `","retries":[`...)
@@ -134,12 +133,12 @@ func (r failedRun) append(b []byte) []byte {
 
 // getLineage shows where a job comes from: its workflow, if it has one. No job is the parent of another.
 // The members are those of the lineage endpoint of other servers; parent_id is always null and children always empty.
-func (a *API) getLineage(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) getLineage(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	stored, err := a.Jobs.Get(c.Request().Context(), id)
+	stored, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -148,7 +147,7 @@ func (a *API) getLineage(c echo.Context) error {
 	if own := job.WorkflowOf(stored.Extra); own != "" {
 		workflow = `"` + own + `"`
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":`+workflow+`,"root_id":"`...)
 		return append(b, text+`","children":[]}`...)
 	})

@@ -15,41 +15,41 @@ import (
 // schemaRoutes are those of docs/reference/schemas.md: by URI, as SDKs call them, and by type and version, for operators.
 // The route with /versions is literal, so no version may have that name (schema.ValidVersion). All are for operators, because
 // schemas hold for the jobs of all tenants.
-func (a *API) schemaRoutes(v1 *echo.Group) {
-	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.POST("/schemas", a.withBody(body, a.postSchema))
-	v1.Match(get, "/schemas", a.listSchemas(api.DefaultPage, api.MaxPage))
-	v1.Match(get, "/schemas/:uri", a.getSchema)
-	v1.DELETE("/schemas/:uri", a.deleteSchema)
+func (a *API) schemaRoutes() []route {
+	return []route{
+		{"POST", "/schemas", operators, oneBody, "", a.postSchema},
+		{"GET", "/schemas", operators, noBody, paging, a.listSchemas(api.DefaultPage, api.MaxPage)},
+		{"GET", "/schemas/:uri", operators, noBody, "", a.getSchema},
+		{"DELETE", "/schemas/:uri", operators, noBody, "", a.deleteSchema},
 
-	v1.Match(get, "/admin/schemas", a.listSchemas(defaultAdminPage, maxAdminPage))
-	v1.Match(get, "/admin/schemas/:type", a.getNewestSchema)
-	v1.Match(get, "/admin/schemas/:type/versions", a.listSchemaVersions)
-	v1.Match(get, "/admin/schemas/:type/:version", a.getSchemaVersion)
-	v1.PUT("/admin/schemas/:type/:version", a.withBody(body, a.putSchema))
-	v1.DELETE("/admin/schemas/:type/:version", a.deleteSchemaVersion)
+		{"GET", "/admin/schemas", operators, noBody, paging, a.listSchemas(defaultAdminPage, maxAdminPage)},
+		{"GET", "/admin/schemas/:type", operators, noBody, "", a.getNewestSchema},
+		{"GET", "/admin/schemas/:type/versions", operators, noBody, "", a.listSchemaVersions},
+		{"GET", "/admin/schemas/:type/:version", operators, noBody, "", a.getSchemaVersion},
+		{"PUT", "/admin/schemas/:type/:version", operators, oneBody, "", a.putSchema},
+		{"DELETE", "/admin/schemas/:type/:version", operators, noBody, "", a.deleteSchemaVersion},
+	}
 }
 
 // postSchema registers under the URI in the body. A version never changes: the same document again is 200, another one 409.
-func (a *API) postSchema(c echo.Context, body []byte) error {
-	in, wire := schema.DecodeRegistration(body)
+func (a *API) postSchema(r *request) error {
+	in, wire := schema.DecodeRegistration(r.body)
 	if wire != nil {
 		return wire
 	}
 	// The URI has slashes, so it is escaped to be one segment of the path.
-	return a.registerSchema(c, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(b []byte, s *schema.Schema) []byte {
+	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(b []byte, s *schema.Schema) []byte {
 		return append(appendSchema(append(b, `{"schema":`...), s), '}')
 	})
 }
 
 // It answers with the object itself; the route of SDKs wraps it in schema.
-func (a *API) putSchema(c echo.Context, body []byte) error {
-	in, wire := schema.DecodePut(schemaKey(c), body)
+func (a *API) putSchema(r *request) error {
+	in, wire := schema.DecodePut(schemaKey(r), r.body)
 	if wire != nil {
 		return wire
 	}
-	return a.registerSchema(c, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, appendSchema)
+	return a.registerSchema(r, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, appendSchema)
 }
 
 // When it answers, this node checks new jobs by the schema; other nodes follow within a second. Jobs that are stored are not
@@ -94,37 +94,37 @@ func schemaURI(c echo.Context) (string, error) {
 	return uri, nil
 }
 
-func (a *API) getSchema(c echo.Context) error {
-	uri, err := schemaURI(c)
+func (a *API) getSchema(r *request) error {
+	uri, err := schemaURI(r)
 	if err != nil {
 		return err
 	}
-	s, err := a.Schemas.GetByURI(c.Request().Context(), uri)
+	s, err := a.Schemas.GetByURI(r.Request().Context(), uri)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendSchema(append(b, `{"schema":`...), s), '}') })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return append(appendSchema(append(b, `{"schema":`...), s), '}') })
 }
 
 // deleteSchema finds the version by its URI first. If it is deleted in between, the delete is 404.
-func (a *API) deleteSchema(c echo.Context) error {
-	uri, err := schemaURI(c)
+func (a *API) deleteSchema(r *request) error {
+	uri, err := schemaURI(r)
 	if err != nil {
 		return err
 	}
-	s, err := a.Schemas.GetByURI(c.Request().Context(), uri)
+	s, err := a.Schemas.GetByURI(r.Request().Context(), uri)
 	if err != nil {
 		return err
 	}
-	return a.removeSchema(c, s.Key)
+	return a.removeSchema(r, s.Key)
 }
 
-func (a *API) deleteSchemaVersion(c echo.Context) error {
-	key, err := knownKey(c)
+func (a *API) deleteSchemaVersion(r *request) error {
+	key, err := knownKey(r)
 	if err != nil {
 		return err
 	}
-	return a.removeSchema(c, key)
+	return a.removeSchema(r, key)
 }
 
 // The answer has no document.
@@ -138,22 +138,22 @@ func (a *API) removeSchema(c echo.Context, key schema.Key) error {
 	})
 }
 
-func (a *API) getSchemaVersion(c echo.Context) error {
-	key, err := knownKey(c)
+func (a *API) getSchemaVersion(r *request) error {
+	key, err := knownKey(r)
 	if err != nil {
 		return err
 	}
-	return a.showSchema(c, key, nil)
+	return a.showSchema(r, key, nil)
 }
 
 // getNewestSchema shows the newest version and names all of them.
 // It reads twice. A version that is deleted in between is 404, although older ones exist; the next call finds them.
-func (a *API) getNewestSchema(c echo.Context) error {
-	versions, err := a.Schemas.Versions(c.Request().Context(), param(c, "type"))
+func (a *API) getNewestSchema(r *request) error {
+	versions, err := a.Schemas.Versions(r.Request().Context(), param(r, "type"))
 	if err != nil {
 		return err
 	}
-	return a.showSchema(c, versions[0].Key, versions)
+	return a.showSchema(r, versions[0].Key, versions)
 }
 
 // versions is nil where one version was asked for.
@@ -171,13 +171,13 @@ func (a *API) showSchema(c echo.Context, key schema.Key, versions []*schema.Info
 	})
 }
 
-func (a *API) listSchemaVersions(c echo.Context) error {
-	jobType := param(c, "type")
-	versions, err := a.Schemas.Versions(c.Request().Context(), jobType)
+func (a *API) listSchemaVersions(r *request) error {
+	jobType := param(r, "type")
+	versions, err := a.Schemas.Versions(r.Request().Context(), jobType)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = appendQuoted(append(b, `{"type":`...), jobType)
 		b = appendSchemas(append(b, `,"versions":`...), versions)
 		b = strconv.AppendInt(append(b, `,"total":`...), int64(len(versions)), 10)
@@ -187,19 +187,19 @@ func (a *API) listSchemaVersions(c echo.Context) error {
 
 // The infos of all schemas are read, whose number is bounded (schema.ErrTooMany), and cut here; documents are not read.
 // schemas and items are the same list.
-func (a *API) listSchemas(standard, largest int) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		page, err := readNumberedPage(c, standard, largest)
+func (a *API) listSchemas(standard, largest int) handler {
+	return func(r *request) error {
+		page, err := readNumberedPage(r, standard, largest)
 		if err != nil {
 			return err
 		}
-		all, err := a.Schemas.List(c.Request().Context())
+		all, err := a.Schemas.List(r.Request().Context())
 		if err != nil {
 			return err
 		}
 		from := min(page.offset, len(all))
 		shown := all[from:min(from+page.limit, len(all))]
-		return respond(c, http.StatusOK, func(b []byte) []byte {
+		return respond(r, http.StatusOK, func(b []byte) []byte {
 			// total counts all of them, not only the page.
 			b = appendSchemas(append(b, `{"schemas":`...), shown)
 			b = appendSchemas(append(b, `,"items":`...), shown)

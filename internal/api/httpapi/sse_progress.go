@@ -14,12 +14,12 @@ import (
 // streamProgress is GET /jobs/{id}/progress/stream (docs/reference/events.md, Progress stream): the current object, then each change.
 // The order matters: it subscribes, then reads the job, then opens the stream, so no change lies between the object and the
 // events.
-func (a *API) streamProgress(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) streamProgress(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	return a.stream(c, func(s *sse) error { return s.followProgress(c, id) })
+	return a.stream(r, func(s *sse) error { return s.followProgress(r, id) })
 }
 
 // Events only say that something has changed; the object is read from the table each time. It may be newer than the event,

@@ -119,12 +119,12 @@ func (ch channel) narrow(q eventlog.Query) eventlog.Query {
 
 // streamEvents is GET /events/stream.
 // It is also the answer to GET /events with an Accept of text/event-stream.
-func (a *API) streamEvents(c echo.Context) error {
-	req, err := a.readStreamRequest(c, wholeCatalogue)
+func (a *API) streamEvents(r *request) error {
+	req, err := a.readStreamRequest(r, wholeCatalogue)
 	if err != nil {
 		return err
 	}
-	return a.stream(c, func(s *sse) error { return s.follow(c, req, nil) })
+	return a.stream(r, func(s *sse) error { return s.follow(r, req, nil) })
 }
 
 // follow subscribes and sends what comes. found may refuse the stream before it begins.
@@ -162,22 +162,22 @@ func (r *streamRequest) replays() bool { return r.from != nil || !r.query.Since.
 // streamQueue is GET /queues/{name}/events.
 // The queue in the path wins over the parameter queues. An unknown queue is 404, because a stream for a misspelt name would
 // be silent for ever.
-func (a *API) streamQueue(c echo.Context) error {
-	req, err := a.readStreamRequest(c, ofQueue)
+func (a *API) streamQueue(r *request) error {
+	req, err := a.readStreamRequest(r, ofQueue)
 	if err != nil {
 		return err
 	}
-	name := param(c, "name")
+	name := param(r, "name")
 	if !job.ValidQueue(name) {
 		return spec.NotFound("queue", name)
 	}
 	req.channel, req.query.Queues = "queue:"+name, []string{name}
 	// The look comes after the subscription, see follow.
-	known := func(*eventStream) error { return a.requireQueue(c, name) }
+	known := func(*eventStream) error { return a.requireQueue(r, name) }
 	if req.query.Tenant != "" { // whether others use the queue is not shown
 		known = nil
 	}
-	return a.stream(c, func(s *sse) error { return s.follow(c, req, known) })
+	return a.stream(r, func(s *sse) error { return s.follow(r, req, known) })
 }
 
 // It asks whether the queue ever had a job or a setting.
@@ -191,17 +191,17 @@ func (a *API) requireQueue(c echo.Context, name string) error {
 
 // streamJob is GET /jobs/{id}/events. It ends when the job has.
 // The id in the path wins over the parameter job_id.
-func (a *API) streamJob(c echo.Context) error {
-	id, err := jobID(c)
+func (a *API) streamJob(r *request) error {
+	id, err := jobID(r)
 	if err != nil {
 		return err
 	}
-	req, err := a.readStreamRequest(c, ofJob)
+	req, err := a.readStreamRequest(r, ofJob)
 	if err != nil {
 		return err
 	}
 	req.channel, req.query.JobID = "job:"+spec.FormatID(id), &id
-	return a.stream(c, func(s *sse) error { return s.followJob(c, req) })
+	return a.stream(r, func(s *sse) error { return s.followJob(r, req) })
 }
 
 // followJob reads every row of the job, whatever is wanted of it, because it must see the end.

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -128,15 +126,15 @@ var liveTypes = []string{"job.enqueued", "job.completed", "job.failed", "job.can
 
 // streamStats is GET /admin/stats/stream (docs/reference/events.md, Statistics stream).
 // It is for operators and has no filters. It begins live and cannot be resumed.
-func (a *API) streamStats(c echo.Context) error {
-	return a.stream(c, func(s *sse) error {
+func (a *API) streamStats(r *request) error {
+	return a.stream(r, func(s *sse) error {
 		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
 		if err != nil {
 			return api.EventError(err)
 		}
 		defer sub.Close()
 		sub.CountIn(s.flow)
-		if goOn, err := s.open(c); err != nil || !goOn {
+		if goOn, err := s.open(r); err != nil || !goOn {
 			return err
 		}
 		return s.runStats(sub)

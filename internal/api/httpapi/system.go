@@ -12,39 +12,52 @@ import (
 	"github.com/ojsd/ojsd/internal/tenant"
 )
 
-// getHealth is 200 for a degraded node: it still serves. It shares one look at the database per second with all other probes.
-func (a *API) getHealth(c echo.Context) error {
-	// The time is in the body.
-	status, _, body := a.health.Report(c.Request().Context())
-	if status == api.Unhealthy {
-		c.Response().Header().Set("Retry-After", "1")
-		return sendJSON(c, http.StatusServiceUnavailable, body)
+// systemRoutes need no key (public).
+func (a *API) systemRoutes() []route {
+	return []route{
+		{"GET", "//ojs/manifest", everybody, noBody, "", a.getManifest},
+		{"GET", "/health", everybody, noBody, "", a.getHealth},
+		{"GET", "//health", everybody, noBody, "", a.getHealth},
+		{"GET", "//ready", everybody, noBody, "", a.getReady},
+		{"GET", "//readyz", everybody, noBody, "", a.getReady},
+		{"GET", "//healthz", everybody, noBody, "", a.getAlive},
+		{"GET", "//livez", everybody, noBody, "", a.getAlive},
 	}
-	return sendJSON(c, http.StatusOK, body)
+}
+
+// getHealth is 200 for a degraded node: it still serves. It shares one look at the database per second with all other probes.
+func (a *API) getHealth(r *request) error {
+	// The time is in the body.
+	status, _, body := a.health.Report(r.Request().Context())
+	if status == api.Unhealthy {
+		r.Response().Header().Set("Retry-After", "1")
+		return sendJSON(r, http.StatusServiceUnavailable, body)
+	}
+	return sendJSON(r, http.StatusOK, body)
 }
 
 // getReady is 503 while the node stops, before any request is refused, so that a load balancer can move traffic away.
-func (a *API) getReady(c echo.Context) error {
-	ready, checks := a.health.Ready(c.Request().Context())
+func (a *API) getReady(r *request) error {
+	ready, checks := a.health.Ready(r.Request().Context())
 	if !ready {
-		c.Response().Header().Set("Retry-After", "1")
-		return sendJSON(c, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
+		r.Response().Header().Set("Retry-After", "1")
+		return sendJSON(r, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"status": "ready", "checks": checks})
+	return sendJSON(r, http.StatusOK, map[string]any{"status": "ready", "checks": checks})
 }
 
 // getAlive must not ask the database: an orchestrator would restart all nodes when the database is away, which helps nobody.
-func (a *API) getAlive(c echo.Context) error {
-	return sendJSON(c, http.StatusOK, map[string]any{"status": "ok"})
+func (a *API) getAlive(r *request) error {
+	return sendJSON(r, http.StatusOK, map[string]any{"status": "ok"})
 }
 
 // postReset deletes all rows and the caches of this node; other nodes drop theirs when they hear of it. Requests in flight
 // may fail or leave rows behind. The route exists with its setting only.
-func (a *API) postReset(c echo.Context) error {
-	if err := a.reset(c.Request().Context()); err != nil {
+func (a *API) postReset(r *request) error {
+	if err := a.reset(r.Request().Context()); err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"reset": true})
+	return sendJSON(r, http.StatusOK, map[string]any{"reset": true})
 }
 
 // sendJSON is for answers whose speed does not matter. Those about jobs are appended by hand.
@@ -58,15 +71,15 @@ func sendJSON(c echo.Context, status int, body any) error {
 
 // getManifest tells what is really enabled (docs/reference/http.md, Manifest).
 // It needs no key, so it must show nothing that is not public. A setting of this node may differ from that of another one.
-func (a *API) getManifest(c echo.Context) error {
+func (a *API) getManifest(r *request) error {
 	base := a.config.PublicURL
 	if base == "" {
 		// Behind a proxy this is only right if the proxy passes Host and X-Forwarded-Proto on; PublicURL is for all others.
-		base = c.Scheme() + "://" + c.Request().Host
+		base = r.Scheme() + "://" + r.Request().Host
 	}
 	// They are those without a tenant.
 	limits := a.config.Limits
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
 		"implementation":    map[string]string{"name": api.Name, "version": a.config.Version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
 		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,

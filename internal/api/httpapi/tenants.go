@@ -28,8 +28,7 @@ func (a *API) limits(c echo.Context) job.Limits {
 	return a.config.Tenancy.Limits(a.config.Limits, a.tenant(c.Request()))
 }
 
-// reach is what a route shows to, and does for, a call that names a tenant.
-// The zero value refuses, so a route that is forgotten shows nothing.
+// reach is what a route shows to, and does for, a call that names a tenant. The zero value refuses.
 type reach int
 
 const (
@@ -46,77 +45,6 @@ const (
 	aboutWebhook
 	aboutDelivery
 )
-
-// routeReach has the routes by template, or by method and template where one method differs. A route that is missing is for operators, so
-// that one which somebody adds shows nothing of other tenants: so are the settings, figures and changes of whole queues, of pools, schemas,
-// statistics and maintenance.
-// A key with a method wins over the template alone.
-var routeReach = map[string]reach{
-	"/ojs/manifest": everybody, "/ojs/v1/health": everybody, "/health": everybody, "/ready": everybody, "/readyz": everybody,
-	"/healthz": everybody, "/livez": everybody,
-
-	// The handlers of these read or write for the tenant alone.
-	"/ojs/v1/jobs": confined, "/ojs/v1/jobs/batch": confined, "/ojs/v1/jobs/bulk": confined, "/ojs/v1/jobs/bulk/cancel": confined,
-	"/ojs/v1/jobs/bulk/retry": confined, "/ojs/v1/jobs/bulk/delete": confined, "/ojs/v1/jobs/results": confined,
-	"/ojs/v1/jobs/:id": aboutJob, "/ojs/v1/jobs/:id/explain": aboutJob, "/ojs/v1/jobs/:id/activate": aboutJob, "/ojs/v1/jobs/:id/progress": aboutJob, "PUT /ojs/v1/jobs/:id/progress": confined, "/ojs/v1/jobs/:id/checkpoint": aboutJob,
-	"/ojs/v1/jobs/:id/result": aboutJob, "/ojs/v1/jobs/:id/history": aboutJob, "/ojs/v1/jobs/:id/retries": aboutJob, "/ojs/v1/jobs/:id/lineage": aboutJob,
-	"/ojs/v1/jobs/:id/ack": confined, "/ojs/v1/jobs/:id/nack": confined, "/ojs/v1/jobs/:id/events": aboutJob, "/ojs/v1/jobs/:id/progress/stream": aboutJob,
-	"/ojs/v1/admin/jobs": confined, "/ojs/v1/admin/jobs/:id": aboutJob, "/ojs/v1/admin/jobs/:id/cancel": aboutJob, "/ojs/v1/admin/jobs/:id/retry": aboutJob,
-	"/ojs/v1/admin/jobs/bulk/cancel": confined, "/ojs/v1/admin/jobs/bulk/retry": confined, "/ojs/v1/admin/jobs/bulk/delete": confined,
-	"/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/checkpoints/:id/resume": aboutJob,
-	"/ojs/v1/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/ojs/v1/checkpoints/:id/resume": aboutJob,
-	"/ojs/v1/unique-jobs": confined,
-
-	// A fetch gets jobs of the tenant, and acks in a body are looked up by ownJob.
-	"/ojs/v1/workers/fetch": confined, "/ojs/v1/workers/ack": confined, "/ojs/v1/workers/nack": confined, "/ojs/v1/workers/ack/batch": confined,
-	"/ojs/v1/workers/nack/batch": confined, "/ojs/v1/workers/heartbeat": confined, "/ojs/v1/workers/beat": confined,
-	"/ojs/v1/workers/register": confined, "/ojs/v1/workers/progress": confined, "/ojs/v1/workers": confined, "/ojs/v1/admin/workers": confined,
-	"/ojs/v1/workers/:id": confined, "/ojs/v1/workers/:id/deregister": confined, "/ojs/v1/workers/:id/health": confined,
-	"/ojs/v1/admin/workers/:id": confined, "/ojs/v1/admin/workers/:id/directive": confined, "/ojs/v1/admin/workers/:id/quiet": confined,
-	"/ojs/v1/admin/workers/:id/terminate": confined, "/ojs/v1/admin/workers/:id/resume": confined,
-
-	"/ojs/v1/dead-letter": confined, "/ojs/v1/dead-letter/stats": confined, "/ojs/v1/dead-letter/retry": confined, "/ojs/v1/dead-letter/purge": confined,
-	"/ojs/v1/dead-letter/:id": aboutDeadLetter, "/ojs/v1/dead-letter/:id/retry": aboutDeadLetter,
-	"/ojs/v1/admin/dead-letter": confined, "/ojs/v1/admin/dead-letter/stats": confined, "/ojs/v1/admin/dead-letter/retry": confined,
-	"/ojs/v1/admin/dead-letter/:id": aboutDeadLetter, "/ojs/v1/admin/dead-letter/:id/retry": aboutDeadLetter,
-
-	"/ojs/v1/cron": confined, "/ojs/v1/cron/:name": confined, "PUT /ojs/v1/cron/:name": confined, "/ojs/v1/cron/:name/pause": confined,
-	"/ojs/v1/cron/:name/resume": confined, "/ojs/v1/cron/:name/trigger": confined, "/ojs/v1/cron/:name/history": confined,
-	"/ojs/v1/crons": confined, "/ojs/v1/crons/:name": confined, "PUT /ojs/v1/crons/:name": confined, "/ojs/v1/crons/:name/pause": confined,
-	"/ojs/v1/crons/:name/resume": confined, "/ojs/v1/crons/:name/trigger": confined, "/ojs/v1/crons/:name/history": confined,
-
-	"/ojs/v1/workflows": confined, "/ojs/v1/workflows/:id": aboutWorkflow, "/ojs/v1/workflows/:id/cancel": aboutWorkflow, "/ojs/v1/workflows/:id/progress": aboutWorkflow,
-
-	// A tenant sees itself only.
-	"/ojs/v1/admin/tenants": confined, "/ojs/v1/admin/tenants/:id": confined, "/ojs/v1/admin/tenants/:id/stats": confined,
-	"/ojs/v1/queues": confined, "POST /ojs/v1/queues": operators, "/ojs/v1/queues/:name": confined, "DELETE /ojs/v1/queues/:name": operators,
-	"/ojs/v1/rate-limits": confined, "/ojs/v1/rate-limits/:key": confined, "/ojs/v1/rate-limits/:key/override": confined,
-	"/ojs/v1/queues/:name/stats": confined, "/ojs/v1/queues/:name/events": confined,
-	"/ojs/v1/events": confined, "/ojs/v1/events/:id": confined, "/ojs/v1/events/:id/history": aboutJob, "/ojs/v1/events/stream": confined,
-	"/ojs/v1/events/ws": confined, "/ojs/v1/ws": confined, "/ojs/v1/history": confined,
-
-	"/ojs/v1/webhooks": confined, "/ojs/v1/webhooks/:id": aboutWebhook, "/ojs/v1/webhooks/:id/test": aboutWebhook, "/ojs/v1/webhooks/:id/rotate-secret": aboutWebhook,
-	"/ojs/v1/webhooks/:id/secrets/previous": aboutWebhook, "/ojs/v1/webhooks/:id/replay": aboutWebhook, "/ojs/v1/webhooks/:id/deliveries": aboutWebhook,
-	"/ojs/v1/webhooks/subscriptions": confined, "/ojs/v1/webhooks/subscriptions/:id": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/test": aboutWebhook,
-	"/ojs/v1/webhooks/subscriptions/:id/rotate-secret": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/secrets/previous": aboutWebhook,
-	"/ojs/v1/webhooks/subscriptions/:id/replay": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/deliveries": aboutWebhook,
-	"/ojs/v1/webhooks/deliveries": confined, "/ojs/v1/webhooks/deliveries/:id": aboutDelivery, "/ojs/v1/webhooks/deliveries/:id/retry": aboutDelivery,
-}
-
-// reaches looks the routes up.
-// The result is only read.
-func reaches(routes []template) map[string]reach {
-	found := make(map[string]reach, len(routes))
-	for _, r := range routes {
-		key := r.method + " " + r.path
-		if own, differs := routeReach[key]; differs {
-			found[key] = own
-		} else {
-			found[key] = routeReach[r.path]
-		}
-	}
-	return found
-}
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
 // It costs nothing for calls without a tenant. The look-up and the handler are two statements; a job, workflow, subscription

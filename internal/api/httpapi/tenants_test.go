@@ -144,10 +144,12 @@ func (n *tenants) state() string {
 
 // allRoutes are the routes of a server with everything switched on.
 func allRoutes() []string {
-	return httpapi.RoutesOf(httpapi.New(httpapi.Config{TestReset: true}, httpapi.Deps{
+	a := httpapi.New(httpapi.Config{TestReset: true}, httpapi.Deps{
 		Streams: api.NewStreams(api.Realtime{}), Webhooks: httpapi.Webhooks{Enabled: true},
 		Metrics: httpapi.Metrics{WriteText: func(context.Context, io.Writer, bool) error { return nil }},
-	}))
+	})
+	a.Handler()
+	return a.Routes()
 }
 
 // others are the routes without an id in the path, with a call of aaa that would reach data of zulu, and what it gets. A route that is

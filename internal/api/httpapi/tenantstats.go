@@ -14,13 +14,13 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// tenantRoutes are those of docs/reference/tenants.md, Statistics.
-// Both routes of one tenant answer the same.
-func (a *API) tenantRoutes(v1 *echo.Group) {
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.Match(get, "/admin/tenants", a.listTenants)
-	v1.Match(get, "/admin/tenants/:id", a.getTenant)
-	v1.Match(get, "/admin/tenants/:id/stats", a.getTenant)
+// tenantRoutes are those of docs/reference/tenants.md, Statistics. A tenant sees itself only. Both routes of one tenant answer the same.
+func (a *API) tenantRoutes() []route {
+	return []route{
+		{"GET", "/admin/tenants", confined, noBody, paging, a.listTenants},
+		{"GET", "/admin/tenants/:id", confined, noBody, "", a.getTenant},
+		{"GET", "/admin/tenants/:id/stats", confined, noBody, "", a.getTenant},
+	}
 }
 
 // maxTenantOffset bounds what a page of tenants, or of the queues of one, costs: those before it are passed over one by one.
@@ -37,8 +37,8 @@ func checkTenantOffset(p page) error {
 
 // listTenants is for operators; a tenant sees itself.
 // Counts are as of the last published event. tenants and items are the same list.
-func (a *API) listTenants(c echo.Context) error {
-	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+func (a *API) listTenants(r *request) error {
+	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (a *API) listTenants(c echo.Context) error {
 	if err := checkTenantOffset(p); err != nil {
 		return err
 	}
-	found, err := a.tenantPage(c, p)
+	found, err := a.tenantPage(r, p)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (a *API) listTenants(c echo.Context) error {
 	if found.More {
 		next = found.Tenants[len(found.Tenants)-1].Name
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = appendTenants(append(b, `{"tenants":`...), found.Tenants)
 		b = appendTenants(append(b, `,"items":`...), found.Tenants)
 		b = strconv.AppendInt(append(b, `,"total":`...), found.Total, 10)
@@ -116,16 +116,16 @@ func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
 }
 
 // Another tenant's name is 404 for a tenant, whether it exists or not. The counts are exact, read in one snapshot.
-func (a *API) getTenant(c echo.Context) error {
-	id := param(c, "id")
-	if caller := a.tenant(c.Request()); !job.ValidTenant(id) || caller != "" && caller != id {
+func (a *API) getTenant(r *request) error {
+	id := param(r, "id")
+	if caller := a.tenant(r.Request()); !job.ValidTenant(id) || caller != "" && caller != id {
 		return spec.NotFound("tenant", id)
 	}
-	stats, err := a.Tenants.Stats(c.Request().Context(), id)
+	stats, err := a.Tenants.Stats(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(appendCounts(b, "tenant_id", "total_jobs", &stats.Counts), `,"queues":[`...)
 		for i := range stats.Queues {
 			if i > 0 {

@@ -3,8 +3,6 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -12,16 +10,16 @@ import (
 // listUnique lists the jobs that hold unique keys (docs/reference/unique.md, List).
 // It is a list of jobs and pages by id, newest first; the jobs that were looked at are bounded. Keys of tenants are those
 // that their jobs have.
-func (a *API) listUnique(c echo.Context) error {
-	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+func (a *API) listUnique(r *request) error {
+	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
 	if err != nil {
 		return err
 	}
-	l := queue.UniqueList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit}
+	l := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
 	if l.Before, err = p.behind(); err != nil {
 		return err
 	}
-	page, err := a.Jobs.ListUnique(c.Request().Context(), l)
+	page, err := a.Jobs.ListUnique(r.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -31,7 +29,7 @@ func (a *API) listUnique(c echo.Context) error {
 	if page.More {
 		next = spec.FormatID(page.Jobs[len(page.Jobs)-1].ID)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"items":[`...)
 		for i, j := range page.Jobs {
 			if i > 0 {

@@ -57,34 +57,38 @@ const shortSecret = 24 // bytes; below it a secret gets a warning
 
 // webhookRoutes are those of docs/reference/webhooks.md, Routes under both base paths.
 // The router prefers literal segments, so /webhooks/deliveries and /webhooks/subscriptions are no ids.
-func (a *API) webhookRoutes(v1 *echo.Group) {
+func (a *API) webhookRoutes() (routes []route) {
 	if !a.webhooks.Enabled {
-		v1.Any("/webhooks", webhooksOff)
-		v1.Any("/webhooks/*", webhooksOff)
-		return
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+			routes = append(routes, route{method, "/webhooks", confined, noBody, "", webhooksOff}, route{method, "/webhooks/*", confined, noBody, "", webhooksOff})
+		}
+		return routes
 	}
-	get := []string{http.MethodGet, http.MethodHead}
-	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
+	const log = paging + "status event_type subscription_id event_id since until"
 	for _, base := range []string{"/webhooks", "/webhooks/subscriptions"} {
-		v1.POST(base, a.withBody(body, a.postWebhook))
-		v1.Match(get, base, a.listWebhooks)
-		v1.Match(get, base+"/:id", a.getWebhook)
-		v1.PATCH(base+"/:id", a.withBody(body, a.patchWebhook))
-		v1.PUT(base+"/:id", a.withBody(body, a.patchWebhook))
-		v1.DELETE(base+"/:id", a.deleteWebhook)
-		v1.POST(base+"/:id/test", a.withBody(body, a.testWebhook))
-		v1.POST(base+"/:id/rotate-secret", a.withBody(body, a.rotateSecret))
-		v1.DELETE(base+"/:id/secrets/previous", a.dropPreviousSecret)
-		v1.POST(base+"/:id/replay", a.withBody(body, a.replayWebhook))
-		v1.Match(get, base+"/:id/deliveries", a.listDeliveries)
+		routes = append(routes, []route{
+			{"POST", base, confined, oneBody, "", a.postWebhook},
+			{"GET", base, confined, noBody, paging + "active url", a.listWebhooks},
+			{"GET", base + "/:id", aboutWebhook, noBody, "", a.getWebhook},
+			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
+			{"PUT", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
+			{"DELETE", base + "/:id", aboutWebhook, noBody, "", a.deleteWebhook},
+			{"POST", base + "/:id/test", aboutWebhook, oneBody, "", a.testWebhook},
+			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", a.rotateSecret},
+			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", a.dropPreviousSecret},
+			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", a.replayWebhook},
+			{"GET", base + "/:id/deliveries", aboutWebhook, noBody, log, a.listDeliveries},
+		}...)
 	}
-	v1.Match(get, "/webhooks/deliveries", a.listDeliveries)
-	v1.Match(get, "/webhooks/deliveries/:id", a.getDelivery)
-	v1.POST("/webhooks/deliveries/:id/retry", a.withBody(body, a.retryDelivery))
+	return append(routes,
+		route{"GET", "/webhooks/deliveries", confined, noBody, log, a.listDeliveries},
+		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", a.getDelivery},
+		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, oneBody, "", a.retryDelivery},
+	)
 }
 
 // It is 422 and not 404, so that a client learns that a setting is missing and not a subscription.
-func webhooksOff(echo.Context) error {
+func webhooksOff(*request) error {
 	return spec.Unsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
 }
 
@@ -108,8 +112,8 @@ func webhookID(c echo.Context) ([16]byte, error) {
 
 // postWebhook creates a subscription. It is not idempotent: two calls make two subscriptions, which both get every event. The
 // answer is the only one that shows the secret.
-func (a *API) postWebhook(c echo.Context, body []byte) error {
-	in, wire := webhook.Decode(body)
+func (a *API) postWebhook(r *request) error {
+	in, wire := webhook.Decode(r.body)
 	if wire != nil {
 		return wire
 	}
@@ -118,17 +122,17 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 		return err
 	}
 	// A subscription without a tenant gets the events of all.
-	in.Tenant = a.tenant(c.Request())
-	w, err := a.Webhooks.Create(c.Request().Context(), in, match)
+	in.Tenant = a.tenant(r.Request())
+	w, err := a.Webhooks.Create(r.Request().Context(), in, match)
 	if err != nil {
 		return err
 	}
-	a.judgeSecret(c, w, in.Secret)
-	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.ID(w.ID))
+	a.judgeSecret(r, w, in.Secret)
+	r.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.ID(w.ID))
 	shown := showWebhook(w)
 	// Shown here and after a rotation only.
 	shown["secret"] = in.Secret
-	return sendJSON(c, http.StatusCreated, twice(shown))
+	return sendJSON(r, http.StatusCreated, twice(shown))
 }
 
 // checkWebhook checks what the decoder cannot: patterns, types, and where the URL leads.
@@ -186,29 +190,29 @@ func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 }
 
 // Secrets are shown by a hint only.
-func (a *API) getWebhook(c echo.Context) error {
-	id, err := webhookID(c)
+func (a *API) getWebhook(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
-	w, err := a.Webhooks.Get(c.Request().Context(), id)
+	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
+	return sendJSON(r, http.StatusOK, twice(showWebhook(w)))
 }
 
 // The cursor is the id of the last one shown. Secrets are shown by hints.
-func (a *API) listWebhooks(c echo.Context) error {
-	p, err := readPage(c)
+func (a *API) listWebhooks(r *request) error {
+	p, err := readPage(r)
 	if err != nil {
 		return err
 	}
-	l := webhook.Filter{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit}
+	l := webhook.Filter{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
 	if l.Before, err = cursorID(p.cursor, webhook.WebhookPrefix); err != nil {
 		return err
 	}
-	if text := c.QueryParam("active"); text != "" {
+	if text := r.QueryParam("active"); text != "" {
 		active, err := strconv.ParseBool(text)
 		if err != nil {
 			return spec.InvalidRequest("active", "true or false", text, "active must be true or false.")
@@ -216,11 +220,11 @@ func (a *API) listWebhooks(c echo.Context) error {
 		l.Active = &active
 	}
 	// The URL is compared exactly.
-	if l.URL = c.QueryParam("url"); !api.Storable(l.URL) {
+	if l.URL = r.QueryParam("url"); !api.Storable(l.URL) {
 		return spec.InvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
 	l.Limit++ // one more tells whether there are more
-	list, total, err := a.Webhooks.List(c.Request().Context(), l)
+	list, total, err := a.Webhooks.List(r.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -232,7 +236,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 		shown[i] = showWebhook(&list[i])
 		next = webhook.ID(list[i].ID)
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{
+	return sendJSON(r, http.StatusOK, map[string]any{
 		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
 	})
 }
@@ -253,14 +257,14 @@ func cursorID(cursor, prefix string) (*[16]byte, error) {
 
 // PATCH and PUT do the same. The function runs under the lock of the subscription and may run again after a deadlock, so it
 // only computes; secret has the value of the run that was committed. A changed secret is a rotation.
-func (a *API) patchWebhook(c echo.Context, body []byte) error {
-	id, err := webhookID(c)
+func (a *API) patchWebhook(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
 	secret := ""
-	w, err := a.Webhooks.Change(c.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
-		in, wire := webhook.Patch(body, current)
+	w, err := a.Webhooks.Change(r.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
+		in, wire := webhook.Patch(r.body, current)
 		if wire != nil {
 			return nil, webhook.Match{}, wire
 		}
@@ -275,47 +279,47 @@ func (a *API) patchWebhook(c echo.Context, body []byte) error {
 	}
 	shown := showWebhook(w)
 	if secret != "" {
-		a.judgeSecret(c, w, secret)
+		a.judgeSecret(r, w, secret)
 		showRotation(shown, w, secret)
 	}
-	return sendJSON(c, http.StatusOK, twice(shown))
+	return sendJSON(r, http.StatusOK, twice(shown))
 }
 
 // What is being sent at the moment may still arrive.
-func (a *API) deleteWebhook(c echo.Context) error {
-	id, err := webhookID(c)
+func (a *API) deleteWebhook(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
-	if err := a.Webhooks.Delete(c.Request().Context(), id); err != nil {
+	if err := a.Webhooks.Delete(r.Request().Context(), id); err != nil {
 		return err
 	}
-	return c.NoContent(http.StatusNoContent)
+	return r.NoContent(http.StatusNoContent)
 }
 
 // It is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
 // should read before it repeats.
-func (a *API) rotateSecret(c echo.Context, body []byte) error {
-	id, err := webhookID(c)
+func (a *API) rotateSecret(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
 	// overlap is -1 if it was not sent; a negative one stands for the default of the store.
-	secret, overlap, wire := webhook.DecodeRotation(body)
+	secret, overlap, wire := webhook.DecodeRotation(r.body)
 	if wire != nil {
 		return wire
 	}
 	if secret == "" {
 		secret = newSecret()
 	}
-	w, err := a.Webhooks.RotateSecret(c.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
+	w, err := a.Webhooks.RotateSecret(r.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
 	if err != nil {
 		return err
 	}
-	a.judgeSecret(c, w, secret)
+	a.judgeSecret(r, w, secret)
 	shown := showWebhook(w)
 	showRotation(shown, w, secret)
-	return sendJSON(c, http.StatusOK, twice(shown))
+	return sendJSON(r, http.StatusOK, twice(shown))
 }
 
 // It adds to shown. previous_secret_expires_at is null if there was no previous secret.
@@ -331,34 +335,34 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 }
 
 // It is idempotent.
-func (a *API) dropPreviousSecret(c echo.Context) error {
-	id, err := webhookID(c)
+func (a *API) dropPreviousSecret(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
-	w, err := a.Webhooks.DropPreviousSecret(c.Request().Context(), id)
+	w, err := a.Webhooks.DropPreviousSecret(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
+	return sendJSON(r, http.StatusOK, twice(showWebhook(w)))
 }
 
 // The call takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
 // error.
-func (a *API) testWebhook(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) testWebhook(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	id, err := webhookID(c)
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
-	w, err := a.Webhooks.Get(c.Request().Context(), id)
+	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	// No lock and no transaction is held while the endpoint answers.
-	res, err := a.webhooks.Test(c.Request().Context(), w)
+	res, err := a.webhooks.Test(r.Request().Context(), w)
 	if err != nil {
 		return err
 	}
@@ -369,25 +373,25 @@ func (a *API) testWebhook(c echo.Context, body []byte) error {
 	if res.Error != "" {
 		answer["error"] = res.Error
 	}
-	return sendJSON(c, http.StatusOK, answer)
+	return sendJSON(r, http.StatusOK, answer)
 }
 
 // replayWebhook is 202: the deliveries are due and are sent by any node.
-func (a *API) replayWebhook(c echo.Context, body []byte) error {
-	id, err := webhookID(c)
+func (a *API) replayWebhook(r *request) error {
+	id, err := webhookID(r)
 	if err != nil {
 		return err
 	}
-	in, wire := webhook.DecodeReplay(body)
+	in, wire := webhook.DecodeReplay(r.body)
 	if wire != nil {
 		return wire
 	}
 	// It works in portions; n counts what was made due.
-	n, err := a.Webhooks.Replay(c.Request().Context(), id, in)
+	n, err := a.Webhooks.Replay(r.Request().Context(), id, in)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusAccepted, map[string]any{"enqueued": n})
+	return sendJSON(r, http.StatusAccepted, map[string]any{"enqueued": n})
 }
 
 // twice puts the object under its name beside its own members: suites and tools read either (docs/reference/webhooks.md, Routes).

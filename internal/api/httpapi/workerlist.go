@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
@@ -19,12 +18,12 @@ import (
 // getWorkerHealth answers 503 for a worker that takes no more work, so that a probe can be pointed at it.
 // An operator's directive counts before what the worker has reported, because it is newer or still to be obeyed; see
 // docs/reference/workers.md, Directives.
-func (a *API) getWorkerHealth(c echo.Context) error {
-	ref, err := a.workerRef(c)
+func (a *API) getWorkerHealth(r *request) error {
+	ref, err := a.workerRef(r)
 	if err != nil {
 		return err
 	}
-	w, err := a.Workers.Get(c.Request().Context(), ref)
+	w, err := a.Workers.Get(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -44,19 +43,19 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 	}
 	if status != http.StatusOK {
 		// 5 s is the recommended interval of heartbeats, with which the state may change.
-		c.Response().Header().Set("Retry-After", "5")
+		r.Response().Header().Set("Retry-After", "5")
 	}
-	return sendJSON(c, status, map[string]any{"worker_id": ref.ID, "state": word})
+	return sendJSON(r, status, map[string]any{"worker_id": ref.ID, "state": word})
 }
 
 // It reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
 // another worker has by now, are left out.
-func (a *API) getWorker(c echo.Context) error {
-	ref, err := a.workerRef(c)
+func (a *API) getWorker(r *request) error {
+	ref, err := a.workerRef(r)
 	if err != nil {
 		return err
 	}
-	w, err := a.Workers.Get(c.Request().Context(), ref)
+	w, err := a.Workers.Get(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
@@ -67,11 +66,11 @@ func (a *API) getWorker(c echo.Context) error {
 			ids = append(ids, id)
 		}
 	}
-	jobs, err := a.Workers.Reserved(c.Request().Context(), ref, ids)
+	jobs, err := a.Workers.Reserved(r.Request().Context(), ref, ids)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respond(r, http.StatusOK, func(b []byte) []byte {
 		b = append(appendWorker(b, &w), `,"jobs":[`...)
 		for i := range jobs {
 			if i > 0 {
@@ -114,20 +113,20 @@ type workerList struct {
 }
 
 // A worker that gives a sign of life between two pages moves to the front, so a walk through the pages may miss or repeat it.
-func (a *API) listWorkers(as workerList) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		p, err := readPageOf(c, as.standard, as.largest)
+func (a *API) listWorkers(as workerList) handler {
+	return func(r *request) error {
+		p, err := readPageOf(r, as.standard, as.largest)
 		if err != nil {
 			return err
 		}
 		// An operator sees the workers of all tenants.
-		l := worker.Filter{Tenant: a.tenant(c.Request()), States: list(c, "state"), Offset: p.offset, Limit: p.limit}
+		l := worker.Filter{Tenant: a.tenant(r.Request()), States: list(r, "state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
 				return spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
 			}
 		}
-		if l.Queues, err = plainList(c, "queue"); err != nil {
+		if l.Queues, err = plainList(r, "queue"); err != nil {
 			return err
 		}
 		if p.cursor != "" {
@@ -137,7 +136,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 			}
 			l.After = &key
 		}
-		page, err := a.Workers.List(c.Request().Context(), l)
+		page, err := a.Workers.List(r.Request().Context(), l)
 		if err != nil {
 			return err
 		}
@@ -147,7 +146,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 			cursor = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
 		}
 		// Twice, because the items may be there twice; the estimate may be too large, never much too small.
-		return respondEach(c, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
+		return respondEach(r, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
 			b = appendWorkers(append(b, `{"items":`...), page.Workers, next)
 			if as.again != "" {
 				b = append(append(append(b, `,"`...), as.again...), `":`...)

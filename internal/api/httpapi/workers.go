@@ -16,13 +16,13 @@ import (
 // A fetch is not idempotent: each answer has other jobs. With wait_ms it parks in memory, without a connection. Jobs whose
 // answer cannot be delivered are handed back without counting the attempt; if that fails, too, they return when their
 // reservation ends.
-func (a *API) postFetch(c echo.Context, body []byte) error {
-	in, wire := job.DecodeFetch(body)
+func (a *API) postFetch(r *request) error {
+	in, wire := job.DecodeFetch(r.body)
 	if wire != nil {
 		return wire
 	}
-	in.Tenant = a.tenant(c.Request())
-	ctx := c.Request().Context()
+	in.Tenant = a.tenant(r.Request())
+	ctx := r.Request().Context()
 	// Most fetches name neither pool nor strategy, and pass on to queue.Store.Fetch.
 	jobs, err := a.Pools.Fetch(ctx, in)
 	if err != nil {
@@ -32,7 +32,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 		a.Jobs.HandBack(ctx, jobs)
 		return ctx.Err()
 	}
-	err = fetched(c, jobs)
+	err = fetched(r, jobs)
 	if err != nil { // the connection broke or was too slow before the end of the answer, which is nothing without it
 		a.Jobs.HandBack(ctx, jobs)
 	}
@@ -49,22 +49,18 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 	})
 }
 
-// ackRoom is what an ack may have besides its result.
-// 64 KiB. The result has a limit of its own, checked by the decoder.
-const ackRoom = 65_536
-
 // An ack is final. A repetition is 409 with current_state completed, which tells a worker that lost the answer that its ack
 // was carried out.
-func (a *API) postAck(c echo.Context, body []byte) error {
+func (a *API) postAck(r *request) error {
 	// These are the limits of the node and not of the tenant: an ack has no meta.
-	in, wire := job.DecodeAck(body, a.config.Limits)
-	return a.ack(c, in, wire)
+	in, wire := job.DecodeAck(r.body, a.config.Limits)
+	return a.ack(r, in, wire)
 }
 
 // postJobAck takes the id from the path (docs/reference/http.md, Ack).
-func (a *API) postJobAck(c echo.Context, body []byte) error {
-	in, wire := job.DecodeAckFor(param(c, "id"), body, a.config.Limits)
-	return a.ack(c, in, wire)
+func (a *API) postJobAck(r *request) error {
+	in, wire := job.DecodeAckFor(param(r, "id"), r.body, a.config.Limits)
+	return a.ack(r, in, wire)
 }
 
 // wire is the error of the decoder. When it returns the job is committed as completed, and its workflow has been advanced; if
@@ -118,15 +114,15 @@ func appendBothIDs(b []byte, job *job.Record) []byte {
 }
 
 // A nack is answered with the state that the retry policy has chosen.
-func (a *API) postNack(c echo.Context, body []byte) error {
-	in, wire := job.DecodeNack(body, a.config.Limits)
-	return a.nack(c, in, wire)
+func (a *API) postNack(r *request) error {
+	in, wire := job.DecodeNack(r.body, a.config.Limits)
+	return a.nack(r, in, wire)
 }
 
 // postJobNack takes the id from the path, and a text as error (docs/reference/http.md, Nack).
-func (a *API) postJobNack(c echo.Context, body []byte) error {
-	in, wire := job.DecodeNackFor(param(c, "id"), body, a.config.Limits)
-	return a.nack(c, in, wire)
+func (a *API) postJobNack(r *request) error {
+	in, wire := job.DecodeNackFor(param(r, "id"), r.body, a.config.Limits)
+	return a.nack(r, in, wire)
 }
 
 // A repetition is 409, or fails a later run if worker_id and attempt were not sent and the job was fetched again by then.
@@ -177,13 +173,13 @@ func appendNacked(b []byte, job *job.Record) []byte {
 
 // It registers an unknown worker. A repetition does no harm. Ids that the caller may not
 // reach are shown as jobs_lost and are not sent to the store.
-func (a *API) postHeartbeat(c echo.Context, body []byte) error {
-	in, wire := worker.DecodeHeartbeat(body)
+func (a *API) postHeartbeat(r *request) error {
+	in, wire := worker.DecodeHeartbeat(r.body)
 	if wire != nil {
 		return wire
 	}
 	// A tenant must not extend the reservations of others by guessing ids.
-	own, err := a.ownJobs(c, in.Jobs.IDs)
+	own, err := a.ownJobs(r, in.Jobs.IDs)
 	if err != nil {
 		return err
 	}
@@ -197,13 +193,13 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 		}
 		in.Jobs.IDs, in.Jobs.Texts = onlyOwn(in.Jobs.IDs, own), slices.DeleteFunc(in.Jobs.Texts, foreign)
 	}
-	in.Tenant = a.tenant(c.Request())
+	in.Tenant = a.tenant(r.Request())
 	// It registers, extends and reads the directive in one call of the store.
-	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
+	res, err := a.Workers.Heartbeat(r.Request().Context(), in)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
 }
 
 // directive is empty for running, as the specification has it; state always says what to do.

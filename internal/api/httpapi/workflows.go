@@ -14,44 +14,44 @@ import (
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
-// workflowRoutes are those of docs/reference/workflows.md.
-// A definition may have thousands of jobs, so its limit is that of a batch.
-func (a *API) workflowRoutes(v1 *echo.Group) {
-	get := []string{http.MethodGet, http.MethodHead}
-	v1.POST("/workflows", a.withBody(bodyLimit{a.config.MaxBatchBytes, "batch"}, a.postWorkflow))
-	v1.Match(get, "/workflows", a.listWorkflows)
-	v1.Match(get, "/workflows/:id", a.getWorkflow)
-	v1.DELETE("/workflows/:id", a.cancelWorkflow)
-	v1.POST("/workflows/:id/cancel", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postWorkflowCancel))
-	v1.Match(get, "/workflows/:id/progress", a.getWorkflowProgress)
+// workflowRoutes are those of docs/reference/workflows.md. A definition may have thousands of jobs, so its limit is that of a batch.
+func (a *API) workflowRoutes() []route {
+	return []route{
+		{"POST", "/workflows", confined, manyBody, "", a.postWorkflow},
+		{"GET", "/workflows", confined, noBody, paging + "type name state", a.listWorkflows},
+		{"GET", "/workflows/:id", aboutWorkflow, noBody, "", a.getWorkflow},
+		{"DELETE", "/workflows/:id", aboutWorkflow, noBody, "force cancelled_by", a.cancelWorkflow},
+		{"POST", "/workflows/:id/cancel", aboutWorkflow, oneBody, "force cancelled_by", a.postWorkflowCancel},
+		{"GET", "/workflows/:id/progress", aboutWorkflow, noBody, "", a.getWorkflowProgress},
+	}
 }
 
 // postWorkflow stores the workflow and its first jobs in one transaction; everything is checked before. Without a key a
 // repetition makes a second workflow, unless the definition has an id, which is 409 then.
-func (a *API) postWorkflow(c echo.Context, body []byte) error {
-	in, wire := a.Workflows.Decode(body, a.limits(c))
+func (a *API) postWorkflow(r *request) error {
+	in, wire := a.Workflows.Decode(r.body, a.limits(r))
 	if wire != nil {
 		return wire
 	}
 	// The key of a workflow comes in the header only.
-	if c.Request().Header.Get("Idempotency-Key") != "" {
-		return a.postWorkflowOnce(c, body, in)
+	if r.Request().Header.Get("Idempotency-Key") != "" {
+		return a.postWorkflowOnce(r, r.body, in)
 	}
-	wait, err := blockTimeout(c)
+	wait, err := blockTimeout(r)
 	if err != nil {
 		return err
 	}
 	var w *workflow.Workflow
 	// Only the first jobs need room in their queues; later ones pass the bound.
-	err = a.Jobs.RetryFull(c.Request().Context(), wait, func() error {
-		w, err = a.Workflows.Create(c.Request().Context(), in)
+	err = a.Jobs.RetryFull(r.Request().Context(), wait, func() error {
+		w, err = a.Workflows.Create(r.Request().Context(), in)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set("Location", "/ojs/v1/workflows/"+spec.FormatID(w.ID))
-	return respondWorkflow(c, http.StatusCreated, &shownWorkflow{Workflow: w})
+	r.Response().Header().Set("Location", "/ojs/v1/workflows/"+spec.FormatID(w.ID))
+	return respondWorkflow(r, http.StatusCreated, &shownWorkflow{Workflow: w})
 }
 
 // postWorkflowOnce is postWorkflow with an idempotency key. What is remembered has the workflow once; the answer repeats it.
@@ -121,41 +121,41 @@ func (a *API) findWorkflow(c echo.Context) (*workflow.Workflow, error) {
 }
 
 // The path may name a nested workflow, which is then shown as if it were a root.
-func (a *API) getWorkflow(c echo.Context) error {
-	w, err := a.findWorkflow(c)
+func (a *API) getWorkflow(r *request) error {
+	w, err := a.findWorkflow(r)
 	if err != nil {
 		return err
 	}
-	return respondWorkflow(c, http.StatusOK, &shownWorkflow{Workflow: w})
+	return respondWorkflow(r, http.StatusOK, &shownWorkflow{Workflow: w})
 }
 
 // It reads nothing of its body; force and cancelled_by are parameters of the query.
-func (a *API) postWorkflowCancel(c echo.Context, body []byte) error {
-	if err := checkCommand(body); err != nil {
+func (a *API) postWorkflowCancel(r *request) error {
+	if err := checkCommand(r.body); err != nil {
 		return err
 	}
-	return a.cancelWorkflow(c)
+	return a.cancelWorkflow(r)
 }
 
 // cancelWorkflow is 409 for one that has ended or is nested, so a repetition is, too. If this node stops during the call, the
 // tree is cancelled and another node cancels the jobs that are left.
-func (a *API) cancelWorkflow(c echo.Context) error {
-	id, err := workflowID(c)
+func (a *API) cancelWorkflow(r *request) error {
+	id, err := workflowID(r)
 	if err != nil {
 		return err
 	}
 	force := false
-	if text := c.QueryParam("force"); text != "" {
+	if text := r.QueryParam("force"); text != "" {
 		if force, err = strconv.ParseBool(text); err != nil {
 			return spec.InvalidRequest("force", "true or false", text, "force must be true or false.")
 		}
 	}
 	// The counts are of this call: a second one would be 409 and has none.
-	w, counts, err := a.Workflows.Cancel(c.Request().Context(), id, force, a.actor(c, "cancelled_by"))
+	w, counts, err := a.Workflows.Cancel(r.Request().Context(), id, force, a.actor(r, "cancelled_by"))
 	if err != nil {
 		return err
 	}
-	return respondWorkflow(c, http.StatusOK, &shownWorkflow{Workflow: w, cancelled: &counts})
+	return respondWorkflow(r, http.StatusOK, &shownWorkflow{Workflow: w, cancelled: &counts})
 }
 
 // respondWorkflow answers with the workflow twice: JS SDK, CLI and admin UI read it at the top level, the other SDKs under workflow.
@@ -174,13 +174,13 @@ var workflowStates = map[string]string{
 }
 
 // It lists roots, newest first. The cursor is the id of the last one.
-func (a *API) listWorkflows(c echo.Context) error {
-	page, err := readPage(c)
+func (a *API) listWorkflows(r *request) error {
+	page, err := readPage(r)
 	if err != nil {
 		return err
 	}
-	f := workflow.Filter{Tenant: a.tenant(c.Request()), Type: c.QueryParam("type"), Name: c.QueryParam("name"), Limit: page.limit, Offset: page.offset}
-	if text := c.QueryParam("state"); text != "" {
+	f := workflow.Filter{Tenant: a.tenant(r.Request()), Type: r.QueryParam("type"), Name: r.QueryParam("name"), Limit: page.limit, Offset: page.offset}
+	if text := r.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
 			return spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
 		}
@@ -196,11 +196,11 @@ func (a *API) listWorkflows(c echo.Context) error {
 		return err
 	}
 	// Steps are not read, only their number.
-	found, err := a.Workflows.List(c.Request().Context(), f)
+	found, err := a.Workflows.List(r.Request().Context(), f)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWorkflowPage(b, page, found) })
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWorkflowPage(b, page, found) })
 }
 
 // workflows and items differ in one word of their states.
@@ -232,12 +232,12 @@ func appendWorkflows(b []byte, found workflow.Page, items bool) []byte {
 }
 
 // It is smaller than the workflow, for clients that poll; 200 bytes are about one step.
-func (a *API) getWorkflowProgress(c echo.Context) error {
-	w, err := a.findWorkflow(c)
+func (a *API) getWorkflowProgress(r *request) error {
+	w, err := a.findWorkflow(r)
 	if err != nil {
 		return err
 	}
-	return respondEach(c, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte { return appendWorkflowProgress(b, w, next) })
+	return respondEach(r, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte { return appendWorkflowProgress(b, w, next) })
 }
 
 // Only the direct steps are shown; a nested workflow counts by its own progress.

@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -38,25 +37,25 @@ const (
 // serveSocket is GET /ws (docs/reference/events.md, WebSocket).
 // It returns when the connection has ended, so the slot of the stream is held as long. Everything that can be refused is
 // refused before the upgrade, as an ordinary answer.
-func (a *API) serveSocket(c echo.Context) error {
-	r := c.Request()
+func (a *API) serveSocket(r *request) error {
+	in := r.Request()
 	// First, because a client that wants something else should be told so.
-	if err := checkUpgrade(r); err != nil {
+	if err := checkUpgrade(in); err != nil {
 		return err
 	}
-	if !a.allowedOrigin(r) {
-		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": r.Header.Get("Origin")})
+	if !a.allowedOrigin(in) {
+		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": in.Header.Get("Origin")})
 		refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
 		return refused
 	}
-	leave, err := a.streams.Admit(a.caller(r).Client())
+	leave, err := a.streams.Admit(a.caller(in).Client())
 	if err != nil {
 		return err
 	}
 	defer leave()
 	// The wrapper is needed to set a deadline on the connection when the node stops.
-	w := &hijacked{ResponseWriter: c.Response()}
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+	w := &hijacked{ResponseWriter: r.Response()}
+	conn, err := websocket.Accept(w, in, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol}, InsecureSkipVerify: true, // the origin has been checked
 	})
 	// The library has answered.
@@ -69,7 +68,7 @@ func (a *API) serveSocket(c echo.Context) error {
 	defer flow.Close()
 	// Not derived from the request, whose context says nothing of a connection that was hijacked.
 	ctx, cancel := context.WithCancel(a.streams.Life())
-	s := &socket{api: a, conn: conn, tenant: a.tenant(r), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
+	s := &socket{api: a, conn: conn, tenant: a.tenant(in), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
 	// The deadline comes first: goAway writes, and a client that does not read would hold up the stop.
 	stop := context.AfterFunc(a.streams.Life(), func() {
 		_ = w.conn.SetDeadline(time.Now().Add(api.LastWrites))

@@ -2,14 +2,12 @@ package golden_test
 
 import (
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"sort"
 	"strings"
 	"testing"
 
-	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,7 +35,7 @@ func TestHTTP(t *testing.T) {
 				declared[a.method+" "+a.template] = true
 			}
 		}
-		for _, registered := range shared.take(t, false).routes() {
+		for _, registered := range shared.take(t, false).node.API().Routes() {
 			require.True(t, declared[registered], "%s has no golden: declare it in http_routes_test.go and run make goldens", registered)
 			delete(declared, registered)
 		}
@@ -46,17 +44,6 @@ func TestHTTP(t *testing.T) {
 	if !*update {
 		require.Empty(t, orphans(t, "http", names), "goldens without a route: remove them")
 	}
-}
-
-// routes are those that the node has registered, as "GET /ojs/v1/jobs/:id"; HEAD goes with GET.
-func (s *server) routes() (list []string) {
-	for _, r := range s.node.API().Handler().(*echo.Echo).Routes() {
-		if r.Method != http.MethodHead && r.Method != echo.RouteNotFound && !strings.Contains(r.Path, "*") {
-			list = append(list, r.Method+" "+r.Path)
-		}
-	}
-	sort.Strings(list)
-	return slices.Compact(list)
 }
 
 // name is that of the file and of the subtest.
