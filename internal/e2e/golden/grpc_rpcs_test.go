@@ -16,7 +16,7 @@ func (r rpc) apart() rpc                     { r.alone = true; return r }
 func (r rpc) extraGood(bodies ...string) rpc { r.extra = bodies; return r }
 
 var rpcs = []rpc{
-	ojs("Manifest", `{}`), ojs("Health", `{}`).settled(),
+	ojs("Manifest", `{}`), ojs("Health", `{}`).settled().apart(), // counts queues every 10 s
 	ojs("Enqueue", `{"type":"golden","args":[{"n":1}],"options":{"queue":"golden"}}`),
 	{method: "ojs.v1.OJSService/EnqueueBatch", good: `{"jobs":[{"type":"golden","args":[1]}]}`, maxMessage: 32 << 20, extra: []string{`{"jobs":[{"type":"golden"},{"type":"Golden 2"},{"type":"golden","options":{"priority":1000}}]}`}},
 	ojs("GetJob", `{"job_id":"$completed"}`, "job_id"), ojs("CancelJob", `{"job_id":"$job"}`, "job_id"), ojs("ActivateJob", `{"job_id":"$pending"}`, "job_id"),

@@ -141,7 +141,7 @@ func root(method, path string) route { return route{method: method, template: pa
 var routes = slices.Concat(
 	[]route{
 		root("GET", "/ojs/manifest"),
-		root("GET", "/ojs/v1/health").settled().also("GET", "/health", "/health"),
+		root("GET", "/ojs/v1/health").settled().apart().also("GET", "/health", "/health"),
 		root("GET", "/readyz").settled().also("GET", "/ready", "/ready"), root("GET", "/healthz").also("GET", "/livez", "/livez"),
 		root("GET", "/metrics").settled().apart(),
 		get("/metrics", "/metrics", ask("format=prometheus")).figures().apart(),
