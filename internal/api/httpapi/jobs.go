@@ -1,18 +1,23 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -276,4 +281,593 @@ func shownBytes(jobs []*job.Record) int {
 		}
 	}
 	return n
+}
+
+// adminJobRoutes are those of docs/reference/admin.md, Jobs.
+// The list is about all jobs in all states and has no confirmation; the three bulk calls refuse a body without "confirm":true
+// before they read anything. They take a filter only, which is small, where /jobs/bulk may list ids.
+func (a *API) adminJobRoutes() []route {
+	return []route{
+		{"GET", "/admin/jobs", confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
+		{"GET", "/admin/jobs/:id", aboutJob, noBody, "", a.getAdminJob},
+		{"PATCH", "/admin/jobs/:id", aboutJob, oneBody, "", a.patchJob},
+		{"POST", "/admin/jobs/:id/cancel", aboutJob, oneBody, "cancelled_by", a.adminCancelJob},
+		{"POST", "/admin/jobs/:id/retry", aboutJob, oneBody, "", a.adminRetryJob},
+		{"POST", "/admin/jobs/bulk/cancel", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkCancel)},
+		{"POST", "/admin/jobs/bulk/retry", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkRetry)},
+		{"POST", "/admin/jobs/bulk/delete", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkDelete)},
+	}
+}
+
+// searchJobs lists jobs of any state. The snapshot in which the ids are found is also that in which the jobs are read, so a
+// page never shows a job in a state that the filter excludes. It has a share of the connections like all lists:
+// queue.Store.Search may answer 503 while others read.
+//
+// A cursor is an id in the order of creation alone. The other orders sort a bounded set of matches, in which a job may move
+// or vanish between two pages, so an id says nothing about the place behind it; there, the cursor is an offset.
+func (a *API) searchJobs(r *request) error {
+	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
+	if err != nil {
+		return err
+	}
+	f, err := jobSearch(r)
+	if err != nil {
+		return err
+	}
+	numbered := f.Sort != queue.SortCreated
+	if numbered {
+		err = page.seek()
+	} else {
+		f.Cursor, err = page.behind()
+	}
+	if err != nil {
+		return err
+	}
+	f.Tenant, f.Offset, f.Limit = a.tenant(r.Request()), page.offset, page.limit
+	found, err := a.Jobs.Search(r.Request().Context(), f)
+	if err != nil {
+		return err
+	}
+	cursor := ""
+	if numbered {
+		cursor = page.next(len(found.Jobs))
+	} else if found.Next != nil {
+		cursor = spec.FormatID(*found.Next)
+	}
+	return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
+		b = appendJobs(append(b, `{"items":`...), found.Jobs, shape{}, next)
+		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
+		return append(b, '}')
+	})
+}
+
+// jobSearch reads the filters. It leaves Tenant, Cursor, Offset and Limit to its caller. Ages are not resolved here, because
+// they count from the clock of the database, which the store asks; the clock of this node may be wrong.
+func jobSearch(c echo.Context) (f queue.Search, err error) {
+	// The first mistake is reported; mistakes in a query are not collected.
+	if f.States, err = stateList(c); err != nil {
+		return f, err
+	}
+	if f.Queues, err = plainList(c, "queue"); err != nil {
+		return f, err
+	}
+	types, err := plainList(c, "type")
+	if err != nil {
+		return f, err
+	}
+	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
+	for _, t := range types {
+		if prefix, cut := strings.CutSuffix(t, "*"); cut {
+			f.TypePrefixes = append(f.TypePrefixes, prefix)
+		} else {
+			f.Types = append(f.Types, t)
+		}
+	}
+	if f.Since, err = ageParameter(c, "since"); err != nil {
+		return f, err
+	}
+	if f.Until, err = ageParameter(c, "until"); err != nil {
+		return f, err
+	}
+	if f.Sort, err = oneOf(c, "sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority); err != nil {
+		return f, err
+	}
+	order, err := oneOf(c, "order", "desc", "asc")
+	f.Ascending = order == "asc"
+	return f, err
+}
+
+// oneOf reads a parameter that has few values. The first is the default.
+// An empty value counts as absent, as everywhere in queries.
+func oneOf(c echo.Context, name string, values ...string) (string, error) {
+	text := c.QueryParam(name)
+	if text == "" {
+		return values[0], nil
+	}
+	for _, v := range values {
+		if text == v {
+			return v, nil
+		}
+	}
+	expected := strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
+	return "", spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
+}
+
+// getAdminJob shows everything about a job that its owner can be asked about.
+// It reads the job once, whole, so that its members are of one moment.
+func (a *API) getAdminJob(r *request) error {
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	j, err := a.Jobs.Get(r.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendJobDetail(b, j) })
+}
+
+// appendJobDetail appends the job of GET /admin/jobs/{id}. errors and result are always there, because the admin UI reads
+// them without asking whether they exist; the ordinary envelope leaves both out. metadata repeats the times with null for
+// those that have not come.
+func appendJobDetail(b []byte, j *job.Record) []byte {
+	b = appendJobFields(append(b, '{'), j, shape{})
+	if len(j.Errors) == 0 {
+		b = append(b, `,"errors":[]`...)
+	}
+	if j.Result == nil {
+		b = append(b, `,"result":null`...)
+	}
+	policy, _ := retry.Decode(j.Retry) // shows the policy that applies: of an invalid one, the default
+	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
+	policy.MaxAttempts = j.MaxAttempts
+	b = append(append(b, `,"retry_policy":`...), policy.Encode()...)
+	b = append(b, `,"metadata":{"id":"`...)
+	b = append(spec.AppendID(b, j.ID), '"')
+	b = appendTimeOrNull(b, "created_at", j.CreatedAt)
+	b = appendTimeOrNull(b, "enqueued_at", j.EnqueuedAt)
+	b = appendTimeOrNull(b, "started_at", j.StartedAt)
+	b = appendTimeOrNull(b, "scheduled_at", j.ScheduledAt)
+	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as
+	// in appendJobTimes: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
+	// it ran.
+	completed, cancelled, discarded := j.FinishedAt, j.FinishedAt, j.FinishedAt
+	state := ojs.JobState(j.State)
+	completed.Valid = completed.Valid && (state == ojs.StateCompleted || state == ojs.StateDiscarded && j.Failed)
+	cancelled.Valid = cancelled.Valid && state == ojs.StateCancelled
+	discarded.Valid = discarded.Valid && state == ojs.StateDiscarded
+	b = appendTimeOrNull(b, "completed_at", completed)
+	b = appendTimeOrNull(b, "cancelled_at", cancelled)
+	b = appendTimeOrNull(b, "discarded_at", discarded)
+	return append(b, '}', '}')
+}
+
+// adminCancelJob is deleteJob with its parameters in the body.
+// The actor is, in this order, the API key, X-OJS-Actor, the parameter cancelled_by, and the member cancelled_by. Its answer
+// always has the job at the top level as well, whether OJS-Version was sent or not.
+func (a *API) adminCancelJob(r *request) error {
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	in, wire := job.DecodeCancel(r.body)
+	if wire != nil {
+		return wire
+	}
+	cancel, err := api.NewCancel(a.actor(r, "cancelled_by", in.By), in.Reason)
+	if err != nil {
+		return err
+	}
+	// The workflow of the job has been advanced when it returns, as after an ack.
+	j, err := a.Jobs.Cancel(r.Request().Context(), id, cancel)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		return appendWrapped(b, j, shape{previous: j.PreviousState.String}, true)
+	})
+}
+
+// confirmedBulk serves /admin/jobs/bulk/{cancel,retry,delete}. It answers 200 whatever became of the jobs.
+// The filter is evaluated before the transaction begins, so a job may have left its state when the change reaches it. The
+// statement of the change compares the state again; such a job comes back among the errors, with the state that it has by
+// then.
+//
+// The key has an operation and no text, so nothing is remembered for a repetition: a second call takes the jobs that match
+// then.
+func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
+	return func(r *request) error {
+		filter, wire := job.DecodeConfirmedBulk(op, r.body)
+		if wire != nil {
+			return wire
+		}
+		sel, err := a.selectJobs(r, job.BulkSelect{Op: op, Filter: filter})
+		if err != nil {
+			return err
+		}
+		return a.once(r, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+			// Atomic is not set: whatever can be changed is changed.
+			res, err := tx.Bulk(ctx, queue.BulkChange{
+				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(r, "cancelled_by")},
+			})
+			if err != nil {
+				return queue.Answer{}, false, err
+			}
+			answer, err := sel.confirmedAnswer(op, res)
+			return answer, true, err
+		})
+	}
+}
+
+// failedJob is a job that a bulk call did not change.
+// It is skipped rather than failed: the error says in which state it was found, or that it is gone.
+type failedJob struct {
+	JobID string `json:"job_id"`
+	Error string `json:"error"`
+}
+
+// confirmedAnswer appends no items, as the bulk calls outside of /admin do, but names only the jobs that did not change: the
+// filter may have matched 10 000. errors is [] and never null.
+func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.Answer, error) {
+	failed := []failedJob{}
+	for i, id := range s.ids {
+		if !res.Changed[id] {
+			failed = append(failed, failedJob{s.texts[i], skipReason(id, res)})
+		}
+	}
+	body := map[string]any{
+		"action": string(op), "matched": len(s.ids), "succeeded": len(res.Changed), bulkWords[op]: len(res.Changed), "failed": len(failed), "errors": failed,
+	}
+	if s.more {
+		body["has_more"] = true
+	}
+	text, err := marshal(body)
+	return queue.Answer{Status: http.StatusOK, Body: text}, err
+}
+
+// patchJob changes the priority of a job (docs/reference/jobs.md, Priority).
+// It is idempotent. The store lowers the fetch cursors of this node before it answers, so a job that was moved forward is
+// found by the next fetch.
+func (a *API) patchJob(r *request) error {
+	// Members other than priority are refused, because nothing else of a job can be changed.
+	priority, wire := job.DecodePriority(r.body)
+	if wire != nil {
+		return wire
+	}
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	// A job that is neither available nor scheduled is 409.
+	stored, previous, err := a.Jobs.SetPriority(r.Request().Context(), id, priority)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = spec.AppendID(append(b, `{"id":"`...), id)
+		b = strconv.AppendInt(append(b, `","priority":`...), int64(priority), 10)
+		b = strconv.AppendInt(append(b, `,"previous_priority":`...), int64(previous), 10)
+		return append(appendJob(append(b, `,"job":`...), stored, shape{}), '}')
+	})
+}
+
+// getPriorityStats is docs/reference/jobs.md, Jobs by priority.
+// It is for operators, because it counts the jobs of all tenants.
+func (a *API) getPriorityStats(r *request) error {
+	name := param(r, "name")
+	if err := api.CheckQueue("name", name); err != nil {
+		return err
+	}
+	stats, err := a.Jobs.PriorityStats(r.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
+}
+
+// The counts are shown as an object and as an array: an object of numbers is easy to look up, and an array keeps the order.
+// estimated says that the queue has more jobs than were counted one by one; total is exact in either case.
+func appendPriorityStats(b []byte, name string, stats queue.PriorityStats) []byte {
+	// The name was checked above and needs no escapes.
+	b = append(append(append(b, `{"queue":"`...), name...), `","counts_by_priority":{`...)
+	for i, p := range stats.Counts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(strconv.AppendInt(append(b, '"'), int64(p.Priority), 10), `":`...)
+		b = strconv.AppendInt(b, p.Count, 10)
+	}
+	b = append(b, `},"distribution":[`...)
+	for i, p := range stats.Counts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(b, `{"priority":`...), int64(p.Priority), 10)
+		b = append(strconv.AppendInt(append(b, `,"count":`...), p.Count, 10), '}')
+	}
+	b = strconv.AppendInt(append(b, `],"total":`...), stats.Total, 10)
+	if stats.Estimated {
+		b = append(b, `,"estimated":true`...)
+	}
+	return append(b, '}')
+}
+
+// getExplanation tells why a job is not running (docs/reference/jobs.md, Explain).
+// The answer is made in SQL, so that applications get the same from ojs.explain. It is computed at the moment of the call and
+// locks nothing. For a tenant the figures that count jobs or workers of others are taken out; the job itself was checked by
+// confine.
+func (a *API) getExplanation(r *request) error {
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	explanation, err := a.Jobs.Explain(r.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	if caller := a.tenant(r.Request()); caller != "" {
+		if explanation, err = tenant.Explanation(explanation, caller); err != nil {
+			return err
+		}
+	}
+	return send(r, http.StatusOK, rawjson.Compact(explanation))
+}
+
+// listUnique lists the jobs that hold unique keys (docs/reference/unique.md, List).
+// It is a list of jobs and pages by id, newest first; the jobs that were looked at are bounded. Keys of tenants are those
+// that their jobs have.
+func (a *API) listUnique(r *request) error {
+	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
+	if err != nil {
+		return err
+	}
+	l := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
+	if l.Before, err = p.behind(); err != nil {
+		return err
+	}
+	page, err := a.Jobs.ListUnique(r.Request().Context(), l)
+	if err != nil {
+		return err
+	}
+	next := ""
+	// The cursor is the id of the last job shown, while lists of jobs have that of the last one looked at: here the page is
+	// not cut by its bytes.
+	if page.More {
+		next = spec.FormatID(page.Jobs[len(page.Jobs)-1].ID)
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"items":[`...)
+		for i, j := range page.Jobs {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendUniqueJob(b, &j)
+		}
+		return append(p.append(append(b, `],"pagination":`...), page.Total, page.More, next), '}')
+	})
+}
+
+// The key is a hash in hexadecimal and needs no quotes. locked_until is left out if the policy has no period.
+// The job is not shown whole, so the page stays small and is built whole.
+func appendUniqueJob(b []byte, j *queue.UniqueJob) []byte {
+	b = spec.AppendID(append(append(append(b, `{"key":"`...), j.Key...), `","job_id":"`...), j.ID)
+	b = appendText(append(b, '"'), "type", j.Type)
+	b = appendText(b, "queue", j.Queue)
+	b = appendText(b, "state", j.State)
+	b = appendMoment(b, "locked_until", &j.LockedUntil)
+	return append(b, '}')
+}
+
+// In s. A larger timeout counts as the maximum.
+const (
+	defaultResultWait = 30 // s
+	maxResultWait     = 60
+)
+
+// getResult is docs/reference/jobs.md, Results, with wait a long poll.
+// While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
+// client asks another node.
+func (a *API) getResult(r *request) error {
+	wait, err := readResultWait(r)
+	if err != nil {
+		return err
+	}
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	// It reads before it waits, so a job that has ended costs one read.
+	res, err := a.Jobs.AwaitResult(r.Request().Context(), id, wait)
+	if err != nil {
+		return err
+	}
+	switch {
+	// 410 and not 404: the job exists, and its result will not come back.
+	case res.Pruned:
+		// result_ttl is set by the job, so the client can send a longer one with the next.
+		return spec.NewError(ojs.ErrResultPruned, "The result of job "+spec.FormatID(id)+" is not kept any more; its result_ttl is over.",
+			map[string]any{"job_id": spec.FormatID(id)})
+	// Without wait a job that has not ended is an ordinary answer.
+	case wait > 0 && !ojs.JobState(res.State).Terminal():
+		return spec.NewError(ojs.ErrWaitTimeout, "Job "+spec.FormatID(id)+" is still in state "+res.State+"; ask again.",
+			map[string]any{"job_id": spec.FormatID(id), "current_state": res.State})
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"job_id":"`...)
+		b = append(b, spec.FormatID(id)...)
+		b = appendText(append(b, '"'), "state", res.State)
+		return append(appendResult(b, res), '}')
+	})
+}
+
+// timeout without wait is checked and has no effect.
+func readResultWait(c echo.Context) (time.Duration, error) {
+	seconds, err := wholeNumber(c, []string{"timeout"}, defaultResultWait, 1)
+	if err != nil {
+		return 0, err
+	}
+	switch text := c.QueryParam("wait"); text {
+	case "", "false", "0":
+		return 0, nil
+	case "true", "1":
+		return time.Duration(min(seconds, maxResultWait)) * time.Second, nil
+	default:
+		return 0, spec.InvalidRequest("wait", "true or false", text, "wait must be true or false.")
+	}
+}
+
+// appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.
+// result is always there, null without one. completed_at is left out for a job that was cancelled or expired.
+func appendResult(b []byte, res *queue.Result) []byte {
+	b = appendOrNull(append(b, `,"result":`...), res.Result)
+	state := ojs.JobState(res.State)
+	if state.Terminal() && res.Error != nil {
+		b = append(append(b, `,"error":`...), res.Error...)
+	}
+	if state == ojs.StateCompleted || state == ojs.StateDiscarded && res.Failed {
+		b = appendTime(b, "completed_at", res.FinishedAt)
+	}
+	return b
+}
+
+// Ids of other tenants and unknown ids are null alike. Results beyond 8 MiB are cut, not the list.
+func (a *API) postResults(r *request) error {
+	in, wire := job.DecodeResults(r.body)
+	if wire != nil {
+		return wire
+	}
+	// The look and the read are two statements; the tenant of a job never changes.
+	own, err := a.ownJobs(r, in.IDs)
+	if err != nil {
+		return err
+	}
+	results, err := a.Jobs.Results(r.Request().Context(), onlyOwn(in.IDs, own))
+	if err != nil {
+		return err
+	}
+	// The store answers in the order of the ids that it got, which lack those of other tenants and malformed ones.
+	byID := make(map[[16]byte]*queue.Result, len(results))
+	for _, res := range results {
+		if res != nil {
+			byID[res.ID] = res
+		}
+	}
+	return respondEach(r, http.StatusOK, resultBytes(in.Texts, byID), func(b []byte, next flush) []byte {
+		b = append(b, `{"results":{`...)
+		for i, text := range in.Texts {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendQuoted(b, text), ':')
+			id, _ := spec.ParseID(text)
+			res := byID[id]
+			if res == nil {
+				b = append(b, `null`...)
+				continue
+			}
+			b = append(b, '{')
+			b = append(b, appendText(nil, "state", res.State)[1:]...)
+			b = appendResult(b, res)
+			// The client should ask for this result alone.
+			if res.Cut {
+				b = append(b, `,"result_truncated":true`...)
+			}
+			b = next(append(b, '}'))
+		}
+		return append(b, `}}`...)
+	})
+}
+
+// resultBytes estimates what the results of these ids have.
+// It is an estimate for respondEach.
+func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
+	for _, text := range texts {
+		n += 64
+		if id, _ := spec.ParseID(text); byID[id] != nil {
+			n += 128 + len(byID[id].Result) + len(byID[id].Error)
+		}
+	}
+	return n
+}
+
+// after is a time so many seconds later; a client's number may be larger than a duration can be.
+// A time.Duration ends at 292 years.
+func after(t time.Time, seconds int64) time.Time {
+	const day = 86_400
+	return t.AddDate(0, 0, int(seconds/day)).Add(time.Duration(seconds%day) * time.Second)
+}
+
+// Names of the headers of bounded queues (docs/reference/backpressure.md).
+// OJS-Block-Timeout is a request header, the others are of answers.
+const (
+	headerBlockTimeout  = "OJS-Block-Timeout"
+	headerQueueDepth    = "X-OJS-Queue-Depth"
+	headerQueueBound    = "X-OJS-Queue-Bound"
+	headerQueuePressure = "X-OJS-Queue-Pressure"
+)
+
+// blockFor sets how long the enqueue of the jobs may wait for room, as the header says. nil jobs are left out.
+// It must be called after decoding and before the store, which reads BlockFor of the first job for all jobs of a call. An
+// invalid header is 400 even if no queue of the call is bounded, so that a mistake is found before the queue is full.
+func blockFor(c echo.Context, jobs ...*job.Job) error {
+	wait, err := blockTimeout(c)
+	for _, j := range jobs {
+		if j != nil {
+			j.BlockFor = wait
+		}
+	}
+	return err
+}
+
+// blockTimeout is 0 without the header: a full queue is answered at once.
+func blockTimeout(c echo.Context) (time.Duration, error) {
+	return api.ParseBlockTimeout(headerBlockTimeout, c.Request().Header.Get(headerBlockTimeout))
+}
+
+// showPressure shows how full the fullest queue of the jobs is.
+// It may be called only after the enqueue, which sets Outcome, and before the body is begun. Jobs of queues without a bound,
+// or with enough room, have no pressure, and the answer no headers.
+func showPressure(c echo.Context, jobs ...*job.Job) {
+	var most *job.Pressure
+	for _, j := range jobs {
+		// The last of equally full queues is shown; which one does not matter.
+		if p := j.Outcome.Pressure; p != nil && (most == nil || p.Share >= most.Share) {
+			most = p
+		}
+	}
+	if most == nil {
+		return
+	}
+	h := c.Response().Header()
+	h.Set(headerQueueDepth, strconv.FormatInt(most.Depth, 10))
+	// A queue that only its bytes bound has no number of jobs to show.
+	if most.MaxDepth > 0 {
+		h.Set(headerQueueBound, strconv.FormatInt(most.MaxDepth, 10))
+	}
+	// Two decimals, at most 1.00.
+	h.Set(headerQueuePressure, strconv.FormatFloat(most.Share, 'f', 2, 64))
+}
+
+// queueFull are the details of a full queue that clients look for beside the code.
+// The members are any because Details are: absent ones stay absent, and a number keeps its type. It is embedded by pointer in
+// shownError, so an error of another kind has none of them.
+type queueFull struct {
+	Queue    any `json:"queue,omitempty"`
+	Depth    any `json:"depth,omitempty"`
+	Bound    any `json:"bound,omitempty"`
+	Strategy any `json:"strategy,omitempty"`
+}
+
+// newQueueFull repeats the details in the headers, too.
+// Retry-After is the setting of this server and at least 1 s, which the header needs: 0 would make clients repeat at once.
+func newQueueFull(h http.Header, e *ojs.Error) *queueFull {
+	for name, key := range map[string]string{"Retry-After": "retry_after_seconds", headerQueueDepth: "depth", headerQueueBound: "bound"} {
+		switch n := e.Details[key].(type) {
+		case int:
+			h.Set(name, strconv.Itoa(max(1, n)))
+		case int64:
+			h.Set(name, strconv.FormatInt(n, 10))
+		}
+	}
+	return &queueFull{e.Details["queue"], e.Details["depth"], e.Details["bound"], e.Details["strategy"]}
 }

@@ -49,7 +49,7 @@ func TestObserved(t *testing.T) {
 			{"GET", "/ojs/v1/jobs/no-id", "GET /ojs/v1/jobs/:id 404"},
 			{"GET", "/v1/jobs/no-id", "GET /ojs/v1/jobs/:id 404"},
 			{"GET", "/ojs/v1/jobs/a%2Fb", "GET /ojs/v1/jobs/:id 404"},
-			{"GET", "/ojs/v1/jobs/bulk", "GET /ojs/v1/jobs/bulk 405"},
+			{"GET", "/ojs/v1/jobs/bulk", "GET /ojs/v1/jobs/:id 405"},
 			{"POST", "/ojs/v1/jobs", "POST /ojs/v1/jobs 500"},               // without a store, it panics
 			{"POST", "/ojs/v1/admin/reset", "POST /ojs/v1/admin/reset 500"}, // fails
 		} {

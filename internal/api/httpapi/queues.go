@@ -1,16 +1,241 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"slices"
+	"strconv"
+	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	fields "github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/internal/stats"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+// queueRoutes are those of docs/reference/queues.md.
+// Tenants may list and read queues in which they have had jobs; everything that changes a queue is for operators.
+func (a *API) queueRoutes() []route {
+	return []route{
+		{"GET", "/queues", confined, noBody, paging, a.listQueues},
+		{"POST", "/queues", operators, configBody, "", a.postQueue},
+		{"GET", "/queues/:name", confined, noBody, "", a.getQueue},
+		{"DELETE", "/queues/:name", operators, configBody, "strategy target_queue", a.deleteQueue},
+		{"GET", "/queues/:name/stats", confined, noBody, "", a.getQueueStats},
+		{"GET", "/queues/:name/priority-stats", operators, noBody, "", a.getPriorityStats},
+		{"POST", "/queues/:name/pause", operators, configBody, "paused_by", a.pauseQueue},
+		{"POST", "/queues/:name/resume", operators, configBody, "resumed_by", a.resumeQueue},
+		{"POST", "/queues/:name/drain", operators, configBody, "resumed_by", a.drainQueue},
+		{"POST", "/queues/:name/purge", operators, configBody, "cancelled_by", a.purgeQueue},
+		{"GET", "/queues/:name/config", operators, noBody, "", a.getQueueConfig},
+		{"PUT", "/queues/:name/config", operators, configBody, "", a.putQueueConfig},
+	}
+}
+
+// queueName reads the name in the path; with standard, queueconfig.Default is one.
+// A malformed name is 400 here, because most of these calls would create the queue.
+func queueName(c echo.Context, standard bool) (string, error) {
+	name := param(c, "name")
+	if standard && name == queueconfig.Default {
+		return name, nil
+	}
+	return name, api.CheckQueue("name", name)
+}
+
+// optionalObject reads a body that may be missing; nil: it is.
+// An array or a text is 400 even where a body is optional.
+func optionalObject(body []byte) (jsontext.Value, error) {
+	if blank(body) {
+		return nil, nil
+	}
+	object, wire := rawjson.Check(body)
+	return object, asError(wire)
+}
+
+// The cursor is the last name shown.
+func (a *API) listQueues(r *request) error {
+	page, err := readPage(r)
+	if err != nil {
+		return err
+	}
+	// Any name is a position, whether a queue has it or not.
+	if page.cursor != "" && !job.ValidQueue(page.cursor) {
+		return api.ErrCursor(page.cursor)
+	}
+	items, total, more, err := a.queuePage(r, page)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		next := ""
+		b = append(b, `{"queues":[`...)
+		for i, q := range items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendQueueStatus(append(b, '{'), q.name, q.status), `,"created_at":"`...)
+			b = append(append(b, spec.FormatTime(q.createdAt.Time)...), `"}`...)
+			// page.append shows it only if there is more.
+			next = q.name
+		}
+		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
+		return append(page.append(append(b, `,"pagination":`...), total, more, next), '}')
+	})
+}
+
+// queueItem is a queue in the list.
+// It has what both sources of the list know.
+type queueItem struct {
+	name, status string
+	createdAt    pgtype.Timestamptz
+}
+
+// queuePage lists all queues, or to a tenant those in which it has had jobs.
+// A tenant is shown no queue of others, not even its name.
+func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64, more bool, err error) {
+	ctx, caller := c.Request().Context(), a.tenant(c.Request())
+	if caller == "" {
+		// With an error the page is empty and not shown.
+		found, err := a.Queues.List(ctx, p.cursor, p.offset, p.limit)
+		for _, q := range found.Queues {
+			items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
+		}
+		return items, found.Total, found.More, err
+	}
+	if err := checkTenantOffset(p); err != nil {
+		return nil, 0, false, err
+	}
+	own, err := a.Tenants.QueuesPage(ctx, caller, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
+	for _, q := range own.Queues {
+		items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
+	}
+	return items, own.Total, own.More, err
+}
+
+// appendQueueStatus appends the members of the short form of a queue to an object that has been opened.
+// paused is the status as a boolean, which SDKs read.
+func appendQueueStatus(b []byte, name, status string) []byte {
+	b = appendQuoted(append(b, `"name":`...), name)
+	b = appendText(b, "status", status)
+	return strconv.AppendBool(append(b, `,"paused":`...), status == queueconfig.Paused)
+}
+
+// postQueue creates a queue, 409 if it exists: clients use it to find out whether a name is free. Settings may stand beside
+// name, as the CLI sends them, and in config; the latter win.
+func (a *API) postQueue(r *request) error {
+	object, wire := rawjson.Check(r.body)
+	if wire != nil {
+		return wire
+	}
+	name, isText := rawjson.Text(fields.Present(fields.Find(object, "name")))
+	if !isText {
+		return spec.InvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
+	}
+	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
+	// parameters.
+	if _, kind, expected := job.QueueProblem(fields.Quote(name)); kind != "" {
+		return spec.InvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
+	}
+	// Members of a queue that are no settings, such as name and config, are ignored by it.
+	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
+	if wire != nil {
+		return wire
+	}
+	if config := fields.Present(fields.Find(object, "config")); config != nil {
+		if config[0] != '{' {
+			return spec.InvalidPayload("config", "an object", rawjson.Show(config), "'config' must be an object, got "+rawjson.Describe(config)+".")
+		}
+		nested, wire := queueconfig.ParseChange(config, "$.config")
+		if wire != nil {
+			return wire
+		}
+		// What config sets wins over the same setting beside name.
+		change.And(nested)
+	}
+	// Two calls at once: one creates, the other is 409.
+	q, err := a.Queues.Create(r.Request().Context(), name, change)
+	if err != nil {
+		return err
+	}
+	r.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+name)
+	return respond(r, http.StatusCreated, func(b []byte) []byte {
+		b = appendQueueHead(append(b, '{'), q)
+		b = append(append(b, `,"config":`...), q.Own()...)
+		b = append(append(append(b, `,"created_at":"`...), spec.FormatTime(q.CreatedAt)...), '"')
+		b = appendQueueStatus(append(b, `,"queue":{`...), q.Name, q.Status)
+		return append(b, `}}`...)
+	})
+}
+
+// state and status are equal.
+func appendQueueHead(b []byte, q *queueadmin.Detail) []byte {
+	b = appendQuoted(append(b, `"name":`...), q.Name)
+	b = appendText(b, "state", q.Status)
+	return appendText(b, "status", q.Status)
+}
+
+// getQueue reads the queue and its figures in two transactions; the counts are of one instant, that of the second. For a
+// tenant they are those of its own jobs, and what is kept for all jobs together is 0.
+func (a *API) getQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	q, err := a.Queues.Get(r.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	f, err := a.Queues.Figures(r.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	caller := a.tenant(r.Request())
+	if caller != "" {
+		// A tenant must not learn from figures how much others work.
+		f.CompletedToday, f.FailedToday = 0, 0 // those of the jobs of all
+		if f.Stats, err = a.Tenants.OfQueue(r.Request().Context(), caller, f.Stats); err != nil {
+			return err
+		}
+	}
+	depth := f.Counts[ojs.StateAvailable]
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		integer := func(b []byte, name string, n int64) []byte {
+			return strconv.AppendInt(append(append(append(b, `,"`...), name...), `":`...), n, 10)
+		}
+		b = appendQueueHead(append(b, '{'), q)
+		b = strconv.AppendBool(append(b, `,"paused":`...), q.Status == queueconfig.Paused)
+		b = integer(integer(b, "depth", depth), "running", f.Counts[ojs.StateActive])
+		// The configuration may name producers and weights of others.
+		if caller == "" {
+			b = append(append(b, `,"config":`...), q.Own()...)
+		}
+		b = strconv.AppendInt(append(b, `,"stats":{"depth":`...), depth, 10)
+		b = integer(integer(b, "available", f.Counts[ojs.StateAvailable]), "active", f.Counts[ojs.StateActive])
+		b = integer(integer(b, "completed_today", f.CompletedToday), "failed_today", f.FailedToday)
+		b = appendQueueStatus(append(b, `},"queue":{`...), q.Name, q.Status)
+		b = append(append(b, `},"created_at":"`...), spec.FormatTime(q.CreatedAt)...)
+		b = append(append(append(b, `","updated_at":"`...), spec.FormatTime(q.UpdatedAt)...), '"')
+		// Until the last active job has ended, a resume takes the deletion back.
+		if q.Deleting {
+			b = append(b, `,"deleting":true`...)
+		}
+		return append(b, '}')
+	})
+}
 
 // queueCounts are the members of queue statistics that all forms share.
 // Depth equals Available, and Total is the sum of all states. Counts are exact at ComputedAt.
@@ -118,4 +343,597 @@ func newQueueStats(s queue.Stats) queueStatsBody {
 		},
 		ComputedAt: spec.FormatTime(s.ComputedAt),
 	}
+}
+
+// The standard configuration is never unknown: until it is set it is empty.
+func (a *API) getQueueConfig(r *request) error {
+	name, err := queueName(r, true)
+	if err != nil {
+		return err
+	}
+	q, err := a.Queues.Get(r.Request().Context(), name)
+	if err != nil {
+		// Any other error, such as an outage, must not look like an empty configuration.
+		wire, isWire := errors.AsType[*ojs.Error](err)
+		if name != queueconfig.Default || !isWire || ojs.ErrorKind(wire.Type) != ojs.ErrNotFound {
+			return err
+		}
+		q = &queueadmin.Detail{Name: name, Status: queueconfig.Active}
+	}
+	return a.respondConfig(r, q)
+}
+
+// putQueueConfig merges and is idempotent. Nothing is stored if any field is refused. Other nodes follow within a second.
+func (a *API) putQueueConfig(r *request) error {
+	name, err := queueName(r, true)
+	if err != nil {
+		return err
+	}
+	change, err := configChange(r.body)
+	if err != nil {
+		return err
+	}
+	q, err := a.Queues.Configure(r.Request().Context(), name, change)
+	if err != nil {
+		return err
+	}
+	return a.respondConfig(r, q)
+}
+
+// configChange reads the body of a call that changes a configuration.
+func configChange(body []byte) (queueconfig.Change, error) {
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return queueconfig.Change{}, wire
+	}
+	change, wire := queueconfig.ParseChange(object, "$")
+	if wire != nil {
+		return queueconfig.Change{}, wire
+	}
+	return change, nil
+}
+
+// config and configuration are equal; clients read different names. The retention that is shown is the one that holds.
+func (a *API) respondConfig(c echo.Context, q *queueadmin.Detail) error {
+	// It adds the retention that holds, and the aliases.
+	config, err := a.Queues.Config(c.Request().Context(), q.Config)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendQueueHead(append(b, '{'), q)
+		b = append(append(b, `,"config":`...), config...)
+		b = append(append(b, `,"configuration":`...), config...)
+		if !q.UpdatedAt.IsZero() {
+			b = appendMoment(b, "updated_at", &q.UpdatedAt)
+		}
+		return append(b, '}')
+	})
+}
+
+// queueActor names who changes the status of a queue, with the member of the body that clients may send.
+// The member is optional, but a wrong type is a mistake that is better told.
+func (a *API) queueActor(c echo.Context, body []byte, member string) (string, error) {
+	object, err := optionalObject(body)
+	if err != nil {
+		return "", err
+	}
+	claimed, err := textMember(object, member)
+	if err != nil {
+		return "", err
+	}
+	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
+}
+
+// textMember reads a text that an object may have; "": it has none, or there is no object.
+func textMember(object jsontext.Value, name string) (string, error) {
+	if object == nil {
+		return "", nil
+	}
+	v := fields.Present(fields.Find(object, name))
+	text, isText := rawjson.Text(v)
+	if v != nil && !isText {
+		return "", spec.InvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
+	}
+	return text, nil
+}
+
+// pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
+// being deleted is 409.
+func (a *API) pauseQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	by, err := a.queueActor(r, r.body, "paused_by")
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Pause(r.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
+}
+
+// resumeQueue also ends a drain, and takes back a deletion that waits for active jobs.
+func (a *API) resumeQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	// The event that it may write is queue.resumed; a drain has none of its own.
+	by, err := a.queueActor(r, r.body, "resumed_by")
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Resume(r.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
+}
+
+// drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
+// client that hangs up before has drained it all the same. A queue that is being deleted is 409.
+func (a *API) drainQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	by, err := a.queueActor(r, r.body, "resumed_by") // draining a paused queue resumes its fetches
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Drain(r.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(r, status, func(b []byte) []byte { return strconv.AppendInt(append(b, `,"remaining":`...), status.Remaining, 10) })
+}
+
+// respondStatus answers with queue as an object or, to clients that send OJS-Version, as the name.
+// Vary tells caches that the same URL has two forms.
+func respondStatus(c echo.Context, s queueadmin.Status, rest func(b []byte) []byte) error {
+	c.Response().Header().Add("Vary", "OJS-Version")
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		if flat(c) {
+			b = append(appendQueueStatus(append(b, `{"queue":{`...), s.Name, s.Status), `},`...)
+		} else {
+			b = append(appendQuoted(append(b, `{"queue":`...), s.Name), ',')
+		}
+		return append(rest(appendQueueStatus(b, s.Name, s.Status)), '}')
+	})
+}
+
+var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queueadmin.Move}
+
+// deleteQueue is 202 while active jobs remain; any node finishes the deletion then. It refuses new jobs first and so takes as
+// long as a drain. If it is refused because jobs wait, the store has taken the refusal of new jobs back.
+func (a *API) deleteQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	d, err := readDeletion(r, r.body)
+	if err != nil {
+		return err
+	}
+	d.Queue = name
+	done, err := a.Queues.Delete(r.Request().Context(), d)
+	if err != nil {
+		return err
+	}
+	// 202 says that the deletion goes on without the client.
+	status, state := http.StatusOK, "deleted"
+	if done.Draining {
+		status, state = http.StatusAccepted, queueconfig.Draining
+	}
+	return respond(r, status, func(b []byte) []byte {
+		b = appendQuoted(append(b, `{"queue":`...), name)
+		b = appendText(b, "strategy", d.Strategy)
+		if d.Target != "" {
+			b = appendText(b, "target_queue", d.Target)
+		}
+		b = strconv.AppendInt(append(b, `,"jobs_affected":`...), done.Affected, 10)
+		return append(appendText(b, "state", state), '}')
+	})
+}
+
+// readDeletion reads body or query: not every client can send a body with DELETE.
+// With a body the query is not read.
+func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error) {
+	object, err := optionalObject(body)
+	if err != nil {
+		return d, err
+	}
+	read := func(name string) (string, error) {
+		if object == nil {
+			return c.QueryParam(name), nil
+		}
+		return textMember(object, name)
+	}
+	if d.Strategy, err = read("strategy"); err != nil {
+		return d, err
+	}
+	if d.Target, err = read("target_queue"); err != nil {
+		return d, err
+	}
+	switch {
+	case d.Strategy == "":
+		d.Strategy = queueadmin.Reject
+	case !slices.Contains(deletionStrategies, d.Strategy):
+		return d, spec.InvalidPayload("strategy", "reject, discard or move", d.Strategy, "'strategy' must be reject, discard or move.")
+	}
+	if d.Strategy != queueadmin.Move {
+		// The answer must not name a target that nothing moved to.
+		d.Target = ""
+		return d, nil
+	}
+	if !job.ValidQueue(d.Target) {
+		return d, spec.InvalidPayload("target_queue", "the name of a queue", d.Target, "'target_queue' must be the name of the queue to which jobs move.")
+	}
+	return d, nil
+}
+
+// See adminPurgeQueue, which differs in the form of body and answer.
+func (a *API) purgeQueue(r *request) error {
+	name, err := queueName(r, false)
+	if err != nil {
+		return err
+	}
+	p, shown, err := readPurge(r.body)
+	if err != nil {
+		return err
+	}
+	p.Queue, p.By = name, a.actor(r, "cancelled_by")
+	deleted, more, err := a.Queues.Purge(r.Request().Context(), p)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = strconv.AppendInt(append(b, `{"deleted":`...), deleted, 10)
+		b = strconv.AppendInt(append(b, `,"purged_count":`...), deleted, 10)
+		b = append(append(b, `,"states":`...), shown...)
+		if more {
+			b = append(b, `,"has_more":true`...)
+		}
+		return append(b, '}')
+	})
+}
+
+// confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
+// the array as sent.
+func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return p, nil, wire
+	}
+	// Problems of a body have a JSONPath, which the helper adds.
+	refuse := func(field, expected string, v jsontext.Value) error {
+		var ps fields.Problems
+		ps.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, v)
+		return ps.Err()
+	}
+	v := fields.Present(fields.Find(object, "states"))
+	const expected = "an array of job states but active, at least one"
+	if v == nil || v[0] != '[' {
+		return p, nil, refuse("states", expected, v)
+	}
+	names, ok := fields.Texts(v)
+	// A state that is listed twice is no mistake.
+	names = fields.Distinct(names)
+	if !ok || len(names) == 0 {
+		return p, nil, refuse("states", expected, v)
+	}
+	confirm := fields.Present(fields.Find(object, "confirm"))
+	confirmed, isBool := rawjson.Bool(confirm)
+	if confirm != nil && !isBool {
+		return p, nil, refuse("confirm", "a boolean", confirm)
+	}
+	for _, name := range names {
+		state := ojs.JobState(name)
+		if !state.Valid() || state == ojs.StateActive {
+			return p, nil, refuse("states", expected, v)
+		}
+		// The refusal comes before anything is read, so a call without confirm changes nothing, also for the final states
+		// among them.
+		if !state.Terminal() && !confirmed {
+			return p, nil, refuse("confirm", "true to cancel and remove jobs that have not ended", confirm)
+		}
+		p.States = append(p.States, state)
+	}
+	return p, rawjson.Compact(v), nil
+}
+
+// adminQueueRoutes are those of docs/reference/admin.md, Queues.
+// No route is open to tenants, because figures and settings of a queue are about the jobs of all.
+func (a *API) adminQueueRoutes() []route {
+	return []route{
+		{"GET", "/admin/queues", operators, noBody, paging, a.listAdminQueues},
+		{"GET", "/admin/queues/:name", operators, noBody, "", a.getAdminQueue},
+		{"DELETE", "/admin/queues/:name/jobs", operators, configBody, "cancelled_by", a.adminPurgeQueue},
+		{"POST", "/admin/queues/:name/pause", operators, configBody, "paused_by", a.adminPauseQueue},
+		{"POST", "/admin/queues/:name/resume", operators, configBody, "resumed_by", a.adminResumeQueue},
+		{"PUT", "/admin/queues/:name/config", operators, configBody, "", a.adminPutQueueConfig},
+		{"PUT", "/admin/queues/:name/rate-limit", operators, oneBody, "", a.putQueueRateLimit},
+	}
+}
+
+// adminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
+// snapshot. Counts are exact, because events that are not published yet are added; rates and latency are as of the latest
+// published event, normally within 100 ms.
+type adminQueue struct {
+	Name string `json:"name"`
+	// State and Status are equal: active, paused or draining. The CLI reads one name, the admin UI the other.
+	State  string `json:"state"`
+	Status string `json:"status"`
+	Paused bool   `json:"paused"`
+	// PausedAt is absent unless the queue is paused.
+	PausedAt string      `json:"paused_at,omitempty"`
+	Counts   stateCounts `json:"counts"`
+	// Throughput is of the last 60 s. Processed counts completed jobs, Failed counts failed attempts, of which a job may have
+	// several.
+	Throughput struct {
+		Processed float64 `json:"processed_per_minute"`
+		Failed    float64 `json:"failed_per_minute"`
+	} `json:"throughput"`
+	// Latency are run times in ms of the jobs that completed in the last 60 minutes, estimated from counts per range. 0: none
+	// completed.
+	Latency struct {
+		P50 float64 `json:"p50"`
+		P95 float64 `json:"p95"`
+		P99 float64 `json:"p99"`
+	} `json:"latency_ms"`
+	CreatedAt string `json:"created_at"`
+	UpdatedAt string `json:"updated_at"`
+
+	// The two members of a queue that is shown alone. A list would have to look into the jobs of each queue for the first
+	// one, and into the configuration of each for the second.
+	OldestAvailableAt string          `json:"oldest_available_at,omitempty"`
+	Configuration     json.RawMessage `json:"configuration,omitempty"`
+}
+
+func newAdminQueue(q stats.Queue) adminQueue {
+	v := adminQueue{
+		Name: q.Name, State: q.Status, Status: q.Status, Paused: q.Status == "paused", Counts: newStateCounts(q.Jobs),
+		CreatedAt: spec.FormatTime(q.CreatedAt), UpdatedAt: spec.FormatTime(q.UpdatedAt),
+	}
+	if v.Paused && !q.PausedAt.IsZero() {
+		v.PausedAt = spec.FormatTime(q.PausedAt)
+	}
+	if !q.OldestAt.IsZero() {
+		v.OldestAvailableAt = spec.FormatTime(q.OldestAt)
+	}
+	v.Throughput.Processed, v.Throughput.Failed = round1(q.Rates.Completed), round1(q.Rates.Failed)
+	v.Latency.P50, v.Latency.P95, v.Latency.P99 = round1(q.Latency.Percentile(0.5)), round1(q.Latency.Percentile(0.95)), round1(q.Latency.Percentile(0.99))
+	return v
+}
+
+// listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
+// moves no other one, which an offset does not guarantee.
+func (a *API) listAdminQueues(r *request) error {
+	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
+	if err != nil {
+		return err
+	}
+	// The name in a cursor is checked like any other: a text with U+0000 would otherwise fail in the database, as a 500.
+	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
+		return api.ErrCursor(page.cursor)
+	}
+	found, err := a.Stats.Queues(r.Request().Context(), stats.Page{After: page.cursor, Offset: page.offset, Limit: page.limit})
+	if err != nil {
+		return err
+	}
+	items, cursor := make([]adminQueue, len(found.Queues)), ""
+	for i, q := range found.Queues {
+		items[i] = newAdminQueue(q)
+	}
+	if found.More {
+		cursor = items[len(items)-1].Name
+	}
+	text, err := marshal(items)
+	if err != nil {
+		return err
+	}
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = append(append(b, `{"items":`...), text...)
+		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
+		return append(b, '}')
+	})
+}
+
+// getAdminQueue answers 404 for what cannot be the name of a queue: such a queue does not exist. Routes that would create the
+// queue answer 400 instead.
+func (a *API) getAdminQueue(r *request) error {
+	name := param(r, "name")
+	if api.CheckQueue("name", name) != nil {
+		return spec.NotFound("queue", name)
+	}
+	detail, err := a.queueDetail(r.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return sendJSON(r, http.StatusOK, detail)
+}
+
+// queueDetail is everything about one queue.
+// PUT of a configuration answers with it, too, read after the change in a transaction of its own: another change may lie
+// between them.
+func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) {
+	q, err := a.Stats.Queue(ctx, name)
+	if err != nil {
+		return adminQueue{}, err
+	}
+	detail := newAdminQueue(q)
+	detail.Configuration = a.shownConfig(q)
+	return detail, nil
+}
+
+// shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
+// The two members are taken out of the configuration and appended in their longer form; all others are copied as they are
+// stored, so a member that this release does not know is shown as well.
+func (a *API) shownConfig(q stats.Queue) json.RawMessage {
+	b := []byte{'{'}
+	for literal, value := range rawjson.Members(q.Config.JSON()) {
+		if name := string(rawjson.Name(literal)); name != "retention" && name != "backpressure" {
+			b = payload.AppendMember(b, literal, value)
+		}
+	}
+	// In order: what the queue sets, as the client wrote it; null if the server keeps such jobs for ever; the setting of this
+	// node. Other nodes may have another one while a change of settings is rolled out.
+	kept := func(own *queueconfig.Duration, standard time.Duration) any {
+		switch {
+		case own != nil:
+			return own.Text
+		case standard <= 0:
+			return nil
+		}
+		return days(standard)
+	}
+	r := q.Config.Retention
+	retention, _ := json.Marshal(map[string]any{
+		"completed": kept(r.Completed, a.config.RetentionCompleted), "cancelled": kept(r.Cancelled, a.config.RetentionCompleted),
+		"discarded": kept(r.Discarded, a.config.RetentionDiscarded),
+	})
+	b = payload.AppendMember(b, payload.Quote("retention"), retention)
+	if bound := newBound(q); bound != nil {
+		text, _ := json.Marshal(bound)
+		b = payload.AppendMember(b, payload.Quote("backpressure"), text)
+	}
+	return append(b, '}')
+}
+
+// boundView shows a bound. Threshold repeats max_depth under the name that the admin UI reads.
+// CurrentDepth counts the states that the bound counts (docs/reference/backpressure.md), so active jobs are not in it. It may
+// exceed the bound: retries and jobs that are handed back were accepted before.
+type boundView struct {
+	// Enabled is always true: a queue without a bound has no such object.
+	Enabled          bool    `json:"enabled"`
+	Strategy         string  `json:"strategy"`
+	Threshold        int64   `json:"threshold,omitempty"`
+	MaxDepth         int64   `json:"max_depth,omitempty"`
+	MaxSizeBytes     int64   `json:"max_size_bytes,omitempty"`
+	MaxTenantDepth   int64   `json:"max_depth_per_tenant,omitempty"`
+	WarningThreshold float64 `json:"warning_threshold"`
+	CurrentDepth     int64   `json:"current_depth"`
+	// State is normal, warning or critical; "" without max_depth, because the bytes of a queue are measured only by an
+	// enqueue.
+	State string `json:"state,omitempty"`
+}
+
+// newBound returns nil for a queue that nothing bounds.
+func newBound(q stats.Queue) *boundView {
+	bound := q.Config.Backpressure
+	if bound == nil || !bound.Bounds() {
+		return nil
+	}
+	v := &boundView{
+		Enabled: true, Strategy: bound.Strategy, Threshold: bound.MaxDepth, MaxDepth: bound.MaxDepth, MaxSizeBytes: bound.MaxSizeBytes, MaxTenantDepth: bound.MaxTenantDepth,
+		WarningThreshold: bound.WarningThreshold,
+		CurrentDepth:     q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending],
+	}
+	switch depth := float64(v.CurrentDepth); {
+	case bound.MaxDepth <= 0: // nothing is known of the bytes
+	case v.CurrentDepth >= bound.MaxDepth:
+		v.State = "critical"
+	case depth >= bound.WarningThreshold*float64(bound.MaxDepth):
+		v.State = "warning"
+	default:
+		v.State = "normal"
+	}
+	return v
+}
+
+// adminPurgeQueue removes jobs for good.
+// It may run for 20 s and answer has_more. Each portion of 1 000 jobs commits alone, so a call that is cut off has removed
+// the portions before, and the same call goes on. Active jobs are never among them, because the decoder refuses that state.
+//
+// The answer repeats the states as the decoder understood them, each once; POST /queues/{name}/purge repeats the text of the
+// client.
+func (a *API) adminPurgeQueue(r *request) error {
+	name := param(r, "name")
+	if api.CheckQueue("name", name) != nil {
+		return spec.NotFound("queue", name)
+	}
+	in, wire := job.DecodePurge(r.body)
+	if wire != nil {
+		return wire
+	}
+	removed, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{
+		Queue: name, States: in.States, OlderThan: in.OlderThan, By: a.actor(r, "cancelled_by", in.By),
+	})
+	if err != nil {
+		return err
+	}
+	answer := map[string]any{"purged_count": removed, "states": in.States}
+	if more {
+		answer["has_more"] = true
+	}
+	return sendJSON(r, http.StatusOK, answer)
+}
+
+// adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.
+// Both are idempotent, and hold for every fetch that begins after the answer, on all nodes: the claim itself reads the
+// status.
+func (a *API) adminPauseQueue(r *request) error {
+	name, by, err := a.queueCommand(r, r.body, "paused_by")
+	if err != nil {
+		return err
+	}
+	s, err := a.Queues.Pause(r.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
+}
+
+func (a *API) adminResumeQueue(r *request) error {
+	name, by, err := a.queueCommand(r, r.body, "resumed_by")
+	if err != nil {
+		return err
+	}
+	s, err := a.Queues.Resume(r.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
+}
+
+// queueCommand reads the name of the queue, and who gives the command.
+// A body that is no JSON object is 400 even though it is optional. parameter and member have the same name, so member serves
+// for both.
+func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by string, err error) {
+	if name, err = queueName(c, false); err != nil {
+		return "", "", err
+	}
+	by, err = a.queueActor(c, body, member)
+	return name, by, err
+}
+
+// adminPutQueueConfig is putQueueConfig, but it answers with the whole queue. The standard configuration belongs to no queue,
+// so it is answered as by PUT /queues/_default/config.
+//
+// The change is merged into the stored configuration in the store. What is refused has changed nothing.
+func (a *API) adminPutQueueConfig(r *request) error {
+	name := param(r, "name")
+	if name == queueconfig.Default {
+		return a.putQueueConfig(r)
+	}
+	if err := api.CheckQueue("name", name); err != nil {
+		return err
+	}
+	change, err := configChange(r.body)
+	if err != nil {
+		return err
+	}
+	// A change that sets nothing new writes no event.
+	if _, err := a.Queues.Configure(r.Request().Context(), name, change); err != nil {
+		return err
+	}
+	detail, err := a.queueDetail(r.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return sendJSON(r, http.StatusOK, detail)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/levenshtein"
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -116,42 +117,46 @@ func (a *API) routes() []route {
 // mount hands the routes to the router, and keeps what confine and the answers to unknown routes need of them.
 func (a *API) mount(e *echo.Echo, routes []route) {
 	a.reach = make(map[string]reach, len(routes))
-	methods, patterns := map[string][]string{}, map[string]bool{} // by path
+	literals := map[string]map[string][]string{} // parent, last segment, methods
 	for _, r := range routes {
 		a.reach[r.method+" "+r.path] = r.reach
-		methods[r.path] = append(methods[r.path], r.method)
-		if r.method == http.MethodGet {
-			methods[r.path] = append(methods[r.path], http.MethodHead)
-		}
-		if parent, last := path.Split(r.path); strings.HasPrefix(last, ":") {
-			patterns[parent] = true
-		}
 		if !strings.Contains(r.path, "*") {
 			a.templates = append(a.templates, template{r.method, r.path})
+		}
+		if parent, last := path.Split(r.path); !strings.HasPrefix(last, ":") {
+			if literals[parent] == nil {
+				literals[parent] = map[string][]string{}
+			}
+			literals[parent][last] = append(literals[parent][last], r.methods()...)
 		}
 	}
 	// In a fixed order, so that of two equally near routes the same one is always named.
 	slices.SortFunc(a.templates, func(a, b template) int { return strings.Compare(a.path+a.method, b.path+b.method) })
 	for _, r := range routes {
-		e.Add(r.method, r.path, a.handle(r))
-		if r.method == http.MethodGet {
-			e.Add(http.MethodHead, r.path, a.handle(r))
+		h := a.handle(r)
+		if parent, last := path.Split(r.path); strings.HasPrefix(last, ":") && literals[parent] != nil {
+			h = notLiteral(last[1:], literals[parent], h)
 		}
+		e.Match(r.methods(), r.path, h)
 	}
-	// Where a path and a path with an id differ in their last segments only, the router would take the first one for an id of the second, and
-	// answer 404 for a job named batch.
-	for of, known := range methods {
-		if parent, last := path.Split(of); !patterns[parent] || strings.HasPrefix(last, ":") {
-			continue
+}
+
+func (r *route) methods() []string {
+	if r.method == http.MethodGet {
+		return []string{http.MethodGet, http.MethodHead}
+	}
+	return []string{r.method}
+}
+
+// notLiteral answers 405 where the last segment is that of another route, which does not know the method: it is no id then, and the answer
+// would be 404 for a job named batch. literals are the methods of such routes.
+func notLiteral(parameter string, literals map[string][]string, h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if methods, literal := literals[c.Param(parameter)]; literal {
+			c.Response().Header().Set(echo.HeaderAllow, strings.Join(methods, ", "))
+			return echo.ErrMethodNotAllowed
 		}
-		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			if !slices.Contains(known, method) {
-				e.Add(method, of, func(c echo.Context) error {
-					c.Response().Header().Set(echo.HeaderAllow, strings.Join(known, ", "))
-					return echo.ErrMethodNotAllowed
-				})
-			}
-		}
+		return h(c)
 	}
 }
 
@@ -172,4 +177,70 @@ func (a *API) handle(of route) echo.HandlerFunc {
 	return a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
 		return of.do(&request{Context: c, parameters: parameters, body: body})
 	})
+}
+
+// maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
+const maxComparedPath = 128
+
+// maxMisspelt is the edit distance up to which a route resembles a path. A farther one is no help: for a route that this server does
+// not have it names any other.
+const maxMisspelt = 3
+
+// basePath is where all routes but those of health, manifest and metrics are.
+const basePath = "/ojs/v1"
+
+// template is a route as it is registered.
+// Parameters are written :name.
+type template struct{ method, path string }
+
+// nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
+// any. A parameter of the template stands for the segment of the path at its place. "" if none
+// resembles it, or the path is too long to compare.
+// It is called for each request without a route, so its cost matters: see maxComparedPath.
+func nearest(routes []template, method, path string) string {
+	if len(path) > maxComparedPath {
+		return ""
+	}
+	segments := strings.Split(path, "/")
+	sameMethod := slices.ContainsFunc(routes, func(r template) bool { return r.method == method })
+	best, least := template{}, -1
+	for _, r := range routes {
+		if sameMethod && r.method != method {
+			continue
+		}
+		d := levenshtein.ComputeDistance(path, filled(r.path, segments))
+		if short, cut := strings.CutPrefix(r.path, basePath); cut { // the base path is what is forgotten most often
+			d = min(d, 1+levenshtein.ComputeDistance(path, filled(short, segments)))
+		}
+		if least < 0 || d < least {
+			best, least = r, d
+		}
+	}
+	if least < 0 || least > maxMisspelt {
+		return ""
+	}
+	return best.method + " " + shownTemplate(best.path)
+}
+
+// filled puts the segments of a path in the place of a template's parameters.
+// Otherwise a long id in the path would be farther from :id than from another route.
+func filled(path string, segments []string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if strings.HasPrefix(part, ":") && i < len(segments) && segments[i] != "" {
+			parts[i] = segments[i]
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// shownTemplate writes :id as {id}, like the documentation.
+func shownTemplate(path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if name, isParameter := strings.CutPrefix(part, ":"); isParameter {
+			parts[i] = "{" + name + "}"
+		}
+	}
+	return strings.Join(parts, "/")
 }

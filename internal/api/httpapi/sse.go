@@ -2,18 +2,27 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // A client of writeBytes in 10 s reads 6.4 KiB/s; a slower one loses its stream and can resume.
@@ -258,4 +267,641 @@ func (s *eventStream) trim() error {
 	}
 	b := append(strconv.AppendInt([]byte(":events-dropped "), int64(d.Count), 10), "\n\n"...)
 	return s.send(append(b, systemFrame("system.events_dropped", &d.Newest, droppedData(s.channel, d))...))
+}
+
+// streamRequest is what a client asks of a stream (docs/reference/events.md, SSE).
+// selected decides which frames are shown, query which rows are read. from is nil for a live stream.
+type streamRequest struct {
+	channel  string // as system frames name it
+	query    eventlog.Query
+	selected choice
+	from     *eventlog.Position
+	cloud    bool
+}
+
+// All errors are answered before the stream begins. The filters of the query are checked by the patterns of the log once more
+// when the stream subscribes.
+func (a *API) readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
+	req := streamRequest{channel: "events"}
+	var err error
+	if req.from, err = readResume(c); err != nil {
+		return req, err
+	}
+	if req.query, err = readEventFilter(c); err != nil {
+		return req, err
+	}
+	req.query.Tenant = a.tenant(c.Request())
+	if req.cloud, err = readFormat(c); err != nil {
+		return req, err
+	}
+	if req.selected, err = newChoice(req.query.Types, byDefault); err != nil {
+		return req, api.EventError(err)
+	}
+	if _, err = eventlog.ParseSourcePatterns("sources", req.query.Sources); err != nil {
+		return req, api.EventError(err)
+	}
+	// On the routes of a job or a queue the path wins over the channel.
+	if text := c.QueryParam("channel"); text != "" {
+		err = req.narrow(text)
+	}
+	return req, err
+}
+
+// readResume takes the header before the query; nil without either.
+// A browser sends the header when it reconnects, while the query still has the place where it began; so the header wins.
+func readResume(c echo.Context) (*eventlog.Position, error) {
+	for _, sent := range []struct{ name, text string }{
+		{"Last-Event-ID", c.Request().Header.Get("Last-Event-ID")}, {"last_event_id", c.QueryParam("last_event_id")}, {"after", c.QueryParam("after")},
+	} {
+		if sent.text == "" {
+			continue
+		}
+		position, err := eventlog.ParsePosition(sent.text)
+		if err != nil {
+			return nil, spec.InvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		}
+		return &position, nil
+	}
+	return nil, nil
+}
+
+// narrow applies a channel, which is shorthand for job_id or queues.
+// It replaces job_id and queues, if they were sent as well.
+func (r *streamRequest) narrow(channel string) error {
+	ch, err := parseChannel(channel)
+	if err != nil {
+		return err
+	}
+	r.channel = ch.name
+	r.query = ch.narrow(r.query)
+	return nil
+}
+
+// channel is what a subscription is about: all, events, a job or a queue.
+// At most one of job and queue is set. name is in canonical form, by which a WebSocket finds the subscription of a channel.
+type channel struct {
+	name  string
+	job   *[16]byte
+	queue string
+}
+
+// It does not ask whether job or queue exist.
+func parseChannel(text string) (channel, error) {
+	kind, subject, found := strings.Cut(text, ":")
+	if !found && (kind == "all" || kind == "events") {
+		return channel{name: kind}, nil
+	}
+	switch {
+	case kind == "job" && found:
+		if id, ok := spec.ParseID(subject); ok {
+			return channel{name: "job:" + spec.FormatID(id), job: &id}, nil
+		}
+	case kind == "queue" && found && job.ValidQueue(subject):
+		return channel{name: text, queue: subject}, nil
+	}
+	return channel{}, spec.InvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
+}
+
+// q is a copy.
+func (ch channel) narrow(q eventlog.Query) eventlog.Query {
+	if ch.job != nil {
+		q.JobID = ch.job
+	}
+	if ch.queue != "" {
+		q.Queues = []string{ch.queue}
+	}
+	return q
+}
+
+// streamEvents is GET /events/stream.
+// It is also the answer to GET /events with an Accept of text/event-stream.
+func (a *API) streamEvents(r *request) error {
+	req, err := a.readStreamRequest(r, wholeCatalogue)
+	if err != nil {
+		return err
+	}
+	return a.stream(r, func(s *sse) error { return s.follow(r, req, nil) })
+}
+
+// follow subscribes and sends what comes. found may refuse the stream before it begins.
+// found runs between the subscription and the opening, so that nothing between its look and the first event is lost.
+func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream) error) error {
+	s.catchUp(req)
+	sub, err := s.api.Feed.Subscribe(s.ctx, req.selected.query(req.query), req.from)
+	if err != nil {
+		return api.EventError(err)
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud}
+	if found != nil {
+		if err := found(stream); err != nil {
+			return err
+		}
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	return stream.run()
+}
+
+// catchUp lets a live stream begin behind what its client has seen answered.
+// A stream from an id or a time reads the log anyway and need not wait.
+func (s *sse) catchUp(req streamRequest) {
+	if !req.replays() {
+		s.api.Events.WaitCaughtUp(s.ctx)
+	}
+}
+
+func (r *streamRequest) replays() bool { return r.from != nil || !r.query.Since.IsZero() }
+
+// streamQueue is GET /queues/{name}/events.
+// The queue in the path wins over the parameter queues. An unknown queue is 404, because a stream for a misspelt name would
+// be silent for ever.
+func (a *API) streamQueue(r *request) error {
+	req, err := a.readStreamRequest(r, ofQueue)
+	if err != nil {
+		return err
+	}
+	name := param(r, "name")
+	if !job.ValidQueue(name) {
+		return spec.NotFound("queue", name)
+	}
+	req.channel, req.query.Queues = "queue:"+name, []string{name}
+	// The look comes after the subscription, see follow.
+	known := func(*eventStream) error { return a.requireQueue(r, name) }
+	if req.query.Tenant != "" { // whether others use the queue is not shown
+		known = nil
+	}
+	return a.stream(r, func(s *sse) error { return s.follow(r, req, known) })
+}
+
+// It asks whether the queue ever had a job or a setting.
+func (a *API) requireQueue(c echo.Context, name string) error {
+	known, err := a.Jobs.QueueExists(c.Request().Context(), name)
+	if err == nil && !known {
+		err = spec.NotFound("queue", name)
+	}
+	return err
+}
+
+// streamJob is GET /jobs/{id}/events. It ends when the job has.
+// The id in the path wins over the parameter job_id.
+func (a *API) streamJob(r *request) error {
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	req, err := a.readStreamRequest(r, ofJob)
+	if err != nil {
+		return err
+	}
+	req.channel, req.query.JobID = "job:"+spec.FormatID(id), &id
+	return a.stream(r, func(s *sse) error { return s.followJob(r, req) })
+}
+
+// followJob reads every row of the job, whatever is wanted of it, because it must see the end.
+// The order of the reads makes the end certain. The head is read first, then the job, then the stream begins at the head or
+// before it. If the job has not ended when it is read, its end is behind the head, so the stream will see it.
+func (s *sse) followJob(c echo.Context, req streamRequest) error {
+	a, id := s.api, *req.query.JobID
+	s.catchUp(req)
+	// What is published up to here cannot be the end of the present run, if the job has not ended now.
+	head, err := a.Events.Head(s.ctx)
+	if err != nil {
+		return pg.ClientError(err)
+	}
+	job, err := a.Jobs.Get(s.ctx, id) // after the head: what ends the job from now on lies behind it
+	if err != nil {
+		return err
+	}
+	from := req.from
+	if !req.replays() {
+		from = &head
+	}
+	query := req.query
+	// The subscription has only the filters that cannot hide the end; the others are applied to what is shown.
+	// selected chooses by type when frames are made.
+	query.Types, query.Internal = nil, true
+	filter, err := eventlog.NewMatcher(query)
+	if err != nil {
+		return api.EventError(err)
+	}
+	sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
+	if err != nil {
+		return api.EventError(err)
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud, filter: &filter}
+	if !ojs.JobState(job.State).Terminal() {
+		if goOn, err := s.open(c); err != nil || !goOn {
+			return err
+		}
+		// An end before the head belongs to an earlier life: the job was retried by hand since.
+		stream.ends = func(e *eventlog.Event) bool { return head.Before(e.Position) && endsJob(e) }
+		return stream.run()
+	}
+	return stream.runEnded(c, job, req.replays())
+}
+
+func endsJob(e *eventlog.Event) bool { return isTransition(e) && ojs.JobState(e.To).Terminal() }
+
+// runEnded replays what was asked for and shows the latest transition of a job that is over.
+// The end may not be published yet, although the job shows it: the row is committed before the relay has seen its event.
+func (s *eventStream) runEnded(c echo.Context, job *job.Record, replay bool) error {
+	last, err := s.api.lastTransition(c, job.ID)
+	if err != nil {
+		return err
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	switch {
+	// The job is the only witness then, and its frame has no id.
+	case last == nil: // retention has taken it
+		if !s.selected.states {
+			return nil
+		}
+		return s.send(systemFrame(typeState, nil, stateOf(job)))
+	case !endsJob(last): // not published yet
+		// It waits for the end, which comes within the time of a publication.
+		s.ends = func(e *eventlog.Event) bool { return last.Position.Before(e.Position) && endsJob(e) }
+		return s.run()
+	// The replay ends with the transition that is known to be the last.
+	case replay && s.sub.Position().Before(last.Position):
+		s.ends = func(e *eventlog.Event) bool { return !e.Position.Before(last.Position) }
+		return s.run()
+	}
+	// Nothing was asked to be replayed, or the client has seen it all: it gets the latest transition, so that it learns that
+	// the job is over.
+	_, err = s.show([]*eventlog.Item{{Event: last}})
+	return err
+}
+
+// lastTransition is the newest published one of a job; nil if there is none.
+// It waits for publication first, up to 100 ms, so the end is nearly always found.
+func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, error) {
+	const newest = 50 // heartbeats may follow each other, but none follows the end
+	ctx := c.Request().Context()
+	a.Events.WaitCaughtUp(ctx)
+	events, _, err := a.Events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
+	if err != nil {
+		return nil, api.EventError(err)
+	}
+	for i := range events {
+		if isTransition(&events[i]) {
+			return &events[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// stateOf is a state frame made of the job itself.
+// It has no from, attempt and reason, which the job does not keep.
+func stateOf(job *job.Record) []byte {
+	b := spec.AppendID([]byte(`{"job_id":"`), job.ID)
+	b = appendText(append(b, '"'), "queue", job.Queue)
+	b = appendText(b, "type", job.Type)
+	b = appendText(b, "to", job.State)
+	return append(appendTime(b, "timestamp", job.FinishedAt), '}')
+}
+
+// streamProgress is GET /jobs/{id}/progress/stream (docs/reference/events.md, Progress stream): the current object, then each change.
+// The order matters: it subscribes, then reads the job, then opens the stream, so no change lies between the object and the
+// events.
+func (a *API) streamProgress(r *request) error {
+	id, err := jobID(r)
+	if err != nil {
+		return err
+	}
+	return a.stream(r, func(s *sse) error { return s.followProgress(r, id) })
+}
+
+// Events only say that something has changed; the object is read from the table each time. It may be newer than the event,
+// and several events of one batch are shown once.
+func (s *sse) followProgress(c echo.Context, id [16]byte) error {
+	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
+	if err != nil {
+		return pg.ClientError(err)
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	job, err := s.api.Progress.Get(s.ctx, id)
+	if err != nil {
+		return err
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	if over, err := s.showProgress(job, sub.Position(), true); over || err != nil {
+		return err
+	}
+	for {
+		items, gap, err := s.next(sub)
+		if err != nil {
+			return err
+		}
+		// After a gap nothing is known, so both are assumed.
+		reported, changed := gap != nil, gap != nil
+		for _, item := range items {
+			reported = reported || item.Event.Type == "job.progress"
+			changed = changed || reported || item.Event.To != "" || item.Event.From != ""
+		}
+		if !changed {
+			continue
+		}
+		job, err := s.readProgress(id) // an event does not carry what the worker sent besides
+		if err != nil || job == nil {
+			return err
+		}
+		if over, err := s.showProgress(*job, sub.Position(), reported); over || err != nil {
+			return err
+		}
+	}
+}
+
+// readProgress reads the object of a job whose events tell that it has changed; nil if the job was deleted or pruned. While the database is
+// away it tries again: the events do not come again, and the last of them may have been the end of the job, without which the stream would
+// stay open for ever.
+func (s *sse) readProgress(id [16]byte) (*progress.Progress, error) {
+	for {
+		job, err := s.api.Progress.Get(s.ctx, id)
+		if err == nil {
+			return &job, nil
+		}
+		var wire *ojs.Error
+		if errors.As(err, &wire) && wire.Type == string(ojs.ErrNotFound) {
+			return nil, nil
+		}
+		if err := s.failed(err); err != nil {
+			return nil, err
+		}
+		if err := s.keepAlive(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ends name the last frame.
+// It is only read.
+var ends = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}
+
+// showProgress sends the object under both names, and how the job ended if it has.
+// at is the position of the stream, so a client may show how far it has come; the stream itself cannot be resumed. With a
+// final state it reports over, after the last frame.
+func (s *sse) showProgress(p progress.Progress, at eventlog.Position, reported bool) (over bool, err error) {
+	var b []byte
+	if reported {
+		// A line break between tokens of a client's object would end the field data.
+		p.Data = oneLine(p.Data)
+		data := appendProgress(nil, p)
+		b = systemFrame("progress", &at, data)
+		b = append(append(at.Append(append(b, "id: "...)), "\ndata: "...), data...)
+		b = append(b, "\n\n"...)
+	}
+	end, over := ends[p.State]
+	if over {
+		data := append([]byte(nil), `{"progress":`...)
+		if p.Progress.Valid {
+			data = appendFloat(data, p.Progress.Float64)
+		} else {
+			data = append(data, `null`...)
+		}
+		data = appendText(data, "state", string(p.State))
+		data = append(appendMoment(data, "updated_at", &p.UpdatedAt), '}')
+		b = append(b, systemFrame(end, &at, data)...)
+	}
+	if len(b) == 0 {
+		return false, nil
+	}
+	return over, s.send(b)
+}
+
+// statsView is the latest overview, which all stats streams of a node share.
+// The zero value is ready to use.
+type statsView struct {
+	// latest is replaced whole; a shot never changes. nil until the first read.
+	latest atomic.Pointer[statsShot]
+	mu     sync.Mutex // held by the one that reads
+}
+
+// at is by the clock of the process.
+type statsShot struct {
+	at   time.Time
+	data []byte
+}
+
+// get reads the overview at most once per interval, whoever asks. While one reads, the others take the one before.
+// An error is returned to the one that read; the others still have the old shot. The first callers wait for the first read.
+func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Duration) ([]byte, error) {
+	shot := v.latest.Load()
+	if shot != nil && (time.Since(shot.at) < interval || !v.mu.TryLock()) {
+		return shot.data, nil
+	}
+	if shot == nil {
+		v.mu.Lock()
+	}
+	defer v.mu.Unlock()
+	// Another caller may have read while this one waited for the lock.
+	if shot = v.latest.Load(); shot != nil && time.Since(shot.at) < interval {
+		return shot.data, nil
+	}
+	o, err := jobs.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(newStats(o))
+	if err != nil {
+		return nil, err
+	}
+	v.latest.Store(&statsShot{time.Now(), data})
+	return data, nil
+}
+
+// The names in camel case of the stream are those that its clients read.
+type statsQueue struct {
+	Queue string `json:"queue"`
+	// Finished states are not shown.
+	Available int64 `json:"available"`
+	Active    int64 `json:"active"`
+	Scheduled int64 `json:"scheduled"`
+	Retryable int64 `json:"retryable"`
+}
+
+type statsWorker struct {
+	ID              string `json:"id"`
+	State           string `json:"state"`
+	ActiveJobs      int32  `json:"activeJobs"`
+	LastHeartbeatAt string `json:"lastHeartbeatAt"`
+}
+
+type statsThroughput struct {
+	Processed float64 `json:"processed_per_second"`
+	Failed    float64 `json:"failed_per_second"`
+	Enqueued  float64 `json:"enqueued_per_second"`
+}
+
+// Total counts all workers; Active lists the latest to send a heartbeat, up to the bound of queue.Store.Overview.
+type statsWorkers struct {
+	Total int64 `json:"total"`
+	// The name is misleading and fixed by clients: it lists workers of all states.
+	Active []statsWorker `json:"active"`
+}
+
+// Rates are per second, of the last minute. ErrorRate is in per cent: failed attempts of all that ended, 0 if none did.
+type statsBody struct {
+	Queues     []statsQueue    `json:"queues"`
+	Throughput statsThroughput `json:"throughput"`
+	Workers    statsWorkers    `json:"workers"`
+	ErrorRate  float64         `json:"error_rate"`
+}
+
+// Latest has counts of 60 s.
+func newStats(o queue.Overview) statsBody {
+	const seconds = 60
+	body := statsBody{
+		Queues:     make([]statsQueue, 0, len(o.Queues)),
+		Throughput: statsThroughput{Processed: o.Latest.Completed / seconds, Failed: o.Latest.Failed / seconds, Enqueued: o.Latest.Enqueued / seconds},
+		Workers:    statsWorkers{Active: make([]statsWorker, 0, len(o.Workers))},
+	}
+	for _, q := range o.Queues {
+		body.Queues = append(body.Queues, statsQueue(q))
+	}
+	for _, w := range o.Workers {
+		state := w.State
+		// Clients of this stream know no such state.
+		if state == "terminate" {
+			state = "quiet"
+		}
+		body.Workers.Total = w.Total
+		body.Workers.Active = append(body.Workers.Active, statsWorker{w.ID, state, w.ActiveJobs, spec.FormatTime(w.LastBeatAt.Time)})
+	}
+	if finished := o.Latest.Completed + o.Latest.Failed; finished > 0 {
+		body.ErrorRate = 100 * o.Latest.Failed / finished
+	}
+	return body
+}
+
+// liveTypes are shown between two overviews.
+// They are public types, so no internal row is read.
+var liveTypes = []string{"job.enqueued", "job.completed", "job.failed", "job.cancelled", "queue.paused", "queue.resumed"}
+
+// streamStats is GET /admin/stats/stream (docs/reference/events.md, Statistics stream).
+// It is for operators and has no filters. It begins live and cannot be resumed.
+func (a *API) streamStats(r *request) error {
+	return a.stream(r, func(s *sse) error {
+		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
+		if err != nil {
+			return api.EventError(err)
+		}
+		defer sub.Close()
+		sub.CountIn(s.flow)
+		if goOn, err := s.open(r); err != nil || !goOn {
+			return err
+		}
+		return s.runStats(sub)
+	})
+}
+
+// The overview has its own time and is not put off by events. A gap in the events is not told: the next overview shows the
+// present.
+func (s *sse) runStats(sub *eventlog.Subscription) error {
+	interval := s.api.streams.Config().StatsInterval
+	due := time.Now()
+	for {
+		// Events that come all the time must not put the overview off.
+		if !time.Now().Before(due) {
+			if err := s.overview(interval); err != nil {
+				return err
+			}
+			// From now and not from due: after a pause the overviews are not made up for.
+			due = time.Now().Add(interval)
+		}
+		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.streams.Config().KeepAlive))))
+		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
+		if s.ctx.Err() != nil {
+			return s.ctx.Err()
+		}
+		if err != nil {
+			if err := s.failed(err); err != nil {
+				return err
+			}
+		}
+		// items is empty when the time of the overview or of the keep-alive has come.
+		if err := s.live(items); err != nil {
+			return err
+		}
+		if err := s.keepAlive(); err != nil {
+			return err
+		}
+	}
+}
+
+// The context is that of the node, because others wait for the same read; a client that leaves must not end it. A failure is
+// logged and the stream goes on.
+func (s *sse) overview(interval time.Duration) error {
+	data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval) // for the others, too
+	if err != nil {
+		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
+		return s.ctx.Err()
+	}
+	return s.send(systemFrame("metrics", nil, data))
+}
+
+// Unlike show it applies no filter.
+func (s *sse) live(items []*eventlog.Item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	buf := buffers.Get().(*[]byte)
+	defer release(buf)
+	*buf = (*buf)[:0]
+	for _, item := range items {
+		*buf = append(*buf, item.Shown(formStats, liveFrame)...)
+	}
+	if err := s.send(*buf); err != nil {
+		return err
+	}
+	api.Pause(s.ctx, s.pace.Spend(len(items)))
+	return nil
+}
+
+// liveFrame is flat.
+// type and job_type are both the type of the job; the type of the event is the name of the frame.
+func liveFrame(e *eventlog.Event) []byte {
+	b := frameHead(make([]byte, 0, 384), e, e.Type)
+	b = append(e.Position.Append(append(b, `{"id":"`...)), '"')
+	if e.JobID != nil {
+		b = append(spec.AppendID(append(b, `,"job_id":"`...), *e.JobID), '"')
+		b = appendText(appendText(b, "type", e.JobType), "job_type", e.JobType)
+	}
+	b = appendText(b, "queue", e.Queue)
+	b = append(appendClock(append(b, `,"timestamp":"`...), e.Time), '"')
+	if e.Attempt != nil {
+		b = strconv.AppendInt(append(b, `,"attempt":`...), int64(*e.Attempt), 10)
+	}
+	if e.DurationMS != nil {
+		b = strconv.AppendInt(append(b, `,"duration":`...), *e.DurationMS, 10)
+	}
+	if message := failureOf(e); message != nil {
+		b = append(append(b, `,"error":`...), message...)
+	}
+	return endFrame(append(b, '}'))
+}
+
+// failureOf is the message of a failure as JSON; nil without one.
+func failureOf(e *eventlog.Event) json.RawMessage {
+	if e.Type != "job.failed" {
+		return nil
+	}
+	var data struct {
+		Error struct {
+			Message json.RawMessage `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal([]byte(e.Data), &data) != nil {
+		return nil
+	}
+	return data.Error.Message
 }

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -9,7 +11,13 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/maintenance"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/tenant"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // systemRoutes need no key (public).
@@ -140,4 +148,232 @@ func hours(d time.Duration) string {
 		text = cut + "h"
 	}
 	return text
+}
+
+// adminSystemRoutes are those of docs/reference/admin.md, System, with their short names.
+// The alias and the route are the same handler, so a tool may turn maintenance on by one and off by the other.
+func (a *API) adminSystemRoutes() []route {
+	routes := []route{
+		{"GET", "/admin/system/maintenance", operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/system/maintenance", operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/maintenance", operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/maintenance", operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/system/config", operators, noBody, "", a.getConfig},
+		{"GET", "/admin/config", operators, noBody, "", a.getConfig},
+		{"GET", "/middleware", operators, noBody, "", a.getMiddleware},
+	}
+	if a.config.TestReset {
+		routes = append(routes, route{"POST", "/admin/reset", operators, noBody, "", a.postReset})
+	}
+	return routes
+}
+
+// maintenanceBody is the answer of docs/reference/admin.md, Maintenance. Enabled and Maintenance are equal, and so are
+// StartedAt and EnabledAt: admin tools read different names.
+type maintenanceBody struct {
+	Enabled     bool   `json:"enabled"`
+	Maintenance bool   `json:"maintenance"`
+	Reason      string `json:"reason,omitempty"`
+	StartedAt   string `json:"started_at,omitempty"`
+	EnabledAt   string `json:"enabled_at,omitempty"`
+	StartedBy   string `json:"started_by,omitempty"`
+	// EndsAt is when maintenance ends by itself; absent: it does not. EstimatedEnd is only shown to people and ends nothing.
+	EndsAt       string `json:"ends_at,omitempty"`
+	EstimatedEnd string `json:"estimated_end,omitempty"`
+}
+
+// sendMaintenance leaves out times that are not set.
+func sendMaintenance(c echo.Context, s maintenance.State) error {
+	text := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return spec.FormatTime(t)
+	}
+	return sendJSON(c, http.StatusOK, maintenanceBody{
+		Enabled: s.On, Maintenance: s.On, Reason: s.Reason, StartedAt: text(s.StartedAt), EnabledAt: text(s.StartedAt), StartedBy: s.StartedBy,
+		EndsAt: text(s.EndsAt), EstimatedEnd: text(s.EstimatedEnd),
+	})
+}
+
+// getMaintenance reads the database, not what this node remembers, so a tool sees the change that it has just made on another
+// node.
+func (a *API) getMaintenance(r *request) error {
+	state, err := a.Maintenance.Get(r.Request().Context())
+	if err != nil {
+		return err
+	}
+	return sendMaintenance(r, state)
+}
+
+// postMaintenance turns maintenance on or off. Both are idempotent. When it returns, this node follows the change; the others
+// follow within a second (docs/reference/admin.md, Maintenance).
+func (a *API) postMaintenance(r *request) error {
+	in, wire := maintenance.Decode(r.body)
+	if wire != nil {
+		return wire
+	}
+	by := a.actor(r, "started_by", in.Start.By)
+	if !in.Enabled {
+		// It is no error if maintenance is off already.
+		if err := a.Maintenance.End(r.Request().Context(), by); err != nil {
+			return err
+		}
+		// The state after an end is known without a read.
+		return sendMaintenance(r, maintenance.State{})
+	}
+	in.Start.By = by
+	state, err := a.Maintenance.Start(r.Request().Context(), in.Start)
+	if err != nil {
+		return err
+	}
+	return sendMaintenance(r, state)
+}
+
+// getConfig shows what operators may want to compare between nodes, and no secret.
+// It shows the settings of the node that answers, which is not necessarily that of the next call behind a load balancer. Add
+// no secret and no URL here: with API keys any key may read it.
+func (a *API) getConfig(r *request) error {
+	conf, limits := a.config, a.config.Limits
+	kept := func(d time.Duration) any {
+		if d <= 0 {
+			return nil // without limit
+		}
+		return days(d)
+	}
+	return sendJSON(r, http.StatusOK, map[string]any{
+		"implementation": api.Name, "version": conf.Version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
+		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
+		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
+		// Durations are shown as ISO 8601 texts, as in jobs.
+		"default_visibility_timeout": duration.Format(conf.DefaultVisibility), "default_timeout": duration.Format(conf.DefaultTimeout),
+		"worker_dead_after": duration.Format(a.Workers.DeadAfter()),
+		"retention": map[string]any{
+			"completed": kept(conf.RetentionCompleted), "cancelled": kept(conf.RetentionCompleted), "discarded": kept(conf.RetentionDiscarded),
+			"dead_letter": kept(conf.DeadLetterMaxAge), "dead_letter_max_count": conf.DeadLetterMaxCount,
+			"events": kept(conf.EventRetention), "events_max_count": conf.EventMaxCount,
+		},
+		"authentication": len(conf.APIKeys) > 0, "grpc": conf.GRPC, "webhooks": a.webhooks.Enabled, "test_reset": conf.TestReset,
+	})
+}
+
+// stages are what an enqueue passes, in this order.
+// It is a description for tools, not configuration. Whoever changes the order of queue/enqueue.go changes it here, too.
+var stages = []string{"trace_context", "authentication", "validation", "queue_admission", "unique", "depth_bound", "rate_limit", "insert", "events"}
+
+// getMiddleware shows the stages in the form of the middleware endpoint of other servers, which let users add their own.
+// Nothing can be added here, and nothing runs around the execution of a job, because workers are processes of their own.
+func (a *API) getMiddleware(r *request) error {
+	type stage struct {
+		Name  string `json:"name"`
+		Phase string `json:"phase"`
+		Order int    `json:"order"`
+	}
+	list := make([]stage, len(stages))
+	for i, name := range stages {
+		list[i] = stage{name, "enqueue", i + 1}
+	}
+	return sendJSON(r, http.StatusOK, map[string]any{"enqueue": list, "execution": []stage{}})
+}
+
+// Metrics are where the routes of docs/reference/observability.md, Metrics read from.
+// Both functions may be nil together; the routes then do not exist.
+type Metrics struct {
+	// WriteText writes all series of this node in the text format of Prometheus, or as OpenMetrics 1.0.
+	WriteText func(ctx context.Context, w io.Writer, openMetrics bool) error
+
+	// Gauges are the figures of the whole deployment.
+	Gauges func(ctx context.Context) (metrics.Gauges, error)
+}
+
+// Media types of /metrics. The bare one is for those who ask for exactly it and compare the whole header.
+const (
+	mediaOpenMetrics = "application/openmetrics-text"
+	mediaText        = "text/plain"
+
+	typeOpenMetrics = mediaOpenMetrics + "; version=1.0.0; charset=utf-8"
+	typePrometheus  = mediaText + "; version=0.0.4; charset=utf-8"
+)
+
+// metricsSummary is for the CLI: figures of the whole deployment, rates over the last 60 s.
+// Totals are counters of the deployment, not of this node. JobsFailed counts discarded jobs. AvgLatencyMS is the average run
+// time of the jobs that completed in the last 60 s, 0 if none did.
+type metricsSummary struct {
+	UptimeSeconds int64   `json:"uptime_seconds"` // of this node
+	JobsEnqueued  int64   `json:"jobs_enqueued_total"`
+	JobsCompleted int64   `json:"jobs_completed_total"`
+	JobsFailed    int64   `json:"jobs_failed_total"`
+	JobsActive    int64   `json:"jobs_active"`
+	QueuesActive  int64   `json:"queues_active"`
+	WorkersActive int64   `json:"workers_active"`
+	AvgLatencyMS  float64 `json:"avg_latency_ms"`
+	Throughput    float64 `json:"throughput_per_second"`
+}
+
+// metricsRoutes has /metrics outside of the base path, where scrapers look for it. admit lets it through without a key unless the setting
+// says otherwise.
+func (a *API) metricsRoutes() []route {
+	if a.metrics.WriteText == nil {
+		return nil
+	}
+	return []route{
+		{"GET", "//metrics", operators, noBody, "", a.getMetrics},
+		{"GET", "/metrics", operators, noBody, "format", a.getMetricsSummary},
+	}
+}
+
+// getMetrics is GET /metrics.
+// The status is sent before the figures are read: WriteText leaves out what it cannot read and fails only if the connection
+// does.
+func (a *API) getMetrics(r *request) error {
+	h := r.Response().Header()
+	kind := metricsType(r.Request())
+	h["Content-Type"] = []string{kind}
+	h.Add("Vary", "Accept")
+	r.Response().WriteHeader(http.StatusOK)
+	if r.Request().Method == http.MethodHead {
+		return nil
+	}
+	return a.metrics.WriteText(r.Request().Context(), r.Response(), kind == typeOpenMetrics)
+}
+
+// metricsType follows Accept, and never refuses.
+// OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that name it prefer it.
+func metricsType(r *http.Request) string {
+	accept := strings.Join(r.Header["Accept"], ",")
+	switch {
+	case strings.Contains(strings.ToLower(accept), mediaOpenMetrics):
+		return typeOpenMetrics
+	case strings.EqualFold(strings.TrimSpace(accept), mediaText):
+		return mediaText
+	}
+	return typePrometheus
+}
+
+// getMetricsSummary is GET /ojs/v1/metrics.
+// The gauges are shared with /metrics and may be as old as their interval.
+func (a *API) getMetricsSummary(r *request) error {
+	switch format := r.QueryParam("format"); format {
+	case "prometheus":
+		return a.getMetrics(r)
+	case "", "json":
+	default:
+		return spec.InvalidRequest("format", "json or prometheus", format, "format must be json or prometheus.")
+	}
+	g, err := a.metrics.Gauges(r.Request().Context())
+	if err != nil {
+		return pg.ClientError(err)
+	}
+	summary := metricsSummary{
+		UptimeSeconds: int64(a.health.Uptime().Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
+		JobsFailed: g.DiscardedTotal, QueuesActive: g.QueuesActive, WorkersActive: g.WorkersActive, Throughput: g.Completed / 60,
+	}
+	// There is no total of active jobs among the gauges.
+	for _, q := range g.Queues {
+		summary.JobsActive += q.Jobs[ojs.StateActive]
+	}
+	if g.Completed > 0 {
+		summary.AvgLatencyMS = float64(g.Ran.Milliseconds()) / g.Completed
+	}
+	return sendJSON(r, http.StatusOK, summary)
 }

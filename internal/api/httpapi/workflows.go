@@ -285,3 +285,315 @@ func lastMoment(w *workflow.Workflow) *time.Time {
 	}
 	return last
 }
+
+// shownWorkflow appends the members of a workflow (docs/reference/workflows.md, Workflow object).
+// The zero value of all but Workflow shows it whole, as GET does.
+type shownWorkflow struct {
+	*workflow.Workflow
+	cancelled *workflow.CancelCounts // of this call
+	listed    bool                   // without steps
+	active    bool                   // a running one is called active
+}
+
+// They are the states that change what is shown.
+const (
+	failed    = "failed"
+	cancelled = "cancelled"
+	running   = "running"
+)
+
+// append appends the members, the id first, without the braces.
+// It calls next between steps, so that a large answer is never built whole. A caller that needs the
+// whole text passes whole.
+func (s *shownWorkflow) append(b []byte, next flush) []byte {
+	w := s.Workflow
+	b = append(spec.AppendID(append(b, `"id":"`...), w.ID), '"')
+	b = appendText(b, "type", string(w.Type))
+	b = appendText(b, "name", w.Name)
+	if s.active && w.State == running {
+		b = appendText(b, "state", "active")
+	} else {
+		b = appendText(b, "state", w.State)
+	}
+	// meta is that of the workflow, without what its jobs add.
+	b = appendObject(append(b, `,"meta":`...), w.Meta)
+	// Clients read either name, whatever the type of the workflow.
+	for _, noun := range [...]string{"steps", "jobs"} {
+		b = appendCount(b, noun+"_total", w.Total)
+		b = appendCount(b, noun+"_completed", w.Completed)
+		b = appendCount(b, noun+"_failed", w.Failed)
+	}
+	if !s.listed {
+		b = s.appendSteps(append(b, `,"steps":`...), next)
+		// Groups and batches are defined by jobs, so clients read that name.
+		if w.Type == workflow.Group || w.Type == workflow.Batch {
+			b = s.appendSteps(append(b, `,"jobs":`...), next)
+		}
+		// Callbacks are shown by name even if they were sent as steps.
+		b = s.appendCallbacks(b)
+	}
+	b = appendMoment(b, "created_at", &w.CreatedAt)
+	b = s.appendTimes(b)
+	// metadata repeats the times for SDKs that read them there.
+	b = appendMoment(append(b, `,"metadata":{"job_count":`+strconv.Itoa(w.JobCount)...), "created_at", &w.CreatedAt)
+	b = s.appendTimes(b)
+	b = appendCount(b, "completed_count", w.CompletedCount)
+	b = appendCount(b, "failed_count", w.FailedCount)
+	if !s.listed && w.State == failed {
+		b = s.appendFailure(b, next)
+	}
+	b = append(b, '}')
+	// Only the answer to a cancel has them.
+	if s.cancelled != nil {
+		b = appendCount(b, "steps_cancelled", s.cancelled.StepsCancelled)
+		b = appendCount(b, "cancelled_steps", s.cancelled.StepsCancelled)
+		b = appendCount(b, "steps_already_completed", s.cancelled.StepsAlreadyCompleted)
+	}
+	return b
+}
+
+// appendTimes appends the times that a workflow may have.
+// EndedAt is the end of any kind; completed_at shows it for failed and cancelled ones as well.
+func (s *shownWorkflow) appendTimes(b []byte) []byte {
+	b = appendMoment(b, "started_at", s.StartedAt)
+	b = appendMoment(b, "completed_at", s.EndedAt)
+	if s.State == cancelled {
+		b = appendMoment(b, "cancelled_at", s.EndedAt)
+	}
+	return b
+}
+
+// Callbacks that were sent as steps stand behind the members, so that a client finds each step that it has sent.
+func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
+	b = append(b, '[')
+	for i := range s.Steps {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = next(s.appendStep(b, &s.Steps[i], next))
+	}
+	for i := range s.Callbacks {
+		if !s.StepsForm {
+			break
+		}
+		b = next(s.appendStep(append(b, ','), &s.Callbacks[i], next))
+	}
+	return append(b, ']')
+}
+
+// It recurses into a nested workflow; the depth is bounded when workflows are created.
+func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []byte {
+	b = strconv.AppendInt(append(b, `{"index":`...), int64(st.Index), 10)
+	b = appendText(b, "id", st.ID)
+	b = appendText(b, "type", st.Type)
+	b = appendText(b, "state", st.State)
+	// The state of the step says what the workflow made of it, job_state where the job is now.
+	b = appendOptional(b, "job_state", st.JobState, st.JobState != "")
+	b = appendJobID(b, st.JobID)
+	b = append(b, `,"job_ids":[`...)
+	// For a nested workflow these are all leaves that have a job.
+	b, _ = appendJobIDs(b, st, next, true)
+	b = append(b, `],"depends_on":[`...)
+	b = append(s.appendDependsOn(b, st, next), ']')
+	if st.Callback != "" {
+		b = appendText(b, "callback", st.Callback)
+	}
+	if st.Queue != "" {
+		b = appendText(b, "queue", st.Queue)
+	}
+	b = appendMoment(b, "started_at", st.StartedAt)
+	b = appendMoment(b, "completed_at", st.CompletedAt)
+	if st.Result != nil {
+		b = append(append(b, `,"result":`...), st.Result...)
+	}
+	if st.Error != nil {
+		b = append(append(b, `,"error":`...), st.Error...)
+	}
+	// The job was there before the workflow.
+	if st.Deduplicated {
+		b = append(b, `,"deduplicated":true`...)
+	}
+	if st.Workflow != nil {
+		nested := shownWorkflow{Workflow: st.Workflow}
+		b = append(nested.append(append(b, `,"workflow":{`...), next), '}')
+	}
+	return append(b, '}')
+}
+
+// appendJobIDs appends the ids of the jobs of a step: its own, or those of all leaves of its workflow. first says that none was appended
+// before.
+// It returns whether still none was appended. The ids of a large nested workflow are flushed, too.
+func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, bool) {
+	if st.JobID != nil {
+		if !first {
+			b = append(b, ',')
+		}
+		return append(spec.AppendID(append(b, '"'), *st.JobID), '"'), false
+	}
+	if st.Workflow != nil {
+		for i := range st.Workflow.Steps {
+			b, first = appendJobIDs(b, &st.Workflow.Steps[i], next, first)
+			b = next(b)
+		}
+	}
+	return b, first
+}
+
+// appendDependsOn appends what a step waits for. A callback waits for all members.
+// The ids are repeated rather than said once, because clients draw edges from this member.
+func (s *shownWorkflow) appendDependsOn(b []byte, st *workflow.Step, next flush) []byte {
+	if st.Callback != "" {
+		for i := range s.Steps {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = next(appendQuoted(b, s.Steps[i].ID))
+		}
+		return b
+	}
+	for i, id := range st.DependsOn {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendQuoted(b, id)
+	}
+	return b
+}
+
+// fired is true once the callback has a job, and if its job could not be made.
+func (s *shownWorkflow) appendCallbacks(b []byte) []byte {
+	b = append(b, `,"callbacks":{`...)
+	for i := range s.Callbacks {
+		st := &s.Callbacks[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendQuoted(append(appendQuoted(b, st.Callback), `:{"type":`...), st.Type)
+		b = strconv.AppendBool(append(b, `,"fired":`...), st.JobID != nil || st.State == failed)
+		b = appendText(b, "state", st.State)
+		b = append(appendJobID(b, st.JobID), '}')
+	}
+	return append(b, '}')
+}
+
+// appendFailure appends what a failed workflow says of its failures.
+// failed_job_ids has no callbacks; errors has them.
+func (s *shownWorkflow) appendFailure(b []byte, next flush) []byte {
+	if s.Type == workflow.Chain {
+		for i := range s.Steps {
+			// In a chain only one step can end it.
+			if state := s.Steps[i].State; state == failed || state == cancelled {
+				b = appendCount(b, "failed_step_index", s.Steps[i].Index)
+				break
+			}
+		}
+	}
+	// The two loops are separate because the members are separate arrays.
+	first := true
+	b = append(b, `,"failed_job_ids":[`...)
+	eachFailure(s.Workflow, "", func(_ string, st *workflow.Step) {
+		if st.JobID == nil || st.Callback != "" {
+			return
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = next(append(spec.AppendID(append(b, '"'), *st.JobID), '"'))
+	})
+	first = true
+	b = append(b, `],"errors":[`...)
+	eachFailure(s.Workflow, "", func(id string, st *workflow.Step) {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = next(appendStepError(b, id, st))
+	})
+	return append(b, ']')
+}
+
+// eachFailure visits the jobs that have failed or were cancelled on their own, with the ids of the steps that lead to them.
+// The order is that of the steps, depth first, and of callbacks behind them.
+func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *workflow.Step)) {
+	for i := range w.Steps {
+		st := &w.Steps[i]
+		if st.Workflow != nil {
+			eachFailure(st.Workflow, path+st.ID+".", visit)
+			// A step that was cancelled because of others has no error.
+		} else if st.Error != nil {
+			visit(path+st.ID, st)
+		}
+	}
+	for i := range w.Callbacks {
+		if st := &w.Callbacks[i]; st.Error != nil {
+			id := st.Callback
+			if st.ID != "" {
+				id = st.ID
+			}
+			visit(path+id, st)
+		}
+	}
+}
+
+// code and message are "" if the stored error lacks them.
+func appendStepError(b []byte, id string, st *workflow.Step) []byte {
+	b = appendQuoted(append(b, `{"step_id":`...), id)
+	b = appendJobID(b, st.JobID)
+	var code, message string
+	for literal, value := range rawjson.Members(st.Error) {
+		switch string(rawjson.Name(literal)) {
+		case "code":
+			code, _ = rawjson.Text(value)
+		case "message":
+			message, _ = rawjson.Text(value)
+		}
+	}
+	b = appendText(appendText(b, "code", code), "message", message)
+	b = appendCount(b, "attempt", st.Attempt)
+	if st.Callback != "" {
+		b = appendText(b, "callback", st.Callback)
+	}
+	return append(b, '}')
+}
+
+// bytes is about how long the members are.
+// It is an estimate for respondEach. Groups and batches show their steps twice.
+func (s *shownWorkflow) bytes() int {
+	n := stepBytes(s.Workflow)
+	if s.Type == workflow.Group || s.Type == workflow.Batch {
+		n *= 2
+	}
+	return 1000 + n
+}
+
+func stepBytes(w *workflow.Workflow) int {
+	// It is an estimate, which only decides about streaming.
+	const fields = 350 // of a step, besides its result
+	n := len(w.Meta)
+	for _, list := range [...][]workflow.Step{w.Steps, w.Callbacks} {
+		for i := range list {
+			st := &list[i]
+			n += fields + len(st.Result) + len(st.Error)
+			if st.Workflow != nil {
+				nested := shownWorkflow{Workflow: st.Workflow}
+				n += nested.bytes()
+			}
+		}
+	}
+	return n
+}
+
+// It has a leading comma.
+func appendCount(b []byte, name string, n int) []byte {
+	return strconv.AppendInt(append(append(append(b, ',', '"'), name...), '"', ':'), int64(n), 10)
+}
+
+// appendJobID appends job_id, null without one.
+func appendJobID(b []byte, id *[16]byte) []byte {
+	b = append(b, `,"job_id":`...)
+	if id == nil {
+		return append(b, `null`...)
+	}
+	return append(spec.AppendID(append(b, '"'), *id), '"')
+}
