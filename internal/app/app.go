@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
@@ -32,6 +33,7 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
+	"github.com/ojsd/ojsd/migrations"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -334,3 +336,25 @@ const (
 	publishLate = 10 * time.Second
 	sweepLate   = 30 * time.Second
 )
+
+// checkSchema migrates if the configuration says so, and refuses a schema that this program does not know. It uses a
+// connection of its own, before there is a pool.
+func checkSchema(ctx context.Context, config Config) error {
+	if config.Migrate {
+		if _, err := migrations.Up(ctx, config.DatabaseURL, config.Logger); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+	}
+	cfg, err := pgx.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("parse database url: %w", err)
+	}
+	pg.Prepare(cfg, "ojsd")
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // behind a pooler, an earlier client may have prepared a statement of the same name
+	conn, _, err := pg.ConnectSession(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
+	return migrations.Check(ctx, conn)
+}

@@ -3,19 +3,29 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/riverqueue/river/rivershared/startstop"
+	"go.opentelemetry.io/otel"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -24,6 +34,7 @@ import (
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -178,5 +189,171 @@ func (n *Node) metricSources() metrics.Sources {
 	return metrics.Sources{
 		Node: n.commits.Node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
 		Webhooks: n.domains.Webhooks.Backlog, Components: n.components, QueueLimits: n.domains.Jobs.KnownLimits,
+	}
+}
+
+// buildGRPC builds the gRPC interface, unless it is switched off.
+// It must follow buildHTTP, whose health and streams it shares.
+func (n *Node) buildGRPC() (err error) {
+	c := n.config
+	if !c.GRPC.Enabled {
+		return nil
+	}
+	n.grpc, err = grpcapi.New(grpcapi.Config{
+		APIKeys: c.APIKeys, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
+		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
+	}, grpcapi.Deps{
+		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+	})
+	return err
+}
+
+// The message names the setting, because a taken port 9090 is the most common reason why a second server on a machine does
+// not start.
+func (n *Node) startGRPC() error {
+	if n.grpc == nil {
+		return nil
+	}
+	ln, err := net.Listen("tcp", n.config.GRPC.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for grpc (set another address with OJS_GRPC_LISTEN, or off): %w", err)
+	}
+	n.grpcAddr = ln.Addr()
+	go func() {
+		if err := n.grpc.Serve(ln); err != nil {
+			n.fail(fmt.Errorf("serve grpc: %w", err))
+		}
+	}()
+	return nil
+}
+
+// stopGRPC waits for running calls until ctx ends.
+// It runs beside the stop of HTTP.
+func (n *Node) stopGRPC(ctx context.Context) {
+	if n.grpc == nil {
+		return
+	}
+	if err := n.grpc.Stop(ctx); err != nil {
+		n.config.Logger.Warn("gRPC calls did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"),
+			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
+	}
+}
+
+// Webhooks are the settings of webhooks.
+// Subscriptions and deliveries are shared by all nodes; these settings are those of one.
+type Webhooks struct {
+	// Enabled makes this node serve subscriptions and send deliveries. It does not affect other nodes.
+	Enabled bool
+
+	// Rules say which URLs may be called.
+	Rules egress.Rules
+
+	// CAFile contains certificates in PEM that are trusted besides the system's.
+	CAFile string
+
+	// ProxyURL is the proxy that all requests go through.
+	ProxyURL *url.URL
+
+	// EncryptionKeys encrypt secrets, 32 bytes each, the current one first. None: secrets are stored in plain text.
+	EncryptionKeys [][]byte
+
+	// RetrySchedule are the pauses before the second, third, … attempt. RetryJitter, which is not a setting, is the largest
+	// random part that is added to a pause, as a share of it.
+	RetrySchedule []time.Duration
+	RetryJitter   float64
+
+	// Workers is how many requests of this node run at a time. No setting.
+	Workers int
+
+	// MaxSubscriptions is the largest number of subscriptions.
+	MaxSubscriptions int32
+}
+
+// The file is read once. Without a certificate pool of the system those of the file are all.
+func readRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("webhooks ca file: %w", err)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("webhooks ca file %s contains no certificate in PEM", file)
+	}
+	return roots, nil
+}
+
+// httpWebhooks is what the HTTP interface needs of webhooks.
+// Test is called only if webhooks are enabled, so n.webhooks is not nil then.
+func (n *Node) httpWebhooks() httpapi.Webhooks {
+	w := n.config.Webhooks
+	return httpapi.Webhooks{
+		Enabled: w.Enabled, Rules: w.Rules,
+		Test: func(ctx context.Context, hook *webhook.Webhook) (httpapi.WebhookTest, error) {
+			res, err := n.webhooks.Test(ctx, hook)
+			return httpapi.WebhookTest{
+				DeliveryID: res.DeliveryID, Success: res.Success, StatusCode: res.Code, Error: res.Error, Body: res.Snippet, Duration: res.Duration,
+			}, err
+		},
+	}
+}
+
+// flushTimeout bounds how long a stop waits for the collectors of traces and metrics.
+// A collector that is down must not hold up a stop.
+const flushTimeout = 5 * time.Second
+
+// buildTracing follows the OTEL_* variables, unless the configuration has its own provider.
+// Without an endpoint there is no provider, and spans cost nothing.
+func (n *Node) buildTracing(ctx context.Context) error {
+	if err := n.exportTraces(ctx); err != nil {
+		return err
+	}
+	n.tracer = tracing.New(tracing.Config{Provider: n.config.TracerProvider, MaxMetaBytes: n.config.Limits.MaxMetaBytes})
+	return nil
+}
+
+// The global logger and error handler of OpenTelemetry are set, because the library has no others; two nodes in one process
+// share them.
+func (n *Node) exportTraces(ctx context.Context) error {
+	if n.config.TracerProvider != nil {
+		return nil
+	}
+	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version, Instance: strconv.Itoa(int(n.commits.Node))})
+	if err != nil || traces == nil {
+		return err
+	}
+	n.traces, n.config.TracerProvider = traces, traces
+	logger := n.config.Logger
+	otel.SetLogger(logr.FromSlogHandler(logger.Handler()))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		logger.Warn("telemetry was not exported", slog.String("category", "system"), slog.Any("error", err))
+	}))
+	return nil
+}
+
+// flushTraces exports the last spans. They are lost if the collector does not answer in time.
+// A provider of the caller is not flushed: it is the caller's.
+func (n *Node) flushTraces() {
+	if n.traces == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := n.traces.Shutdown(ctx); err != nil {
+		n.config.Logger.Warn("traces were not exported in time", slog.String("category", "system"), slog.Any("error", err))
+	}
+}
+
+// stopMetrics pushes the last values. They are lost if the collector does not answer in time.
+func (n *Node) stopMetrics() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := n.metrics.Shutdown(ctx); err != nil {
+		n.config.Logger.Warn("the last metrics were not pushed", slog.String("category", "lifecycle"), slog.String("error", err.Error()))
 	}
 }

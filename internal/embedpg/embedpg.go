@@ -11,9 +11,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrInUse says that another living process runs a server on the same data directory.
@@ -226,4 +231,47 @@ func (s *Server) halt(ctx context.Context, sig syscall.Signal) error {
 		<-p.exited
 	}
 	return fmt.Errorf("postgres had to be stopped at once: %w", context.Cause(ctx))
+}
+
+// CreateDatabase creates a database unless it exists.
+// It asks the server and not the catalogue first, so two callers at once both succeed.
+func (s *Server) CreateDatabase(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return fmt.Errorf("create database %q: %w", name, err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	// CREATE DATABASE has no IF NOT EXISTS.
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P04" { // duplicate_database
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create database %q: %w", name, err)
+	}
+	return nil
+}
+
+// StartStandby copies this server, which must run, and starts the copy as its hot standby. cfg is as for Start; its data directory
+// must not have a cluster yet. After pg_promote() it is a server like any other.
+// It asks the primary for a checkpoint and copies the files over a connection.
+func (s *Server) StartStandby(ctx context.Context, cfg Config) (*Server, error) {
+	cfg.primary = s.URL("postgres")
+	return Start(ctx, cfg)
+}
+
+// baseBackup copies the cluster of the primary into dir, with the settings that make the copy its standby.
+func (p *place) baseBackup(ctx context.Context, bin binaries, dir, primary string) error {
+	postgres, err := filepath.EvalSymlinks(bin.path("postgres")) // PATH may have links to some of the programs only
+	if err != nil {
+		return fmt.Errorf("find pg_basebackup: %w", err)
+	}
+	cmd := p.command(ctx, filepath.Join(filepath.Dir(postgres), "pg_basebackup"), "-d", primary, "-D", dir,
+		"--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream", "--no-sync")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := runProcess(cmd); err != nil {
+		return fmt.Errorf("pg_basebackup: %w: %s", err, strings.TrimSpace(out.String()))
+	}
+	return nil
 }

@@ -70,8 +70,8 @@ func TestPanicIsInternal(t *testing.T) {
 	_, err = stream.Recv()
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.Contains(t, log.String(), "nil pointer")
-	require.Contains(t, log.String(), "enqueue.go")
-	require.Contains(t, log.String(), "jobstream.go")
+	require.Contains(t, log.String(), "jobs.go")
+	require.Contains(t, log.String(), "workers.go")
 }
 
 // The client learns that the call failed, the log why.

@@ -2,15 +2,17 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
-
-	"github.com/ojsd/ojsd/internal/pg"
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -285,4 +287,169 @@ func (m *Metrics) componentFamilies() []family {
 		}
 	}
 	return []family{fine}
+}
+
+// cached is one kind of gauges with the result of the last read. Readers that come during a read wait for its result.
+// The fields below mu, but for reading, belong to the caller between begin and end; mu only guards reading.
+type cached[T any] struct {
+	every     time.Duration
+	selfPaced bool // the read function limits its own share of the time
+	onFailure func(error)
+
+	mu      sync.Mutex
+	reading chan struct{} // closed when the current read ends; nil: none
+
+	value T
+	err   error
+	at    time.Time     // of the last read; zero: none
+	took  time.Duration // by it
+}
+
+// share limits reads to a twentieth of the time. A larger share would let metrics of a slow database slow it down further; a
+// smaller one would make them older.
+const share = 20
+
+// afterFailure is the pause after a failed read, short so that metrics come back soon after an outage.
+const afterFailure = time.Second
+
+// leastTime is the least time for a read: a shorter deadline would report a database as down that is not.
+const leastTime = 300 * time.Millisecond
+
+// errNoTime says that the deadline of the reader leaves no time for a read.
+var errNoTime = errors.New("no time left to read gauges")
+
+// get returns the last result, or reads if it is too old. The read has the deadline of ctx, but is not cancelled with ctx,
+// because other readers wait for it, too. An error is kept like a value, so an outage costs one read per pause and not one per
+// scrape. The value must not be changed: all readers share it.
+func (p *cached[T]) get(ctx context.Context, read func(ctx context.Context) (T, error)) (T, error) {
+	if !p.begin(ctx) {
+		var nothing T
+		return nothing, errNoTime
+	}
+	defer p.end()
+	// Readers that have waited for another read come here and take its result.
+	if !p.due() {
+		return p.value, p.err
+	}
+	until, limited := ctx.Deadline()
+	ctx = context.WithoutCancel(ctx)
+	// The deadline is kept without the cancellation: a scrape that gives up must not spoil the read for the others.
+	if limited {
+		if time.Until(until) < leastTime {
+			var nothing T
+			return nothing, errNoTime
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
+	p.read(ctx, read)
+	return p.value, p.err
+}
+
+// begin waits until no other read runs. It holds no lock while it waits, so that a reader with a deadline can leave.
+func (p *cached[T]) begin(ctx context.Context) bool {
+	for {
+		p.mu.Lock()
+		other := p.reading
+		if other == nil {
+			p.reading = make(chan struct{})
+			p.mu.Unlock()
+			return true
+		}
+		p.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (p *cached[T]) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.reading)
+	p.reading = nil
+}
+
+// The pause grows with the time of the last read, so that reads take a twentieth of the time at most however slow the database
+// is.
+func (p *cached[T]) due() bool {
+	pause := p.every
+	if !p.selfPaced {
+		pause = max(pause, share*p.took)
+	}
+	if p.err != nil {
+		pause = min(p.every, max(afterFailure, p.took))
+	}
+	return p.at.IsZero() || time.Since(p.at) >= pause
+}
+
+func (p *cached[T]) read(ctx context.Context, read func(ctx context.Context) (T, error)) {
+	start := time.Now()
+	before := p.err
+	// An error replaces the value, so that nobody takes old figures for new ones.
+	p.value, p.err = read(ctx)
+	p.at = time.Now()
+	p.took = p.at.Sub(start)
+	if p.err != nil && before == nil && p.onFailure != nil {
+		p.onFailure(p.err) // only the first of several in a row
+	}
+}
+
+// readySurvey caches the positions of the heads of the queues. Under a pinned xmin a full read, from the start of the index,
+// reads all dead entries there (0.6 µs each); a read from an earlier head reads few. Only a full read finds jobs that became
+// visible late, and lanes and priorities that had no jobs before. Full reads take a twentieth of the time at most.
+// It belongs to the reader of the gauge that has passed cached.begin, so it needs no lock.
+type readySurvey struct {
+	heads map[readyLevel]ReadyHead
+	at    time.Time     // of the last full read
+	took  time.Duration // by it
+}
+
+type readyLevel struct {
+	queue    string
+	lane     string
+	priority int16
+}
+
+// Heads of lanes that have become empty stay in the map until the next full read, and give no age.
+func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (map[string]time.Duration, error) {
+	if len(queues) == 0 {
+		return nil, nil
+	}
+	heads, err := s.read(ctx, st, queues)
+	if err != nil {
+		return nil, err
+	}
+	ages := make(map[string]time.Duration, len(queues))
+	for _, h := range heads {
+		s.heads[readyLevel{h.Queue, h.Lane, h.Priority}] = h
+		ages[h.Queue] = max(ages[h.Queue], h.Age)
+	}
+	return ages, nil
+}
+
+// errTooSlow says that the next full read has to wait, and that no earlier one has succeeded.
+var errTooSlow = errors.New("the index of ready jobs has too many dead entries")
+
+// The failed full read counts too, or a read that always times out would be tried at every scrape.
+func (s *readySurvey) read(ctx context.Context, st *Database, queues []string) ([]ReadyHead, error) {
+	err := errTooSlow
+	if time.Since(s.at) >= share*s.took {
+		var heads []ReadyHead
+		start := time.Now()
+		heads, err = st.ReadyHeads(ctx, queues)
+		s.at = time.Now()
+		s.took = s.at.Sub(start)
+		if err == nil {
+			s.heads = map[readyLevel]ReadyHead{}
+			return heads, nil
+		}
+	}
+	if s.heads == nil {
+		return nil, err
+	}
+	return st.ReadyHeadsFrom(ctx, slices.Collect(maps.Values(s.heads)))
 }

@@ -3,9 +3,11 @@ package metrics
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
@@ -211,4 +213,170 @@ func (m *Metrics) jobFamilies() []family {
 		enqueued, completed, failed, attempts, retrying, cancelled, expired, scheduled, dispatched, progress, lost, ran, waited,
 		byOutcome, queued, cEnqueued, cCompleted, cFailed, cRetried, cCancelled, cExpired,
 	}
+}
+
+func (m *Metrics) newLimits() {
+	m.limited = newVec[string, atomic.Int64](newLimiter(m.config.MaxLabelValues).label, func(key string) attribute.Set { return label("key", key) })
+}
+
+// Limited counts that a limit kept a fetch from jobs.
+func (m *Metrics) Limited(key string, n int) { m.limited.at(key).Add(int64(n)) }
+
+func (m *Metrics) limitedFamily() family {
+	exceeded := counter("ojs.rate_limit.exceeded", "{job}", "How often a limit kept a fetch from a job, or a claim found the limit of a queue reached.")
+	m.limited.each(func(_ string, labels attribute.Set, n *atomic.Int64) { exceeded.add(labels, n.Load()) })
+	return exceeded
+}
+
+// LimitUse is how many jobs of a limit key run and wait.
+type LimitUse = dbsqlc.MetricsLimitsRow
+
+// LimitUses reads the first maxKeys keys that have jobs. Which keys come first is decided by the statement, so all nodes show
+// the same.
+func (d *Database) LimitUses(ctx context.Context, maxKeys int) (uses []LimitUse, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		uses, err = q.MetricsLimits(ctx, int64(maxKeys))
+		return err
+	})
+	return uses, err
+}
+
+// limitFamilies are the partitions with jobs, those of limited queues among them.
+func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []family {
+	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
+		return m.sources.Database.LimitUses(ctx, m.config.MaxLabelValues)
+	})
+	if r.missing(err) {
+		return nil
+	}
+	active := gauge("ojs.rate_limit.active", "{job}", "Active jobs of a limit key, or of a limited queue.")
+	waiting := gauge("ojs.rate_limit.waiting", "{job}", "Available jobs of a limit key, or of a limited queue.")
+	set := func(key string, nActive, nWaiting int64) {
+		active.set(label("key", key), float64(nActive))
+		waiting.set(label("key", key), float64(nWaiting))
+	}
+	for _, u := range uses {
+		set(u.Key, u.Active, u.Waiting)
+	}
+	m.eachQueue(g, func(name string, q QueueGauges, _ int64, limited bool) {
+		if limited {
+			set(job.QueueLimitPrefix+name, q.Jobs[ojs.StateActive], q.Jobs[ojs.StateAvailable])
+		}
+	})
+	return []family{active, waiting}
+}
+
+// boundFamilies are the queues with a bound by depth. The figures are those of the last read of gauges; the bound itself is
+// kept exactly, under a lock (queue/bounds.go).
+func (m *Metrics) boundFamilies(g Gauges) []family {
+	size := gauge("ojs.queue.max_size", "{job}", "Most jobs that may wait in a bounded queue.")
+	pressure := gauge("ojs.backpressure.pressure", "1", "Jobs that wait in a bounded queue, as a share of its bound; above 1 if others than enqueues have added some.")
+	m.eachQueue(g, func(name string, q QueueGauges, maxDepth int64, _ bool) {
+		if maxDepth > 0 {
+			depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
+			size.set(label("queue", name), float64(maxDepth))
+			pressure.set(label("queue", name), float64(depth)/float64(maxDepth))
+		}
+	})
+	return []family{size, pressure}
+}
+
+// eachQueue calls f for the queues that have series of their own. The settings of queues come from the cache of this node,
+// which may be a moment old.
+func (m *Metrics) eachQueue(g Gauges, f func(name string, q QueueGauges, maxDepth int64, limited bool)) {
+	if m.sources.QueueLimits == nil {
+		return
+	}
+	for name, q := range g.Queues {
+		if name != OtherQueues {
+			maxDepth, limited := m.sources.QueueLimits(name)
+			f(name, q, maxDepth, limited)
+		}
+	}
+}
+
+// backpressure counts what bounded queues did to enqueues (docs/reference/observability.md, Queues and workers).
+// Both count from the start of the process, on the node that refused or dropped.
+type backpressure struct{ refused, dropped atomic.Int64 }
+
+func (m *Metrics) newBackpressure() {
+	queues := newLimiter(m.config.MaxLabelValues)
+	m.bounded = newVec[string, backpressure](queues.label, func(queue string) attribute.Set { return label("queue", queue) })
+}
+
+// QueueFull counts a job that a full queue has refused. Dropped jobs are counted from their events, by Changes.
+func (m *Metrics) QueueFull(queue string) { m.bounded.at(queue).refused.Add(1) }
+
+func (m *Metrics) backpressureFamilies() []family {
+	refused := counter("ojs.backpressure.rejected", "{job}", "Jobs that a full queue has refused.")
+	dropped := counter("ojs.backpressure.dropped", "{job}", "Jobs that were discarded because newer ones took their place in a full queue.")
+	overflow := counter("ojs.queue.overflow.count", "{job}", "Both together.")
+	m.bounded.each(func(_ string, labels attribute.Set, b *backpressure) {
+		refused.add(labels, b.refused.Load())
+		dropped.add(labels, b.dropped.Load())
+		overflow.add(labels, b.refused.Load()+b.dropped.Load())
+	})
+	return []family{refused, dropped, overflow}
+}
+
+// Outcomes of an attempt to deliver. They are values of the label status (docs/reference/observability.md, Webhook series).
+const (
+	WebhookSuccess = "success"
+	WebhookFailed  = "failed" // will be retried
+	WebhookDead    = "dead"   // will not be retried
+)
+
+var retryBounds = []int64{0, 1, 2, 3, 4, 5, 6, 7}
+
+type attemptKey struct{ eventType, status string }
+
+type deliveryKey struct{ eventType, subscription string }
+
+type deliveryCounters struct {
+	took histogram // ms
+	dead atomic.Int64
+}
+
+// The limits are shared by all series of deliveries: a type that has its own value in one has it in all.
+func (m *Metrics) newWebhooks() {
+	types, subscriptions := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
+	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{types.label(k.eventType), k.status} },
+		func(k attemptKey) attribute.Set {
+			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
+		})
+	m.deliveries = newVec[deliveryKey, deliveryCounters](func(k deliveryKey) deliveryKey {
+		return deliveryKey{types.label(k.eventType), subscriptions.label(k.subscription)}
+	}, func(k deliveryKey) attribute.Set {
+		return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("subscription_id", k.subscription))
+	})
+	m.delivered = newVec[string, histogram](types.label, func(eventType string) attribute.Set { return label("event_type", eventType) })
+}
+
+// WebhookAttempt counts one attempt to deliver an event; status is WebhookSuccess, WebhookFailed or WebhookDead.
+func (m *Metrics) WebhookAttempt(eventType, subscriptionID, status string, took time.Duration) {
+	m.attempts.at(attemptKey{eventType, status}).Add(1)
+	d := m.deliveries.at(deliveryKey{eventType, subscriptionID})
+	d.took.observe(ranBounds, took.Milliseconds())
+	if status == WebhookDead {
+		d.dead.Add(1)
+	}
+}
+
+// WebhookDone counts a finished delivery, with the attempts after its first. A delivery that was given up is finished too.
+func (m *Metrics) WebhookDone(eventType string, retries int) {
+	m.delivered.at(eventType).observe(retryBounds, int64(retries))
+}
+
+func (m *Metrics) webhookFamilies() []family {
+	attempts := counter("ojs.webhook.delivery_count", "{attempt}", "Attempts to deliver an event to a webhook; dead: the last one, which failed.")
+	took := histogramOf("ojs.webhook.delivery_duration_ms", "ms", "How long attempts to deliver took.", ranBounds, 1)
+	dead := counter("ojs.webhook.dead_delivery_count", "{delivery}", "Deliveries that were given up.")
+	retries := histogramOf("ojs.webhook.delivery_retry_count", "{attempt}", "Attempts after the first of deliveries that are finished.", retryBounds, 1)
+	m.attempts.each(func(_ attemptKey, labels attribute.Set, n *atomic.Int64) { attempts.add(labels, n.Load()) })
+	m.deliveries.each(func(_ deliveryKey, labels attribute.Set, d *deliveryCounters) {
+		took.add(labels, &d.took, ranBounds)
+		dead.add(labels, d.dead.Load())
+	})
+	m.delivered.each(func(_ string, labels attribute.Set, h *histogram) { retries.add(labels, h, retryBounds) })
+	return []family{attempts, took, dead, retries}
 }
