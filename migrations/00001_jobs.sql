@@ -105,7 +105,7 @@ CREATE TABLE ojs.jobs (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- JobFetch, JobFetchSurvey, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index
+-- JobFetch, JobFetchRescan, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index
 -- whose predicate names a state: with a second one the planner answered `id = ANY(…) AND state = 'active'` by reading
 -- that whole index (8 000 buffers for 200 rows).
 CREATE INDEX jobs_fetch ON ojs.jobs (queue, lane, priority DESC, ready_seq) WHERE state = 'available' AND ready_seq IS NOT NULL;

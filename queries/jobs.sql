@@ -205,7 +205,7 @@ SELECT c.slot::bigint AS slot, c.id, c.type, c.queue, c.lane, c.attempt, c.worke
     c.checkpoint, c.checkpoint_seq, c.checkpoint_at, c.size
 FROM claimed c;
 
--- name: JobFetchSurvey :many
+-- name: JobFetchRescan :many
 -- The lowest ready_seq per lane and priority, found by skipping from one to the next: of each scope, those behind a lane and priority and
 -- before another lane. It has no lower bound of ready_seq, so it finds jobs that a cursor has passed because their transaction committed
 -- late. Jobs without ready_seq wait for another job of their cron, or for a limit, and are left out. The LIMIT ends the recursion.

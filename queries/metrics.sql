@@ -49,7 +49,7 @@ GROUP BY q.name;
 SELECT j.queue, count(*) AS count FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL GROUP BY j.queue;
 
 -- name: MetricsReadyHeads :many
--- The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchSurvey. The LIMIT ends the
+-- The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchRescan. The LIMIT ends the
 -- recursion, which goes on in all queues in turn: those with few lanes are read whole. Under a pinned xmin it reads the dead entries at the
 -- head: 300 ms for 500 000.
 WITH RECURSIVE level AS (

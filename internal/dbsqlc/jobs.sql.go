@@ -1217,7 +1217,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 	return items, nil
 }
 
-const jobFetchSurvey = `-- name: JobFetchSurvey :many
+const jobFetchRescan = `-- name: JobFetchRescan :many
 WITH RECURSIVE level AS (
     SELECT unnest($2::integer[]) AS scope, unnest($3::text[]) AS queue, unnest($4::text[]) COLLATE "C" AS lane,
         unnest($5::smallint[]) AS priority, unnest($6::text[]) AS before, NULL::bigint AS ready_seq
@@ -1237,7 +1237,7 @@ SELECT l.scope::integer AS scope, l.queue::text AS queue, l.lane::text AS lane, 
 FROM level l WHERE l.ready_seq IS NOT NULL LIMIT $1::integer
 `
 
-type JobFetchSurveyParams struct {
+type JobFetchRescanParams struct {
 	MaxRows    int32
 	Scopes     []int32
 	Queues     []string
@@ -1246,7 +1246,7 @@ type JobFetchSurveyParams struct {
 	Befores    []string
 }
 
-type JobFetchSurveyRow struct {
+type JobFetchRescanRow struct {
 	Scope    int32
 	Queue    string
 	Lane     string
@@ -1257,8 +1257,8 @@ type JobFetchSurveyRow struct {
 // The lowest ready_seq per lane and priority, found by skipping from one to the next: of each scope, those behind a lane and priority and
 // before another lane. It has no lower bound of ready_seq, so it finds jobs that a cursor has passed because their transaction committed
 // late. Jobs without ready_seq wait for another job of their cron, or for a limit, and are left out. The LIMIT ends the recursion.
-func (q *Queries) JobFetchSurvey(ctx context.Context, arg JobFetchSurveyParams) ([]JobFetchSurveyRow, error) {
-	rows, err := q.db.Query(ctx, jobFetchSurvey,
+func (q *Queries) JobFetchRescan(ctx context.Context, arg JobFetchRescanParams) ([]JobFetchRescanRow, error) {
+	rows, err := q.db.Query(ctx, jobFetchRescan,
 		arg.MaxRows,
 		arg.Scopes,
 		arg.Queues,
@@ -1270,9 +1270,9 @@ func (q *Queries) JobFetchSurvey(ctx context.Context, arg JobFetchSurveyParams) 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobFetchSurveyRow
+	var items []JobFetchRescanRow
 	for rows.Next() {
-		var i JobFetchSurveyRow
+		var i JobFetchRescanRow
 		if err := rows.Scan(
 			&i.Scope,
 			&i.Queue,

@@ -267,7 +267,7 @@ type MetricsReadyHeadsRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchSurvey. The LIMIT ends the
+// The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchRescan. The LIMIT ends the
 // recursion, which goes on in all queues in turn: those with few lanes are read whole. Under a pinned xmin it reads the dead entries at the
 // head: 300 ms for 500 000.
 func (q *Queries) MetricsReadyHeads(ctx context.Context, maxLevels int32, queues []string) ([]MetricsReadyHeadsRow, error) {

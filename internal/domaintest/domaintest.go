@@ -117,6 +117,11 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	return b
 }
 
+// Fetch claims jobs as the transports do.
+func (b *Bundle) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+	return b.Pools.Fetch(ctx, f)
+}
+
 // Node returns another node on the same database.
 func (b *Bundle) Node(change ...func(*Config)) *Bundle {
 	b.T.Helper()

@@ -443,7 +443,7 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements(more ...string) {
 	l.t.Helper()
 	for _, name := range append(more,
-		"JobInsert", "JobInsertPlain", "JobInsertAlike", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityListWaiting",
+		"JobInsert", "JobInsertPlain", "JobInsertAlike", "JobListDoneIDs", "JobFetch", "JobFetchRescan", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityListWaiting",
 		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",

@@ -48,7 +48,7 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 	// A parked fetch ends without jobs when a pool changes, and Fetch decides anew.
 	by := queue.By{Until: changed}
 	if len(v.pools) == 0 && f.Pool == "" && f.Strategy == "" {
-		return s.jobs.FetchBy(ctx, f, by)
+		return s.jobs.Fetch(ctx, f, by)
 	}
 	// The isolated queues are taken from fetches of other pools, too (docs/reference/fairness.md, Pools).
 	p, err := s.poolOf(ctx, v, f)
@@ -79,7 +79,7 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 	case !c.plain():
 		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.claim(ctx, f, c) }
 	}
-	return s.jobs.FetchBy(ctx, f, by)
+	return s.jobs.Fetch(ctx, f, by)
 }
 
 // poolOf is the pool of a fetch, by its own word or that of the worker; nil: none. A pool that the worker has named and that does not
@@ -100,9 +100,9 @@ func (s *Store) poolOf(ctx context.Context, v *view, f job.Fetch) (*Pool, error)
 	return v.pools[name], err
 }
 
-// claimFor bounds the claims of one reservation: less than a minute, after which its room is given to others. The expiry of
+// reservationTime bounds the claims of one reservation: less than a minute, after which its room is given to others. The expiry of
 // a reservation is one minute (ojs.pool_reserve). A claim that lasted longer would hold more jobs than the pool permits.
-const claimFor = 30 * time.Second
+const reservationTime = 30 * time.Second
 
 // reserve claims within the concurrency of a pool. The room is reserved before the claim, in a transaction of its own, so
 // whatever else bounds the claim knows nothing of pools. Three commits follow each other: the reservation, the claims, and
@@ -131,7 +131,7 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 	// A fetch may thus get fewer jobs than it asked for, although more wait.
 	f.Count = room
 	// It bounds the claims, not the statement of hold after them.
-	claiming, cancel := context.WithTimeout(ctx, claimFor)
+	claiming, cancel := context.WithTimeout(ctx, reservationTime)
 	defer cancel()
 	jobs, err := s.claim(claiming, f, c)
 	// It runs after a failed claim as well, to give the reservation back.

@@ -55,7 +55,7 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	switch {
 	case state.Terminal():
 		return spec.Conflict(id, state, queue.LiveStates...)
-	case !queue.Run{WorkerID: save.WorkerID}.Owns(row.WorkerID):
+	case !queue.JobRun{WorkerID: save.WorkerID}.Owns(row.WorkerID):
 		return spec.NotOwner(id, save.WorkerID, row.WorkerID.String)
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:
 		return spec.StaleAttempt(id, int64(save.Attempt), int64(row.Attempt))

@@ -132,13 +132,13 @@ func (s *Store) Report(ctx context.Context, r job.ProgressReport) (p Progress, e
 }
 
 // It is the run as the client has described it; the statement compares it with the stored one.
-func reportedRun(r job.ProgressReport) queue.Run {
-	return queue.Run{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
+func reportedRun(r job.ProgressReport) queue.JobRun {
+	return queue.JobRun{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
 }
 
 // refusedActive chooses the error for an active job that the statement did not change.
 // The answer is never nil: Refused has an error for every active job.
-func refusedActive(run queue.Run, row *dbsqlc.JobReportGetRow) error {
+func refusedActive(run queue.JobRun, row *dbsqlc.JobReportGetRow) error {
 	_, err := run.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
 	return err
 }

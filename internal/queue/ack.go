@@ -42,7 +42,9 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 	return s.complete.doEach(ctx, acks)
 }
 
-func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
+func ackedRun(a job.Ack) JobRun {
+	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
+}
 
 // flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
 //
@@ -66,7 +68,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 // afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
 // woken when the relay has published the events.
 //
-// operation.settle calls it too, for an ack whose answer was lost: the flush has emitted nothing then.
+// operation.lookUpLost calls it too, for an ack whose answer was lost: the flush has emitted nothing then.
 func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {
@@ -137,7 +139,7 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record,
 	}
 	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
 	reported, err := s.completeReported(ctx, rest)
-	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see settle
+	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
 		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
 			slog.Int("jobs", len(rest)), slog.Any("error", err))
 		return rows, nil
@@ -284,7 +286,9 @@ func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Rec
 // reason is that of a requeue; a nack that fails the job has its error instead.
 func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
-func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt} }
+func nackedRun(n nack) JobRun {
+	return JobRun{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt}
+}
 
 // flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
 // decision depends on are fixed at enqueue, except attempt and started_at, and JobFail guards those two. A job that another
@@ -340,7 +344,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 
 // afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
 // result of a job that is discarded now.
-// It is also what follows a nack whose answer was lost (operation.settle); there nothing was emitted, because the row before the
+// It is also what follows a nack whose answer was lost (operation.lookUpLost); there nothing was emitted, because the row before the
 // failure is gone.
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	leftActive(s, rows, func(r *dbsqlc.JobFailRow) string { return r.Queue })
@@ -492,7 +496,7 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*job.Record,
 	return s.cancel.do(ctx, cancellation{id, c.eventData()})
 }
 
-func cancelledRun(c cancellation) Run { return Run{JobID: c.id, cancels: true} }
+func cancelledRun(c cancellation) JobRun { return JobRun{JobID: c.id, cancels: true} }
 
 // It is the data of the event as JSON, made once per request: the statement only stores it.
 func (c Cancel) eventData() []byte {
@@ -504,7 +508,7 @@ func (c Cancel) eventData() []byte {
 }
 
 // It returns the jobs in the order of the requests; nil for one that is locked, unknown or not live. The caller finds out which
-// (Run.Refused).
+// (JobRun.Refused).
 func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Record, error) {
 	rows, err := s.cancelUnlocked(ctx, cs)
 	if err != nil {
@@ -579,8 +583,8 @@ func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source st
 // Statements guard state, owner and attempt in their WHERE clause, so a refused request only has no row in the result. The
 // functions of this file read the job once more to choose the error.
 
-// Run names the run of a job that a request is about, as the client described it.
-type Run struct {
+// JobRun names the run of a job that a request is about, as the client described it.
+type JobRun struct {
 	JobID    [16]byte
 	WorkerID string // "": not sent, so ownership is not checked
 	Attempt  int32  // -1: not sent, so the attempt is not checked
@@ -589,14 +593,14 @@ type Run struct {
 
 // Owns reports whether the run may belong to the owner of the job. It may if the request or the job names no worker.
 // A job that was fetched without a name has no owner, and anyone may end it (docs/reference/http.md, Ack).
-func (r Run) Owns(owner pgtype.Text) bool {
+func (r JobRun) Owns(owner pgtype.Text) bool {
 	return r.WorkerID == "" || !owner.Valid || owner.String == r.WorkerID
 }
 
 // refuse returns why the request had no effect.
 // It may find a newer state than the one because of which the statement left the job out. The error then describes that state,
 // which is as true for the client.
-func (s *Store) refuse(ctx context.Context, r Run) (*job.Record, error) {
+func (s *Store) refuse(ctx context.Context, r JobRun) (*job.Record, error) {
 	stored, err := s.Get(ctx, r.JobID)
 	if err != nil {
 		return nil, err
@@ -607,7 +611,7 @@ func (s *Store) refuse(ctx context.Context, r Run) (*job.Record, error) {
 // refuseMissing does refuse for every request without a job, with one statement for all. failed may be nil, and so are the
 // errors it returns if there is none.
 // A request with an error keeps it: it was not refused, and its job may have changed.
-func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []error, runs []Run) ([]*job.Record, []error) {
+func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []error, runs []JobRun) ([]*job.Record, []error) {
 	var missing [][16]byte
 	for i, job := range jobs {
 		if job == nil && (failed == nil || failed[i] == nil) {
@@ -635,7 +639,7 @@ func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []
 
 // Refused chooses the error for a job that the statement did not change: 404 or a conflict (docs/reference/jobs.md, Allowed
 // operations). If the job was cancelled during this run, it returns the job and no error.
-func (r Run) Refused(job *job.Record) (*job.Record, error) {
+func (r JobRun) Refused(job *job.Record) (*job.Record, error) {
 	id := spec.FormatID(r.JobID)
 	switch {
 	case job == nil:

@@ -15,7 +15,7 @@ import (
 
 // afterCommit collects what must happen after the commit of changed jobs.
 // A statement fills it from its rows, and notify uses it once. It never decides anything: what is lost with a node that stops
-// between the commit and notify is found again by the relay, surveys and sweeps.
+// between the commit and notify is found again by the relay, rescans and sweeps.
 type afterCommit struct {
 	places []Place
 	crons  []string // crons of which a job has moved

@@ -96,7 +96,7 @@ type boundedQueue struct {
 	dropped   []dbsqlc.JobDiscardWaitingRow
 	// The dropped jobs are reported with it, whichever job of the queue they made room for.
 	judged  int                     // index of the last job that wanted to enter
-	tenants map[string]*tenantShare // of those whose jobs want to enter; nil: the policy says nothing of tenants
+	tenants map[string]*tenantDepth // of those whose jobs want to enter; nil: the policy says nothing of tenants
 	freed   int64                   // bytes of the jobs that made room
 }
 
@@ -282,7 +282,7 @@ func (queue *boundedQueue) leave(jobs []*job.Job, old int) {
 //
 // nil is no warning. own is the share of the tenant of the job, or nil. The fuller of the two is shown
 // (docs/reference/backpressure.md, Headers).
-func (queue *boundedQueue) pressure(own *tenantShare) *job.Pressure {
+func (queue *boundedQueue) pressure(own *tenantDepth) *job.Pressure {
 	p := queue.policy
 	share := 0.0
 	if p.MaxDepth > 0 {
@@ -301,7 +301,7 @@ func (queue *boundedQueue) pressure(own *tenantShare) *job.Pressure {
 }
 
 // own is the share of the tenant, or nil. The numbers are those at the moment of the refusal.
-func (b *boundCheck) errFull(queue *boundedQueue, own *tenantShare) *ojs.Error {
+func (b *boundCheck) errFull(queue *boundedQueue, own *tenantDepth) *ojs.Error {
 	retryAfter := int(math.Ceil(b.store.config.FullRetryAfter.Seconds()))
 	if !own.fits(queue.policy) {
 		full := spec.FullQueue{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
@@ -560,10 +560,10 @@ func droppedWorkflow(r *dbsqlc.JobDiscardWaitingRow) pgtype.UUID { return r.Work
 
 func droppedLimit(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.LimitKey }
 
-// tenantShare is the part of a bounded queue that a tenant has, while the row of the queue is locked. nil: the tenant has no bound.
+// tenantDepth is the part of a bounded queue that a tenant has, while the row of the queue is locked. nil: the tenant has no bound.
 //
 // The zero bound never makes one: measureTenants returns early then, and all methods accept nil.
-type tenantShare struct {
+type tenantDepth struct {
 	tenant  string
 	depth   int64 // with the jobs that were accepted so far
 	entered int64 // these
@@ -571,22 +571,22 @@ type tenantShare struct {
 }
 
 // share is the part of the queue that the tenant of a job has.
-func (queue *boundedQueue) share(j *job.Job) *tenantShare { return queue.tenants[job.TenantOf(j.Lane)] }
+func (queue *boundedQueue) share(j *job.Job) *tenantDepth { return queue.tenants[job.TenantOf(j.Lane)] }
 
 // fits reports whether there is room for one more job of the tenant.
-func (t *tenantShare) fits(p *queueconfig.Backpressure) bool {
+func (t *tenantDepth) fits(p *queueconfig.Backpressure) bool {
 	return t == nil || t.depth < p.MaxTenantDepth
 }
 
 // It is called for a job that was accepted, beside boundedQueue.take, which counts it for the queue.
-func (t *tenantShare) enter() {
+func (t *tenantDepth) enter() {
 	if t != nil {
 		t.depth, t.entered = t.depth+1, t.entered+1
 	}
 }
 
 // leave gives back the room of a job of this insert.
-func (t *tenantShare) leave() {
+func (t *tenantDepth) leave() {
 	if t != nil {
 		t.depth, t.entered = t.depth-1, t.entered-1
 	}
@@ -594,7 +594,7 @@ func (t *tenantShare) leave() {
 
 // full is the share of its bound that the tenant uses.
 // More than 1 is possible: jobs that come back pass the bound.
-func (t *tenantShare) full(p *queueconfig.Backpressure) float64 {
+func (t *tenantDepth) full(p *queueconfig.Backpressure) float64 {
 	if t == nil {
 		return 0
 	}
@@ -618,9 +618,9 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 			more[tenant] += room
 		}
 	}
-	queue.tenants = make(map[string]*tenantShare, len(more))
+	queue.tenants = make(map[string]*tenantDepth, len(more))
 	for tenant, n := range more {
-		own := &tenantShare{tenant: tenant}
+		own := &tenantDepth{tenant: tenant}
 		queue.tenants[tenant] = own
 		if err := b.countTenant(ctx, queue, own); err != nil {
 			return err
@@ -635,7 +635,7 @@ func (b *boundCheck) measureTenants(ctx context.Context, queue *boundedQueue, jo
 }
 
 // countTenant reads how many jobs of the tenant wait in the queue, as exact as countDepth: the lock of the queue covers its tenants.
-func (b *boundCheck) countTenant(ctx context.Context, queue *boundedQueue, own *tenantShare) error {
+func (b *boundCheck) countTenant(ctx context.Context, queue *boundedQueue, own *tenantDepth) error {
 	counts, err := b.q.TenantCountList(ctx, own.tenant, queue.name)
 	if err != nil {
 		return err
@@ -651,7 +651,7 @@ func (b *boundCheck) countTenant(ctx context.Context, queue *boundedQueue, own *
 
 // makeTenantRoom drops the oldest available jobs of a tenant in the queue for n new ones, as far as there are any.
 // Unlike makeRoom it leaves the bytes of the queue alone: measure reads them afterwards.
-func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, own *tenantShare, n int64) error {
+func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, own *tenantDepth, n int64) error {
 	bound, after := queue.policy.MaxTenantDepth, int64(0)
 	for {
 		excess := own.depth + min(n, bound) - bound

@@ -193,7 +193,7 @@ func TestTenantFetchesFromLimitedQueues(t *testing.T) {
 	require.Equal(t, []string{"b"}, fetch("b", 10), "tenants share the limit of the queue")
 	require.Empty(t, fetch("a", 10))
 
-	// A parked fetch is woken, and claims under the limit, too.
+	// A waiting fetch is woken, and claims under the limit, too.
 	got := make(chan []string, 1)
 	go func() {
 		jobs, _ := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 9, Tenant: "a", WorkerID: "w1", Wait: domaintest.WaitFor})
@@ -207,7 +207,7 @@ func TestTenantFetchesFromLimitedQueues(t *testing.T) {
 	require.Equal(t, []string{"a/key"}, <-got)
 }
 
-// TestHandOffKeepsToTheTenant: an enqueue that claims for parked fetches gives each the jobs of its tenant.
+// TestHandOffKeepsToTheTenant: an enqueue that claims for waiting fetches gives each the jobs of its tenant.
 func TestHandOffKeepsToTheTenant(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

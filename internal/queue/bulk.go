@@ -216,7 +216,7 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 			a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, pgtype.Text{})
 			// It waits for its limit, so no commit would tell the new queue of it.
 			if r.LimitKey.Valid && !r.ReadySeq.Valid {
-				s.parked.park(to)
+				s.limitBlocked.add(to)
 			}
 		}
 	}

@@ -12,18 +12,18 @@ import (
 // knowing returns cursors of a queue whose lanes the node knows.
 func knowing(name string) *cursors {
 	c := newCursors()
-	c.surveys(scope{name, ""}).done = true
+	c.rescans(scope{name, ""}).done = true
 	return c
 }
 
-// claimed ends a claim that got jobs of the first probe.
-func (c *cursors) claimed(probes []*probe, got int, last int64, full bool) {
-	probes[0].got, probes[0].last = got, last
-	c.end(probes, full)
+// claimed ends a claim that got jobs of the first read.
+func (c *cursors) claimed(reads []*cursorRead, got int, last int64, full bool) {
+	reads[0].got, reads[0].last = got, last
+	c.end(reads, full)
 }
 
-func plainWant(queue string, slots int) want {
-	return want{queues: []string{queue}, slots: slots, weights: func(string) weights { return weights{} }}
+func plainWant(queue string, slots int) claimRequest {
+	return claimRequest{queues: []string{queue}, slots: slots, weights: func(string) weights { return weights{} }}
 }
 
 // A job that becomes available while a statement runs may be outside of its snapshot: whatever the statement has found, the
@@ -32,26 +32,26 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	t.Parallel()
 	const announced = 5
 	all := []scope{{"q", ""}}
-	for name, finish := range map[string]func(c *cursors, probes []*probe){
-		"FullClaim":   func(c *cursors, probes []*probe) { c.claimed(probes, 1, 9, true) },
-		"EmptyClaim":  func(c *cursors, probes []*probe) { c.end(probes, false) },
-		"FailedClaim": func(c *cursors, probes []*probe) { c.fail(probes) },
-		"EmptySurvey": func(c *cursors, probes []*probe) { c.endSurvey(all, nil, false, 0); c.end(probes, false) },
-		"LateSurvey": func(c *cursors, probes []*probe) {
-			c.endSurvey(all, []dbsqlc.JobFetchSurveyRow{{Queue: "q", ReadySeq: 9}}, false, 0)
-			c.end(probes, false)
+	for name, finish := range map[string]func(c *cursors, reads []*cursorRead){
+		"FullClaim":   func(c *cursors, reads []*cursorRead) { c.claimed(reads, 1, 9, true) },
+		"EmptyClaim":  func(c *cursors, reads []*cursorRead) { c.end(reads, false) },
+		"FailedClaim": func(c *cursors, reads []*cursorRead) { c.fail(reads) },
+		"EmptySurvey": func(c *cursors, reads []*cursorRead) { c.endRescan(all, nil, false, 0); c.end(reads, false) },
+		"LateSurvey": func(c *cursors, reads []*cursorRead) {
+			c.endRescan(all, []dbsqlc.JobFetchRescanRow{{Queue: "q", ReadySeq: 9}}, false, 0)
+			c.end(reads, false)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := knowing("q")
 			c.lower(Place{"q", "", 0, announced + 1})
-			l := c.queues["q"].level("", 0)
-			probes, _ := c.begin(plainWant("q", 1))
+			l := c.queues["q"].cursor("", 0)
+			reads, _ := c.begin(plainWant("q", 1))
 			c.lower(Place{"q", "", 0, announced})
-			finish(c, probes)
+			finish(c, reads)
 			require.EqualValues(t, announced, l.low)
-			require.Empty(t, l.probes)
+			require.Empty(t, l.reads)
 		})
 	}
 
@@ -64,7 +64,7 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		other, _ := c.begin(plainWant("q", 1))
 		c.end(other, false)
 		c.fail(locking)
-		require.EqualValues(t, 1, c.queues["q"].level("", 0).low)
+		require.EqualValues(t, 1, c.queues["q"].cursor("", 0).low)
 	})
 
 	// A claim that began behind a job which committed late cannot raise the cursor over it again.
@@ -72,10 +72,10 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		t.Parallel()
 		c := knowing("q")
 		c.lower(Place{"q", "", 0, 20})
-		probes, _ := c.begin(plainWant("q", 1))
-		c.endSurvey(all, []dbsqlc.JobFetchSurveyRow{{Queue: "q", ReadySeq: 15}}, false, 0)
-		c.claimed(probes, 1, 20, true)
-		require.EqualValues(t, 15, c.queues["q"].level("", 0).low)
+		reads, _ := c.begin(plainWant("q", 1))
+		c.endRescan(all, []dbsqlc.JobFetchRescanRow{{Queue: "q", ReadySeq: 15}}, false, 0)
+		c.claimed(reads, 1, 20, true)
+		require.EqualValues(t, 15, c.queues["q"].cursor("", 0).low)
 	})
 
 	// The level of a lane is forgotten when it has no jobs, but not while a claim reads it: it may find some that another claim has locked.
@@ -83,12 +83,12 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		t.Parallel()
 		c := knowing("q")
 		c.lower(Place{"q", "a", 0, 1})
-		l := c.queues["q"].level("a", 0)
+		l := c.queues["q"].cursor("a", 0)
 		locking, _ := c.begin(plainWant("q", 1))
 		other, _ := c.begin(plainWant("q", 1))
 		c.end(other, false)
 		c.lower(Place{"q", "a", 0, 7})
-		require.Same(t, l, c.queues["q"].level("a", 0))
+		require.Same(t, l, c.queues["q"].cursor("a", 0))
 		c.claimed(locking, 1, 9, true)
 		require.EqualValues(t, 7, l.low)
 		last, _ := c.begin(plainWant("q", 1))
@@ -100,12 +100,12 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		t.Parallel()
 		c := knowing("q")
 		c.lower(Place{"q", "", 0, 1})
-		l := c.queues["q"].level("", 0)
-		probes, _ := c.begin(plainWant("q", 1))
-		c.claimed(probes, 1, 9, true)
+		l := c.queues["q"].cursor("", 0)
+		reads, _ := c.begin(plainWant("q", 1))
+		c.claimed(reads, 1, 9, true)
 		require.EqualValues(t, 10, l.low)
-		probes, _ = c.begin(plainWant("q", 1))
-		c.end(probes, false)
+		reads, _ = c.begin(plainWant("q", 1))
+		c.end(reads, false)
 		require.EqualValues(t, noJobs, l.low)
 	})
 }
@@ -119,7 +119,7 @@ func TestOnlyTheClaimOfAnInsertExpectsItsJobs(t *testing.T) {
 			c := knowing("q")
 			c.newest = 7
 			j := &job.Job{Queue: at.Queue, Lane: at.Lane, Priority: at.Priority}
-			others := func() []*probe { probes, _ := c.begin(plainWant("q", 1)); return probes }
+			others := func() []*cursorRead { reads, _ := c.begin(plainWant("q", 1)); return reads }
 
 			inserting := c.beginWith([]*job.Job{j}, plainWant("q", 1))
 			require.Len(t, inserting, 1)
@@ -144,15 +144,15 @@ func TestOnlyTheClaimOfAnInsertExpectsItsJobs(t *testing.T) {
 		c := knowing("q")
 		c.lower(Place{"q", "", 0, 3})
 		c.newest = 7
-		probes := c.beginWith([]*job.Job{{Queue: "q"}}, plainWant("q", 1))
-		require.EqualValues(t, 3, probes[0].low, "older jobs come first")
-		c.fail(probes)
+		reads := c.beginWith([]*job.Job{{Queue: "q"}}, plainWant("q", 1))
+		require.EqualValues(t, 3, reads[0].low, "older jobs come first")
+		c.fail(reads)
 		later, _ := c.begin(plainWant("q", 1))
 		require.Len(t, later, 1)
 	})
 }
 
-// A worker that became quiet after its fetch began gets no job of the claim that it shares.
+// A worker that became quiet after its fetch began gets no job of the claim that it answers.
 func TestAssignSlots(t *testing.T) {
 	t.Parallel()
 	claimants := []claimant{{worker: "a", count: 2}, {worker: "quiet", count: 2}, {worker: "b", count: 1}}

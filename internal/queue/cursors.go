@@ -17,10 +17,10 @@ import (
 // 4 ms; without the cursor it takes 13 ms, and more with every claimed job.
 //
 // A cursor may pass a job that commits late. Three things move it back: lower, called for every job that this node makes
-// available; the same for jobs that other nodes report; and a survey without lower bound, every second while there are
+// available; the same for jobs that other nodes report; and a rescan without lower bound, every second while there are
 // fetches.
 //
-// One lock guards all queues and all parked fetches: what it protects takes microseconds, and an enqueue must see the waiters and
+// One lock guards all queues and all waiting fetches: what it protects takes microseconds, and an enqueue must see the waiters and
 // the cursors of its queue in one step. No statement is sent while it is locked.
 type cursors struct {
 	mu     sync.Mutex
@@ -47,42 +47,42 @@ func newCursors() *cursors {
 // and change nothing of the new one.
 type queueCursor struct {
 	name  string
-	ranks []*rank // by priority, highest first
+	rings []*priorityRing // by priority, highest first
 	// Claims read them from the configuration each time, so a change holds from the next claim on.
 	weights weights // of the lanes, as of the latest claim
-	lanes   int     // levels of lanes other than ""
+	lanes   int     // lane cursors, but for those of lane ""
 	room    int     // most of them
-	// It is cleared by a survey that has read all lanes while there was room for more.
+	// It is cleared by a rescan that has read all lanes while there was room for more.
 	crowded bool // a lane was not remembered, because there were too many
 
-	whole   surveys             // of all lanes
-	tenants map[string]*surveys // of the lanes of one tenant, for fetches that take no others
+	whole   rescans             // of all lanes
+	tenants map[string]*rescans // of the lanes of one tenant, for fetches that take no others
 }
 
-// level is one priority of a lane of a queue.
-// A level exists for each lane and priority in which the node knows jobs, and for lane "" of every priority that it has seen.
-type level struct {
-	turn
+// laneCursor is one priority of a lane of a queue.
+// It exists for each lane and priority in which the node knows jobs, and for lane "" of every priority that it has seen.
+type laneCursor struct {
+	ringPlace
 
-	party *party
-	lane  string
-	// Too low costs reading dead index entries, too high hides jobs until the next survey.
-	low    int64    // no available job has a lower ready_seq; noJobs: there is no available job
-	probes []*probe // of claims in flight
-	picked *probe   // of the claim that is being prepared
+	tenantRing *tenantRing
+	lane       string
+	// Too low costs reading dead index entries, too high hides jobs until the next rescan.
+	low    int64         // no available job has a lower ready_seq; noJobs: there is no available job
+	reads  []*cursorRead // of claims in flight
+	picked *cursorRead   // of the claim that is being prepared
 }
 
-// noJobs is the cursor of a level without jobs.
+// noJobs is where a lane cursor without jobs stands.
 // It is above every number that PostgreSQL draws, so min and max need no special case.
 const noJobs = math.MaxInt64
 
-// probe is one level that a claim in flight reads. A job that becomes available meanwhile may be outside of the snapshot of
+// cursorRead is one lane cursor that a claim in flight reads. A job that becomes available meanwhile may be outside of the snapshot of
 // the statement, so the cursor must not be raised above it.
 //
 // begin makes it and end or fail ends it, all under cursors.mu; between them only the claim that it belongs to writes got and
 // last, without the lock.
-type probe struct {
-	level *level
+type cursorRead struct {
+	cursor *laneCursor
 	// JobFetch reads from here on. A job below it was not read by this claim; see find.
 	low   int64 // the cursor when the statement began
 	floor int64 // lowest ready_seq that became available since then
@@ -92,9 +92,9 @@ type probe struct {
 	// Such a want is given back if the statement did not come that far. Otherwise the lane would have lost its turn.
 	turned bool // want was taken from the turns of its lane
 	// The statement reads it only if those before have too few jobs.
-	spare bool // its lane has no turn yet
+	lookahead bool // its lane has no turn yet
 
-	picks []*probe // of the first one of a priority whose lanes take turns: whose turn each slot was
+	slotOrder []*cursorRead // of the first one of a priority whose lanes take turns: whose turn each slot was
 }
 
 // Place is where an available job is in the dispatch order.
@@ -107,13 +107,13 @@ type Place struct {
 }
 
 const (
-	// maxCursors bounds the queues that are remembered. The first fetch from a forgotten queue surveys it again.
-	// Clients choose the names. All queues are forgotten at once, which needs no order of their use; the surveys that follow cost
+	// maxCursors bounds the queues that are remembered. The first fetch from a forgotten queue rescans it again.
+	// Clients choose the names. All queues are forgotten at once, which needs no order of their use; the rescans that follow cost
 	// a statement per fetch.
 	maxCursors = 100_000
 
-	// maxLanes bounds the levels of lanes that are remembered of a queue. If it has more of them with jobs, a lane is forgotten
-	// after its turn, and surveys, which go round, bring in the others.
+	// maxLanes bounds the lane cursors that are remembered of a queue. If it has more of them with jobs, a lane is forgotten
+	// after its turn, and rescans, which go round, bring in the others.
 	maxLanes = 50_000
 )
 
@@ -126,10 +126,10 @@ func (c *cursors) lower(p Place) {
 	c.newest = max(c.newest, p.Seq)
 	q := c.queues[p.Queue]
 	if q == nil {
-		return // no fetch has asked for the queue; the first one surveys it
+		return // no fetch has asked for the queue; the first one rescans it
 	}
-	// nil: the queue has too many lanes. It is crowded then, and a survey finds the job.
-	if l := q.level(p.Lane, p.Priority); l != nil {
+	// nil: the queue has too many lanes. It is crowded then, and a rescan finds the job.
+	if l := q.cursor(p.Lane, p.Priority); l != nil {
 		l.lower(p.Seq)
 	}
 }
@@ -137,100 +137,100 @@ func (c *cursors) lower(p Place) {
 // lower moves the cursor back, and keeps the claims in flight from raising it above seq again.
 // Without the floor a claim that began before the commit, and so could not read the job, would raise the cursor above it when it
 // ends.
-func (l *level) lower(seq int64) {
-	for _, p := range l.probes {
+func (l *laneCursor) lower(seq int64) {
+	for _, p := range l.reads {
 		p.floor = min(p.floor, seq)
 	}
 	l.set(min(l.low, seq))
 }
 
-// Several claims may read a level at the same time: SKIP LOCKED lets them pass each other.
-func (l *level) begin(want int) *probe {
-	p := &probe{level: l, low: l.low, floor: noJobs, want: want}
-	l.probes = append(l.probes, p)
+// Several claims may read a lane cursor at the same time: SKIP LOCKED lets them pass each other.
+func (l *laneCursor) begin(want int) *cursorRead {
+	p := &cursorRead{cursor: l, low: l.low, floor: noJobs, want: want}
+	l.reads = append(l.reads, p)
 	return p
 }
 
-func (p *probe) queue() string { return p.level.party.rank.queue.name }
+func (p *cursorRead) queue() string { return p.cursor.tenantRing.priorityRing.queue.name }
 
 // end raises the cursor to low, but not above jobs that became available meanwhile.
-func (p *probe) end(low int64) {
-	l := p.level
-	l.probes = slices.DeleteFunc(l.probes, func(other *probe) bool { return other == p })
+func (p *cursorRead) end(low int64) {
+	l := p.cursor
+	l.reads = slices.DeleteFunc(l.reads, func(other *cursorRead) bool { return other == p })
 	l.set(max(l.low, min(low, p.floor)))
 }
 
-// want is what a claim asks for.
-type want struct {
+// claimRequest is what a claim asks for.
+type claimRequest struct {
 	queues []string
 	tenant string // whose lanes may be claimed from; "": all
-	// They are jobs. A level may give up to slots of them.
-	slots   int
-	spare   int // further lanes that may be read if those that have their turn have too few jobs
-	weights func(queue string) weights
+	// They are jobs. A lane cursor may give up to slots of them.
+	slots     int
+	lookahead int // further lanes that may be read if those that have their turn have too few jobs
+	weights   func(queue string) weights
 }
 
-// begin returns the probes of a claim, in dispatch order. It ends with the levels of a priority between which the jobs are divided: what is
+// begin returns the reads of a claim, in dispatch order. It ends with the lane cursors of a priority between which the jobs are divided: what is
 // behind them may be claimed only when they have no more, by another claim. end or fail must follow.
 //
-// A queue that no fetch has asked for is left out. Claim surveys its queues first, so that happens only after forget.
-func (c *cursors) begin(w want) (probes []*probe, last bool) {
+// A queue that no fetch has asked for is left out. Claim rescans its queues first, so that happens only after forget.
+func (c *cursors) begin(w claimRequest) (reads []*cursorRead, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.beginLocked(w)
 }
 
 // beginLocked is begin for callers that have locked c.mu.
-func (c *cursors) beginLocked(w want) (probes []*probe, last bool) {
+func (c *cursors) beginLocked(w claimRequest) (reads []*cursorRead, last bool) {
 	for _, name := range w.queues {
 		q := c.queues[name]
 		if q == nil {
 			continue
 		}
 		q.weights = w.weights(name)
-		for _, r := range q.ranks {
-			if probes, last = r.pick(probes, w); last {
-				return probes, true
+		for _, r := range q.rings {
+			if reads, last = r.pick(reads, w); last {
+				return reads, true
 			}
 		}
 	}
-	return probes, false
+	return reads, false
 }
 
 // end raises the cursors after a claim. full means that the claim got as many jobs as it wanted, or was cut: then it has not
-// read beyond the last probe with a job.
+// read beyond the last read with a job.
 //
-// A level that gave fewer jobs than wanted, and was read to its end, has none left: its cursor goes to noJobs, unless a job has
+// A lane cursor that gave fewer jobs than wanted, and was read to its end, has none left: its cursor goes to noJobs, unless a job has
 // become available meanwhile (floor).
-func (c *cursors) end(probes []*probe, full bool) {
+func (c *cursors) end(reads []*cursorRead, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reached := len(probes)
+	reached := len(reads)
 	if full {
-		reached = 1 + lastWithJob(probes)
+		reached = 1 + lastWithJob(reads)
 	}
-	for i, p := range slices.Backward(probes) { // so that those that were not reached have the next turn in their order
+	for i, p := range slices.Backward(reads) { // so that those that were not reached have the next turn in their order
 		switch {
 		case i >= reached:
-			p.end(p.level.low)
+			p.end(p.cursor.low)
 			p.giveBack()
 		// It gave all that it might, so there may be more behind the last one. Numbers between its first and its last job that
 		// were skipped belong to claims in flight; if these fail, they move the cursor back.
 		case p.got == p.want || full && i == reached-1:
 			p.end(p.last + 1)
-			p.level.party.rank.queue.served(p.level)
+			p.cursor.tenantRing.priorityRing.queue.served(p.cursor)
 		default:
 			p.end(noJobs)
 		}
 	}
-	for _, p := range probes { // so that the first one that has paid has the next turn
-		p.payTurn()
+	for _, p := range reads { // so that the first one that has paid has the next turn
+		p.chargeLate()
 	}
 }
 
-func lastWithJob(probes []*probe) int {
+func lastWithJob(reads []*cursorRead) int {
 	last := -1
-	for i, p := range probes {
+	for i, p := range reads {
 		if p.got > 0 {
 			last = i
 		}
@@ -241,15 +241,15 @@ func lastWithJob(probes []*probe) int {
 // served makes room for lanes that are not remembered.
 // The lane is dropped after its turn, although it may have more jobs: without that a queue with more lanes than maxLanes would
 // never serve the rest.
-func (q *queueCursor) served(l *level) {
+func (q *queueCursor) served(l *laneCursor) {
 	if q.crowded && l.lane != "" {
 		l.set(noJobs)
 	}
 }
 
-func (p *probe) giveBack() {
+func (p *cursorRead) giveBack() {
 	if p.turned {
-		p.level.giveBackTurn(p.want)
+		p.cursor.refund(p.want)
 	}
 }
 
@@ -257,28 +257,28 @@ func (p *probe) giveBack() {
 // that this one had locked.
 //
 // It is right for claims whose outcome is unknown, too: a cursor may always be too low.
-func (c *cursors) fail(probes []*probe) {
+func (c *cursors) fail(reads []*cursorRead) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range slices.Backward(probes) {
-		p.end(p.level.low)
-		p.level.party.rank.queue.restore(p)
+	for _, p := range slices.Backward(reads) {
+		p.end(p.cursor.low)
+		p.cursor.tenantRing.priorityRing.queue.restore(p)
 		p.giveBack()
 	}
 }
 
-// restore moves the cursor back to where a claim began. If the level was forgotten meanwhile, it is remembered again.
-// A level that does not fit any more is left to the surveys.
-func (q *queueCursor) restore(p *probe) {
-	l := p.level
-	if now := q.level(l.lane, l.party.rank.priority); now != nil {
-		p.level = now
+// restore moves the cursor back to where a claim began. If the lane cursor was forgotten meanwhile, it is remembered again.
+// A lane cursor that does not fit any more is left to the rescans.
+func (q *queueCursor) restore(p *cursorRead) {
+	l := p.cursor
+	if now := q.cursor(l.lane, l.tenantRing.priorityRing.priority); now != nil {
+		p.cursor = now
 		now.lower(p.low)
 	}
 }
 
 // forget drops all cursors, after a reset of the database.
-// Surveys and turns of all queues go with them. Parked fetches stay.
+// Rescans and turns of all queues go with them. Waiting fetches stay.
 func (c *cursors) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,15 +288,15 @@ func (c *cursors) forget() {
 
 // idle reports whether a claim would send no statement.
 // Package pool asks by Idle before it does more for a fetch than look into maps. It may miss a job that commits at this moment;
-// the commit wakes parked fetches.
+// the commit wakes waiting fetches.
 func (c *cursors) idle(f job.Fetch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range scopes(f.Queues, f.Tenant) {
-		if of := c.surveys(s); !of.done || of.due(time.Now(), true) {
+		if of := c.rescans(s); !of.done || of.due(time.Now(), true) {
 			return false
 		}
-		for _, r := range c.queues[s.queue].ranks {
+		for _, r := range c.queues[s.queue].rings {
 			if r.count(s.tenant) > 0 {
 				return false
 			}
@@ -305,18 +305,18 @@ func (c *cursors) idle(f job.Fetch) bool {
 	return true
 }
 
-// surveys is when a queue, or the lanes of a tenant in it, was surveyed.
+// rescans is when a queue, or the lanes of a tenant in it, was rescanned.
 // Guarded by cursors.mu. The times are of this machine's monotonic clock: they only pace.
-type surveys struct {
-	done bool          // the latest survey succeeded. If not, each fetch begins with one: levels may be missing
-	at   time.Time     // when the latest survey was begun; zero: one is due
+type rescans struct {
+	done bool          // the latest rescan succeeded. If not, each fetch begins with one: lane cursors may be missing
+	at   time.Time     // when the latest rescan was begun; zero: one is due
 	cost time.Duration // how long the latest one took, which decides how soon the next may follow
-	// It moves only in queues with more than maxSurveyed levels.
+	// It moves only in queues with more than maxRescanned lane cursors.
 	from spot // where the next one begins
 }
 
 // spot is a place in the order of lanes, and of priorities within a lane.
-// A survey begins behind it. firstPriority is above all priorities (100), so spot{lane, firstPriority} has the whole lane behind
+// A rescan begins behind it. firstPriority is above all priorities (100), so spot{lane, firstPriority} has the whole lane behind
 // it.
 type spot struct {
 	lane     string
@@ -332,11 +332,11 @@ const (
 )
 
 const (
-	// maxSurveyed bounds the levels that one survey reads. The next one goes on from there.
-	// A survey reads an index entry or two per level, and more of dead ones.
-	maxSurveyed = 1000
+	// maxRescanned bounds the lane cursors that one rescan reads. The next one goes on from there.
+	// A rescan reads an index entry or two per lane cursor, and more of dead ones.
+	maxRescanned = 1000
 
-	// maxTenants bounds the tenants per queue whose surveys are remembered.
+	// maxTenants bounds the tenants per queue whose rescans are remembered.
 	maxTenants = 10_000
 )
 
@@ -366,15 +366,15 @@ func queuesOf(all []scope) []string {
 	return slices.Compact(names)
 }
 
-// surveys are those of a scope. The caller has locked c.mu.
+// rescans are those of a scope. The caller has locked c.mu.
 // It makes what is missing, so that asking is what makes a node remember a queue.
-func (c *cursors) surveys(s scope) *surveys {
+func (c *cursors) rescans(s scope) *rescans {
 	q := c.queues[s.queue]
 	if q == nil {
 		if len(c.queues) >= maxCursors {
 			clear(c.queues)
 		}
-		q = &queueCursor{name: s.queue, room: c.maxLanes, whole: surveys{from: spot{"", firstPriority}}}
+		q = &queueCursor{name: s.queue, room: c.maxLanes, whole: rescans{from: spot{"", firstPriority}}}
 		c.queues[s.queue] = q
 	}
 	if s.tenant == "" {
@@ -383,23 +383,23 @@ func (c *cursors) surveys(s scope) *surveys {
 	of := q.tenants[s.tenant]
 	if of == nil {
 		if q.tenants == nil || len(q.tenants) >= maxTenants {
-			q.tenants = map[string]*surveys{}
+			q.tenants = map[string]*rescans{}
 		}
-		of = &surveys{from: spot{s.tenant, firstPriority}}
+		of = &rescans{from: spot{s.tenant, firstPriority}}
 		q.tenants[s.tenant] = of
 	}
 	return of
 }
 
-// surveyDue returns what should be surveyed before a claim or, if the claim found nothing, after it. Surveys take at most a
-// twentieth of the time: under a pinned xmin a survey walks every dead index entry.
-// It marks them as begun, so of several fetches one surveys.
-func (c *cursors) surveyDue(all []scope, foundNothing bool) (due []scope) {
+// rescanDue returns what should be rescanned before a claim or, if the claim found nothing, after it. Rescans take at most a
+// twentieth of the time: under a pinned xmin a rescan walks every dead index entry.
+// It marks them as begun, so of several fetches one rescans.
+func (c *cursors) rescanDue(all []scope, foundNothing bool) (due []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	for _, s := range all {
-		if of := c.surveys(s); of.due(now, foundNothing) {
+		if of := c.rescans(s); of.due(now, foundNothing) {
 			of.at = now
 			due = append(due, s)
 		}
@@ -407,9 +407,9 @@ func (c *cursors) surveyDue(all []scope, foundNothing bool) (due []scope) {
 	return due
 }
 
-// A claim that found something surveys once a second at most, for jobs that cursors have passed. One that found nothing does so
-// when 20 times the cost of the latest survey have passed.
-func (s *surveys) due(now time.Time, foundNothing bool) bool {
+// A claim that found something rescans once a second at most, for jobs that cursors have passed. One that found nothing does so
+// when 20 times the cost of the latest rescan have passed.
+func (s *rescans) due(now time.Time, foundNothing bool) bool {
 	gap := max(time.Second, 20*s.cost)
 	if foundNothing {
 		gap = 20 * s.cost
@@ -417,9 +417,9 @@ func (s *surveys) due(now time.Time, foundNothing bool) bool {
 	return !s.done || now.Sub(s.at) >= gap
 }
 
-// ranges are the lanes that a survey reads of each scope: behind a spot, and before a lane.
-// A tenant has two ranges, its own lane and those of its fairness keys, unless the last survey has ended among the latter.
-func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
+// ranges are the lanes that a rescan reads of each scope: behind a spot, and before a lane.
+// A tenant has two ranges, its own lane and those of its fairness keys, unless the last rescan has ended among the latter.
+func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchRescanParams) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, s := range due {
@@ -427,7 +427,7 @@ func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
 			p.Scopes, p.Queues, p.Befores = append(p.Scopes, int32(i)), append(p.Queues, s.queue), append(p.Befores, before)
 			p.Lanes, p.Priorities = append(p.Lanes, from.lane), append(p.Priorities, from.priority)
 		}
-		from := c.surveys(s).from
+		from := c.rescans(s).from
 		switch {
 		case s.tenant == "":
 			add(from, behindAll)
@@ -439,60 +439,60 @@ func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
 		}
 	}
 	// At least two rows per range, or a call with many queues could end before it has read each of them once.
-	p.MaxRows = int32(max(maxSurveyed, 2*len(p.Queues)))
+	p.MaxRows = int32(max(maxRescanned, 2*len(p.Queues)))
 	return p
 }
 
-// survey reads the first available job per lane and priority, without the lower bound of the cursors. What has very many lanes
-// takes several surveys; one that finds nothing has read all of them.
+// rescan reads the first available job per lane and priority, without the lower bound of the cursors. What has very many lanes
+// takes several rescans; one that finds nothing has read all of them.
 //
 // It is a read of one statement per round, and changes nothing but the cursors of this node. Rounds follow while a scope has
 // found nothing and has not read all of its lanes.
-func (s *Store) survey(ctx context.Context, due []scope) (found []Place, err error) {
+func (s *Store) rescan(ctx context.Context, due []scope) (found []Place, err error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
 	// Jobs that wait for limits are in no level, so they are looked for beside.
-	if err := s.surveyLimits(ctx, queuesOf(due)); err != nil {
-		s.cursors.failSurvey(due)
+	if err := s.rescanLimits(ctx, queuesOf(due)); err != nil {
+		s.cursors.failRescan(due)
 		return nil, pg.ClientError(err)
 	}
 	for len(due) > 0 {
 		start, params := time.Now(), s.cursors.ranges(due)
-		rows, err := s.db.Q.JobFetchSurvey(ctx, params)
+		rows, err := s.db.Q.JobFetchRescan(ctx, params)
 		if err != nil {
-			s.cursors.failSurvey(due)
+			s.cursors.failRescan(due)
 			return nil, pg.ClientError(err)
 		}
 		for _, r := range rows {
 			found = append(found, Place{r.Queue, r.Lane, r.Priority, r.ReadySeq})
 		}
-		due = s.cursors.endSurvey(due, rows, len(rows) == int(params.MaxRows), time.Since(start))
+		due = s.cursors.endRescan(due, rows, len(rows) == int(params.MaxRows), time.Since(start))
 	}
 	return found, nil
 }
 
-// endSurvey moves the cursors back to what the survey found. It also reads rows that a claim in flight has locked, so a cursor can be
+// endRescan moves the cursors back to what the rescan found. It also reads rows that a claim in flight has locked, so a cursor can be
 // too low, never too high. cut means that there may be more lanes than it found. It returns the scopes in which it has found
 // nothing but has not begun with the first lane.
 //
 // Levels that it has not found are left alone: only claims raise cursors, as only they know what was locked meanwhile.
-func (c *cursors) endSurvey(due []scope, found []dbsqlc.JobFetchSurveyRow, cut bool, took time.Duration) (again []scope) {
+func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut bool, took time.Duration) (again []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := make([]spot, len(due))
 	for _, f := range found {
 		next[f.Scope] = spot{f.Lane, f.Priority} // those of a scope are in order
 		if q := c.queues[f.Queue]; q != nil {
-			if l := q.level(f.Lane, f.Priority); l != nil {
+			if l := q.cursor(f.Lane, f.Priority); l != nil {
 				l.find(f.ReadySeq)
 			}
 		}
 	}
 	for i, s := range due {
-		of, first := c.surveys(s), spot{s.tenant, firstPriority}
+		of, first := c.rescans(s), spot{s.tenant, firstPriority}
 		of.done, of.cost = true, took
 		switch {
 		case cut && next[i] != spot{}:
@@ -508,11 +508,11 @@ func (c *cursors) endSurvey(due []scope, found []dbsqlc.JobFetchSurveyRow, cut b
 	return again
 }
 
-// find is lower for a job that a survey has found. A claim in flight that began behind it cannot have read it.
+// find is lower for a job that a rescan has found. A claim in flight that began behind it cannot have read it.
 // A claim that began at or below seq has read it, or has passed it because another one had locked it: its end may raise the
 // cursor.
-func (l *level) find(seq int64) {
-	for _, p := range l.probes {
+func (l *laneCursor) find(seq int64) {
+	for _, p := range l.reads {
 		if seq < p.low {
 			p.floor = min(p.floor, seq)
 		}
@@ -520,18 +520,18 @@ func (l *level) find(seq int64) {
 	l.set(min(l.low, seq))
 }
 
-// failSurvey ends a survey that returned an error. The next fetch makes another one.
-func (c *cursors) failSurvey(due []scope) {
+// failRescan ends a rescan that returned an error. The next fetch makes another one.
+func (c *cursors) failRescan(due []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range due {
-		c.surveys(s).done = false
+		c.rescans(s).done = false
 	}
 }
 
-// surveySoon lets the next fetch from each queue survey it.
-// One fetch makes it, and the others claim at their cursors meanwhile; compare surveyAgain.
-func (c *cursors) surveySoon() {
+// rescanSoon lets the next fetch from each queue rescan it.
+// One fetch makes it, and the others claim at their cursors meanwhile; compare rescanAgain.
+func (c *cursors) rescanSoon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, q := range c.queues {
@@ -542,9 +542,9 @@ func (c *cursors) surveySoon() {
 	}
 }
 
-// surveyAgain lets the next fetch from the queue survey it: jobs that were held back can be claimed, and cursors may be above them.
-// Unlike surveySoon it makes each fetch wait for a survey until one has succeeded.
-func (c *cursors) surveyAgain(name string) {
+// rescanAgain lets the next fetch from the queue rescan it: jobs that were held back can be claimed, and cursors may be above them.
+// Unlike rescanSoon it makes each fetch wait for a rescan until one has succeeded.
+func (c *cursors) rescanAgain(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if q := c.queues[name]; q != nil {

@@ -74,14 +74,14 @@ func (s *Store) tryEnqueue(ctx context.Context, j *job.Job) (*job.Record, error)
 		return res.outcome(j)
 	}
 	// The answer of the database may be lost although the row is there.
-	all, errs := s.settleEnqueues(ctx, []*job.Job{j}, []error{err})
+	all, errs := s.lookUpEnqueues(ctx, []*job.Job{j}, []error{err})
 	return all[0], errs[0]
 }
 
 // enqueuer is the batcher for jobs of one call.
 //
 // A job that waits in its batcher while the configuration of its queue changes is judged by the new one all the same: insert
-// reads it again. Only the claim for parked fetches (enqueueAndClaim) relies on the choice: its jobs have no bound, no limit and
+// reads it again. Only the claim for waiting fetches (enqueueAndClaim) relies on the choice: its jobs have no bound, no limit and
 // no policy.
 func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 	b := s.enqueue
@@ -187,7 +187,7 @@ func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int,
 	res, failed := s.enqueueMany(ctx, part)
 	var settled []*job.Record
 	if failed != nil {
-		settled, failed = s.settleEnqueues(ctx, part, failed)
+		settled, failed = s.lookUpEnqueues(ctx, part, failed)
 	}
 	for n, i := range todo {
 		if failed != nil && (failed[n] != nil || settled[n] != nil) {
@@ -237,7 +237,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 func (s *Store) tryEnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
 	res, err := s.insert(ctx, s.db.Pool, newInsertion(jobs, true))
 	if err != nil {
-		stored, err = s.settleEnqueueAll(ctx, jobs, err)
+		stored, err = s.lookUpEnqueueAll(ctx, jobs, err)
 		return stored, -1, err
 	}
 	stored = make([]*job.Record, len(jobs))
@@ -261,11 +261,11 @@ func assignID(j *job.Job) {
 	unique.Assign(j)
 }
 
-// flushEnqueue stores jobs whose ids were made here, and gives them to parked fetches in the same transaction.
+// flushEnqueue stores jobs whose ids were made here, and gives them to waiting fetches in the same transaction.
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	// Before handoff, because a fetch of a tenant may only get jobs of its lanes. insert does it again, with the same result.
 	s.assignLanes(ctx, s.db.Pool, jobs)
-	if h := s.handoff(jobs); h != nil {
+	if h := s.claimForWaiting(jobs); h != nil {
 		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
 			return res, err
 		}
@@ -278,7 +278,7 @@ func (s *Store) flushEnqueueNamed(ctx context.Context, jobs []*job.Job) ([]enque
 	return s.flushInsertion(ctx, newInsertion(jobs, false))
 }
 
-// Nothing is emitted after an error, also if the insert may have committed: settleEnqueues does it when that is known.
+// Nothing is emitted after an error, also if the insert may have committed: lookUpEnqueues does it when that is known.
 func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.db.Pool, in)
 	if err == nil {
@@ -347,7 +347,7 @@ func (s *Store) Admit(ctx context.Context, jobs []*job.Job) (at int, err error) 
 	in := newInsertion(jobs, true)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.admit(ctx, s.db.Pool, in); err != nil {
+	if err := s.acceptByQueue(ctx, s.db.Pool, in); err != nil {
 		return -1, err
 	}
 	for i := range in.res {
@@ -358,11 +358,11 @@ func (s *Store) Admit(ctx context.Context, jobs []*job.Job) (at int, err error) 
 	return -1, nil
 }
 
-// admit refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
+// acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
 // of an atomic insert, none is.
 //
 // It runs once per insert and not once per try: a deadlock does not read the configuration again.
-func (s *Store) admit(ctx context.Context, db pg.Conn, in *insertion) error {
+func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) error {
 	if s.config.StrictQueues {
 		if err := s.refuseUnknown(ctx, db, in); err != nil {
 			return err

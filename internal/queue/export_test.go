@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Waiting is the number of parked fetches that an enqueue may take.
+// Waiting is the number of waiting fetches that an enqueue may take.
 func (s *Store) Waiting() int {
 	s.cursors.mu.Lock()
 	defer s.cursors.mu.Unlock()

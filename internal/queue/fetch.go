@@ -22,18 +22,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Fetch claims up to Count jobs in dispatch order. With Wait it parks until a job is available. It claims nothing after ctx
-// has ended, because no client would receive the jobs.
-//
-// A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
-//
-// When it returns jobs, their claim is committed and their leases run: a caller that cannot deliver them has to call HandBack.
-// Two fetches never get one job, on any node (SKIP LOCKED). An error means that this call has no jobs; what a lost answer may
-// have claimed is handed back by the node.
-func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
-	return s.FetchBy(ctx, f, By{})
-}
-
 // By is how a fetch claims that chooses between its queues itself. The zero value claims in dispatch order.
 type By struct {
 	// Claim claims jobs, through Store.Claim.
@@ -44,12 +32,19 @@ type By struct {
 	// Package pool uses it for rooms of pools that other claims free. nil: only jobs wake the fetch.
 	Changed func() <-chan struct{}
 
-	// Until ends the wait of a parked fetch when it is closed, for callers that may decide again how to fetch. nil: never.
+	// Until ends the wait of a waiting fetch when it is closed, for callers that may decide again how to fetch. nil: never.
 	Until <-chan struct{}
 }
 
-// FetchBy is Fetch with another way to claim. What parks by it is woken for jobs, but claims itself: no enqueue claims for it.
-func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
+// Fetch claims up to Count jobs, in dispatch order or as by says. With Wait it waits until a job is available; a fetch with a claim of its own
+// is woken for jobs, but no enqueue claims for it. It claims nothing after ctx has ended, because no client would receive the jobs.
+//
+// A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
+//
+// When it returns jobs, their claim is committed and their leases run: a caller that cannot deliver them has to call HandBack.
+// Two fetches never get one job, on any node (SKIP LOCKED). An error means that this call has no jobs; what a lost answer may
+// have claimed is handed back by the node.
+func (s *Store) Fetch(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
@@ -66,10 +61,10 @@ func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record,
 	return s.Claim(ctx, f)
 }
 
-// Claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
+// Claim claims jobs at the cursors of the queues. It rescans the queues before if a rescan is due, and after if the claim
 // found nothing.
 //
-// It may send up to two surveys, three claims and one look at blocked jobs; nearly always one claim, and for empty queues nothing.
+// It may send up to two rescans, three claims and one look at blocked jobs; nearly always one claim, and for empty queues nothing.
 func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
@@ -80,42 +75,42 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	}
 	seen := scopes(f.Queues, f.Tenant)
 	// A node that knows nothing of a queue cannot claim from it.
-	if due := s.cursors.surveyDue(seen, false); len(due) > 0 {
-		if _, err := s.survey(ctx, due); err != nil {
+	if due := s.cursors.rescanDue(seen, false); len(due) > 0 {
+		if _, err := s.rescan(ctx, due); err != nil {
 			return nil, err
 		}
 	}
-	jobs, err := s.share(ctx, f)
+	jobs, err := s.claimShared(ctx, f)
 	// Slots are left, so jobs that wait for limits are looked at: a policy may drop or schedule those that a fetch meets.
 	if err == nil && len(jobs) < f.Count {
-		var admitted bool
-		if admitted, err = s.meet(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
+		var letStart bool
+		if letStart, err = s.handleBlocked(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
 			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it", slog.String("category", "error"), slog.Any("error", err))
 			err = nil
-		} else if admitted && len(jobs) == 0 {
-			jobs, err = s.share(ctx, f)
+		} else if letStart && len(jobs) == 0 {
+			jobs, err = s.claimShared(ctx, f)
 		}
 	}
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
-	// Nothing was found at the cursors. They may have passed jobs whose transaction committed late, which only a survey finds.
-	due := s.cursors.surveyDue(seen, true)
+	// Nothing was found at the cursors. They may have passed jobs whose transaction committed late, which only a rescan finds.
+	due := s.cursors.rescanDue(seen, true)
 	if len(due) == 0 {
 		return nil, nil
 	}
-	if found, err := s.survey(ctx, due); err != nil || len(found) == 0 {
+	if found, err := s.rescan(ctx, due); err != nil || len(found) == 0 {
 		return nil, err
 	}
-	return s.share(ctx, f)
+	return s.claimShared(ctx, f)
 }
 
-// share claims in a statement with other fetches. If large jobs have used up the bytes of the statement before this fetch had
+// claimShared claims in a statement with other fetches. If large jobs have used up the bytes of the statement before this fetch had
 // one, it takes part in the next: each has at least one job. If the connection broke, it tries once more when the jobs that it
 // may have claimed are available again.
 // It is tried again only if the jobs of the lost claim are handed back: otherwise the fetch would get others while the first ones
 // stand reserved for its worker.
-func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+func (s *Store) claimShared(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
@@ -131,7 +126,7 @@ func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 }
 
 // claimant is one fetch in a claim that several fetches share.
-// It is made once per share and does not change; flushes read it without a lock.
+// It is made once per claimShared and does not change; flushes read it without a lock.
 type claimant struct {
 	queues []string
 	// The same for all claimants of a flush, like queues.
@@ -146,8 +141,8 @@ type claimant struct {
 	bytes int
 }
 
-// share is what one fetch gets of a claim.
-type share struct {
+// fetchAnswer is what one fetch gets of a claim.
+type fetchAnswer struct {
 	jobs []*job.Record
 	cut  bool // the claim ended because its jobs are large; there may be more
 	// Of jobs that the claim dropped. They follow after the flush, for which the other fetches wait; the first fetch of it sees to that.
@@ -162,7 +157,7 @@ func newClaimant(f job.Fetch) claimant {
 // byQueues is made by New and guarded by mu.
 type fetchers struct {
 	mu       sync.Mutex
-	byQueues map[string]*batch.Batcher[claimant, share]
+	byQueues map[string]*batch.Batcher[claimant, fetchAnswer]
 }
 
 const (
@@ -173,7 +168,7 @@ const (
 // get returns the batcher of a list of queues. Lists of the same queues in another order do not share one, because the order is the
 // first rule of a claim.
 // The key cannot be ambiguous: names of queues and tenants have neither a comma nor a slash.
-func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
+func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, fetchAnswer] {
 	key := strings.Join(of.Queues, ",")
 	if of.Tenant != "" {
 		key += "/" + of.Tenant
@@ -185,7 +180,7 @@ func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
 		if len(f.byQueues) >= maxFetchers {
 			clear(f.byQueues) // safe: fetches in flight keep their batcher, and two batchers may claim from the same queues
 		}
-		b = batch.New(batch.Config[claimant, share]{
+		b = batch.New(batch.Config[claimant, fetchAnswer]{
 			Flush: s.flushFetch, Retry: pg.IsTransient, Max: maxClaim, Flushed: s.flushed("fetch"),
 			Weight: func(c claimant) int { return c.count },
 		})
@@ -199,13 +194,13 @@ func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
 //
 // Each round is a statement, or a transaction with limits, and commits by itself. What the rounds before have claimed is answered
 // even if a later one fails: it is reserved. The lost outcome of a later round is found by its number.
-func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
-	w := want{queues: claimants[0].queues, tenant: claimants[0].tenant, spare: minSpare, weights: s.weights}
+func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]fetchAnswer, error) {
+	w := claimRequest{queues: claimants[0].queues, tenant: claimants[0].tenant, lookahead: minLookahead, weights: s.weights}
 	limited, err := s.limitedQueues(ctx, w.queues)
 	if err != nil {
 		return nil, err
 	}
-	shares := make([]share, len(claimants))
+	answers := make([]fetchAnswer, len(claimants))
 	// Slots are assigned before the claim, and the rows come in the order of slots: so the jobs are divided in turn, whatever
 	// their number.
 	owners := assignSlots(claimants, s.workers.Quiet)
@@ -214,42 +209,42 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 	// bytes are those of all rounds together, because one answer has to hold them.
 	for bytes, round := int64(0), 0; len(owners) > 0 && round < maxRounds; round++ {
 		w.queues, w.slots = s.withoutPaused(w.queues), len(owners)
-		probes, last := s.cursors.begin(w)
-		if len(probes) == 0 {
+		reads, last := s.cursors.begin(w)
+		if len(reads) == 0 {
 			break
 		}
-		runs, err := s.claimFor(ctx, claimants, owners, probes, limited, bytes)
+		parts, err := s.claimOnce(ctx, claimants, owners, reads, limited, bytes)
 		if err != nil && round == 0 {
 			return nil, err
 		}
 		if err != nil {
 			break // the jobs of the rounds before are answered
 		}
-		done := s.endRuns(ctx, runs, shares)
+		done := s.endParts(ctx, parts, answers)
 		if !last || done.cut {
 			break
 		}
 		// The slots that got jobs are the first ones, so the rest stands behind them.
-		owners, bytes, w.spare = owners[done.jobs:], bytes+done.bytes, min(4*w.spare, maxSpare)
+		owners, bytes, w.lookahead = owners[done.jobs:], bytes+done.bytes, min(4*w.lookahead, maxLookahead)
 		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(done.full, q) })
 	}
-	return shares, nil
+	return answers, nil
 }
 
 const (
 	// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
 	// statement of a claim four times as many.
-	// Few spare lanes cost nearly nothing: the statement stops before them if those in front have enough jobs.
-	minSpare = 16
-	maxSpare = 4096
+	// Few lookahead lanes cost nearly nothing: the statement stops before them if those in front have enough jobs.
+	minLookahead = 16
+	maxLookahead = 4096
 
-	// maxRounds bounds the statements of one claim. With spare lanes they reach more than a node remembers of a queue.
-	// From 16, growing to 4 096, they read about 250 000 levels: more than maxLanes.
+	// maxRounds bounds the statements of one claim. With lookahead lanes they reach more than a node remembers of a queue.
+	// From 16, growing to 4 096, they read about 250 000 lane cursors: more than maxLanes.
 	maxRounds = 64
 )
 
 // withoutPaused leaves out queues that the node knows to be paused.
-// The statement looks at the status as well, so what the node does not know yet only costs a probe in vain.
+// The statement looks at the status as well, so what the node does not know yet only costs a read in vain.
 func (s *Store) withoutPaused(queues []string) []string {
 	if view := s.configured.Latest(); view == nil || view.Plain() {
 		return queues
@@ -262,24 +257,24 @@ func (s *Store) isPaused(name string) bool {
 	return q != nil && q.Status == queueconfig.Paused
 }
 
-// claimFor claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
-// already. After an error the probes have been ended.
+// claimOnce claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
+// already. After an error the reads have been ended.
 // An unknown outcome is recorded before the error goes up, so the next look finds the claim.
-func (s *Store) claimFor(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
+func (s *Store) claimOnce(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claimPart, error) {
 	if len(limited) > 0 {
-		return s.claimLimited(ctx, claimants, owners, probes, limited, bytes)
+		return s.claimLimited(ctx, claimants, owners, reads, limited, bytes)
 	}
-	r := run{probes: probes, claim: s.newClaim(claimants, probes, owners, bytes)}
+	r := claimPart{reads: reads, claim: s.newClaim(claimants, reads, owners, bytes)}
 	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
 		r.rows, err = claimJobs(ctx, dbsqlc.New(conn), &r.claim.params)
 		return err
 	})
 	if err != nil {
-		s.cursors.fail(probes)
+		s.cursors.fail(reads)
 		s.lost.add(r.claim.params.Claim, err)
 		return nil, err
 	}
-	return []run{r}, nil
+	return []claimPart{r}, nil
 }
 
 // claimed is what a round of a claim has got.
@@ -290,26 +285,26 @@ type claimed struct {
 	full  []string // limited queues that have no more room
 }
 
-// endRuns ends the claims of a round, and adds their jobs to the shares.
-func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done claimed) {
-	for i := range runs {
-		r := &runs[i]
-		shares[0].workflows = append(shares[0].workflows, r.workflows...)
+// endParts ends the claims of a round, and adds their jobs to the answers.
+func (s *Store) endParts(ctx context.Context, parts []claimPart, answers []fetchAnswer) (done claimed) {
+	for i := range parts {
+		r := &parts[i]
+		answers[0].workflows = append(answers[0].workflows, r.workflows...)
 		if r.full {
 			done.full = append(done.full, r.queue)
 		}
-		// The run was not claimed: its cursors must stay where they were.
+		// The part was not claimed: its cursors must stay where they were.
 		if r.claim.owners == nil {
-			s.cursors.fail(r.probes)
+			s.cursors.fail(r.reads)
 			continue
 		}
 		bytes, cut := s.endClaim(r.claim, r.rows)
 		for n, jobs := range s.afterClaim(ctx, r.claim, r.rows) {
-			shares[n].jobs, shares[n].cut = append(shares[n].jobs, jobs...), shares[n].cut || cut
+			answers[n].jobs, answers[n].cut = append(answers[n].jobs, jobs...), answers[n].cut || cut
 		}
 		done.jobs, done.bytes, done.cut = done.jobs+len(r.rows), done.bytes+bytes, done.cut || cut
 	}
-	// Once for all runs: the relay and the timer wake on it.
+	// Once for all parts: the relay and the timer wake on it.
 	if done.jobs > 0 {
 		s.commits.Committed()
 	}
@@ -319,27 +314,27 @@ func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done c
 // claim is one statement JobFetch.
 type claim struct {
 	owners []int // the claimant of each slot
-	probes []*probe
+	reads  []*cursorRead
 	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
 // beginClaim prepares a claim of one statement that follows the insert of jobs. It returns false if nothing can be claimed.
-// After true the caller must end the probes, by endClaim or by cursors.fail.
+// After true the caller must end the reads, by endClaim or by cursors.fail.
 func (s *Store) beginClaim(claimants []claimant, jobs []*job.Job) (claim, bool) {
 	owners := assignSlots(claimants, s.workers.Quiet)
 	if len(owners) == 0 {
 		return claim{}, false
 	}
-	probes := s.cursors.beginWith(jobs, want{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minSpare, s.weights})
-	if len(probes) == 0 {
+	reads := s.cursors.beginWith(jobs, claimRequest{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minLookahead, s.weights})
+	if len(reads) == 0 {
 		return claim{}, false
 	}
-	return s.newClaim(claimants, probes, owners, 0), true
+	return s.newClaim(claimants, reads, owners, 0), true
 }
 
-// owners may be fewer than the probes have wants for: want in the statement is what counts.
-func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, bytes int64) claim {
-	c := claim{owners: owners, probes: probes, params: s.fetchParams(probes, claimants)}
+// owners may be fewer than the reads have wants for: want in the statement is what counts.
+func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int, bytes int64) claim {
+	c := claim{owners: owners, reads: reads, params: s.fetchParams(reads, claimants)}
 	c.params.Owners = make([]int32, len(c.owners))
 	for slot, owner := range c.owners {
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
@@ -355,7 +350,7 @@ func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, by
 // It must come before events and wake-ups: other claims begin at the cursors that it sets.
 func (s *Store) endClaim(c claim, rows []job.Record) (bytes int64, cut bool) {
 	bytes, cut = c.weigh(rows)
-	open := s.openProbes(c.probes)
+	open := s.openReads(c.reads)
 	tally(open, rows)
 	s.cursors.end(open, cut || len(rows) == len(c.owners))
 	return bytes, cut
@@ -369,15 +364,15 @@ func (c claim) weigh(rows []job.Record) (bytes int64, cut bool) {
 	return bytes, bytes > c.params.MaxBytes
 }
 
-// openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
+// openReads leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
 // the first fetch after the pause has to find.
 // fail and not end: it moves the cursors back to where they were.
-func (s *Store) openProbes(probes []*probe) []*probe {
+func (s *Store) openReads(reads []*cursorRead) []*cursorRead {
 	if view := s.configured.Latest(); view == nil || view.Plain() {
-		return probes
+		return reads
 	}
-	var open, paused []*probe
-	for _, p := range probes {
+	var open, paused []*cursorRead
+	for _, p := range reads {
 		if s.isPaused(p.queue()) {
 			paused = append(paused, p)
 		} else {
@@ -406,17 +401,17 @@ func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]
 	return res
 }
 
-// Probes come in dispatch order, which the nested loop of the statement keeps. Claim is a fresh number; claimLimited replaces it.
-func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFetchParams {
+// Reads come in dispatch order, which the nested loop of the statement keeps. Claim is a fresh number; claimLimited replaces it.
+func (s *Store) fetchParams(reads []*cursorRead, claimants []claimant) dbsqlc.JobFetchParams {
 	params := dbsqlc.JobFetchParams{
 		Workers:          make([]string, len(claimants)),
 		Sources:          make([]string, len(claimants)),
 		LeasesMs:         make([]int64, len(claimants)),
-		Queues:           make([]string, len(probes)),
-		Lanes:            make([]string, len(probes)),
-		Priorities:       make([]int16, len(probes)),
-		Lows:             make([]int64, len(probes)),
-		Wants:            make([]int32, len(probes)),
+		Queues:           make([]string, len(reads)),
+		Lanes:            make([]string, len(reads)),
+		Priorities:       make([]int16, len(reads)),
+		Lows:             make([]int64, len(reads)),
+		Wants:            make([]int32, len(reads)),
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
 		MaxBytes:         job.MaxBytes,
@@ -424,13 +419,13 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		Node:             s.commits.Node,
 		EventType:        ojs.EventJobStarted,
 	}
-	for i, p := range probes {
-		rank := p.level.party.rank
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.level.lane, rank.priority, p.low, int32(p.want)
+	for i, p := range reads {
+		ring := p.cursor.tenantRing.priorityRing
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.cursor.lane, ring.priority, p.low, int32(p.want)
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
-		// the smallest limit holds for all, and who gets nothing claims again (Store.share)
+		// the smallest limit holds for all, and who gets nothing claims again (Store.claimShared)
 		params.MaxBytes = min(params.MaxBytes, int64(c.bytes))
 	}
 	return params
@@ -459,20 +454,20 @@ func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 	return owners
 }
 
-// tally counts the claimed jobs of each probe. They come in the order of the probes.
-// A search that goes on from the last hit finds nearly all at once. A row without a probe, which no statement returns, would end
+// tally counts the claimed jobs of each read. They come in the order of the reads.
+// A search that goes on from the last hit finds nearly all at once. A row without a read, which no statement returns, would end
 // at where it began.
-func tally(probes []*probe, rows []job.Record) {
+func tally(reads []*cursorRead, rows []job.Record) {
 	at := 0
 	for i := range rows {
 		r := &rows[i]
-		for range probes {
-			if p := probes[at]; p.level.lane == r.Lane && p.level.party.rank.priority == r.Priority && p.queue() == r.Queue {
+		for range reads {
+			if p := reads[at]; p.cursor.lane == r.Lane && p.cursor.tenantRing.priorityRing.priority == r.Priority && p.queue() == r.Queue {
 				p.got++
 				p.last = max(p.last, r.ReadySeq.Int64)
 				break
 			}
-			at = (at + 1) % len(probes)
+			at = (at + 1) % len(reads)
 		}
 	}
 }
@@ -481,25 +476,25 @@ func tally(probes []*probe, rows []job.Record) {
 // look again, or the server is in maintenance.
 // It sends nothing and takes no part in the order of claims.
 func (s *Store) Idle(f job.Fetch) bool {
-	return s.maintenance.On() || len(s.parked.waiting(f.Queues)) == 0 && s.cursors.idle(f)
+	return s.maintenance.On() || len(s.limitBlocked.waiting(f.Queues)) == 0 && s.cursors.idle(f)
 }
 
-// handoff is a claim for parked fetches in the transaction of an enqueue: the insert and JobFetch in one round trip and one
+// enqueueClaim is a claim for waiting fetches in the transaction of an enqueue: the insert and JobFetch in one round trip and one
 // commit. The claim is the same as every other, so order, pauses and quiet workers need no rule of their own; it may also find
 // older jobs, or none.
 //
 // Without it an enqueue would wake a fetch, which sends a claim of its own: one more transaction, and one more commit, for each
 // job. An enqueue that is due is fetched after 3.0 ms instead of 10.5 ms at 400 jobs a second (docs/benchmarks.md, where other
 // changes of that time are in the number).
-type handoff struct {
+type enqueueClaim struct {
 	// Each has taken set, and gets exactly one answer by hand.
 	waiters []*waiter
 	claim   claim
 }
 
-// handoff takes parked fetches that wait for the queues of the jobs; nil if there are none.
+// claimForWaiting takes waiting fetches that wait for the queues of the jobs; nil if there are none.
 // From here on an answer is owed to each waiter, on every path.
-func (s *Store) handoff(jobs []*job.Job) *handoff {
+func (s *Store) claimForWaiting(jobs []*job.Job) *enqueueClaim {
 	if s.maintenance.On() {
 		return nil
 	}
@@ -516,7 +511,7 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 		hand(waiters, nil)
 		return nil
 	}
-	return &handoff{waiters, claim}
+	return &enqueueClaim{waiters, claim}
 }
 
 // enqueueAndClaim stores the jobs and claims for the waiters. It reports false, with nothing changed, if the plain insert
@@ -524,16 +519,16 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 //
 // The error of an enqueue is that of the whole transaction, so a claim that fails makes the insert fail, too. If PostgreSQL has
 // refused one of the statements, nothing is committed and the insert is tried alone.
-func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff) (res []enqueued, ok bool, err error) {
+func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueueClaim) (res []enqueued, ok bool, err error) {
 	in := newInsertion(jobs, false)
-	if err := s.admit(ctx, s.db.Pool, in); err != nil || len(in.todo) == 0 {
-		s.cursors.fail(h.claim.probes)
+	if err := s.acceptByQueue(ctx, s.db.Pool, in); err != nil || len(in.todo) == 0 {
+		s.cursors.fail(h.claim.reads)
 		hand(h.waiters, nil)
 		return in.res, true, err
 	}
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
-		s.cursors.fail(h.claim.probes)
+		s.cursors.fail(h.claim.reads)
 		if s.lost.add(h.claim.params.Claim, err); pg.IsUnknown(err) {
 			_ = s.handBackLost(ctx) // the poller tries again
 		}
@@ -558,7 +553,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 
 // insertAndClaim sends both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no
 // other node can claim them in between.
-func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []job.Record, err error) {
+func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueClaim) (inserted []dbsqlc.JobInsertRow, claimed []job.Record, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
@@ -660,25 +655,25 @@ func hand(waiters []*waiter, jobs [][]*job.Record) {
 // beginWith is begin for a claim that follows the insert of jobs in the same transaction. Numbers are drawn in order, so theirs will be
 // above all that this node has seen.
 //
-// Only this claim may look for the jobs: to others the levels are without jobs until the commit. Otherwise each fetch that comes
-// meanwhile would send a claim in vain: with 32 parked fetches a claim had 6.0 jobs instead of 9.5.
-func (c *cursors) beginWith(jobs []*job.Job, w want) []*probe {
+// Only this claim may look for the jobs: to others the lane cursors are without jobs until the commit. Otherwise each fetch that comes
+// meanwhile would send a claim in vain: with 32 waiting fetches a claim had 6.0 jobs instead of 9.5.
+func (c *cursors) beginWith(jobs []*job.Job, w claimRequest) []*cursorRead {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var expected []*level
+	var expected []*laneCursor
 	for _, j := range jobs {
 		q := c.queues[j.Queue]
 		if q == nil || !j.AvailableAtOnce() {
 			continue
 		}
-		if l := q.level(j.Lane, j.Priority); l != nil && l.low == noJobs {
+		if l := q.cursor(j.Lane, j.Priority); l != nil && l.low == noJobs {
 			l.set(c.newest + 1)
 			expected = append(expected, l)
 		}
 	}
-	probes, _ := c.beginLocked(w)
+	reads, _ := c.beginLocked(w)
 	for _, l := range expected {
 		l.set(noJobs)
 	}
-	return probes
+	return reads
 }

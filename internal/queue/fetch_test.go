@@ -77,7 +77,7 @@ func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 		b.add("q", 0, "2", "3", "4")
 		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Commit(t.Context()))
-		// No notification names it: a survey finds it within a second.
+		// No notification names it: a rescan finds it within a second.
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			jobs := b.Fetched(1, "q")
 			b.add("q", 0, "more")
@@ -128,7 +128,7 @@ func TestFetchOfLargeJobs(t *testing.T) {
 		b := setup(t)
 		b.addLarge("q", 20)
 		b.add("q", 0, "small")
-		// The cursor is exact after a cut: no survey is due before all have been claimed.
+		// The cursor is exact after a cut: no rescan is due before all have been claimed.
 		require.Len(t, b.Fetched(1000, "q", "other"), 8)
 		require.Len(t, b.Fetched(1000, "q", "other"), 8)
 		require.Equal(t, `["small"]`, args(b.Fetched(1000, "q", "other"))[4])

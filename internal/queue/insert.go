@@ -97,7 +97,7 @@ const (
 // error of a broken connection is a *pg.Unknown. Several nodes may insert the same ids, keys or queues at once: unique indexes,
 // advisory locks and the rows of queues decide. It emits nothing: callers call afterEnqueue after the commit.
 //
-// The steps before the loop run once. They have to come in this order: admit leaves out jobs whose queues must not be created,
+// The steps before the loop run once. They have to come in this order: acceptByQueue leaves out jobs whose queues must not be created,
 // and a limit is stored in the row of a queue.
 func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueued, error) {
 	if len(in.jobs) == 0 {
@@ -106,7 +106,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	s.assignLanes(ctx, db, in.jobs)
-	if err := s.admit(ctx, db, in); err != nil {
+	if err := s.acceptByQueue(ctx, db, in); err != nil {
 		return nil, err
 	}
 	if err := s.createQueues(ctx, db, in.open()); err != nil {

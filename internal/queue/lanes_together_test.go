@@ -124,7 +124,7 @@ func TestLanesTogetherWith(t *testing.T) {
 		for range 3 {
 			b.Enqueued(large("plain", "", 0, 100_000))
 		}
-		require.Equal(t, 2, fetch("limited", "plain"), "the runs of a claim share its bytes")
+		require.Equal(t, 2, fetch("limited", "plain"), "the parts of a claim share its bytes")
 		require.Equal(t, 2, fetch("limited", "plain"))
 
 		b.Enqueued(large("q", "x", 1, 60_000), large("q", "y", 1, 60_000)) // they are one statement, and those of the lower priority another one

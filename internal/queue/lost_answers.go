@@ -49,13 +49,13 @@ type outcome struct {
 	err    error                       // if not done, for the client
 }
 
-// settle finds out what became of writes that failed with errs. ids are their jobs; did reports whether a change of job i is
+// lookUpLost finds out what became of writes that failed with errs. ids are their jobs; did reports whether a change of job i is
 // the one that was asked for.
 //
 // Errors of another kind go to the client as they are (pg.ClientError). A write whose event is there is done; one without event
 // is not done if its session has ended, and else stays unknown, which is 504. It changes nothing in the database but the end of
 // the session.
-func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
+func (s *Store) lookUpLost(ctx context.Context, ids [][16]byte, errs []error, did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
 	res := make([]outcome, len(ids))
 	var reqs []unsettled
 	var at []int
@@ -68,7 +68,7 @@ func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did fu
 	if reqs == nil {
 		return res
 	}
-	found, failed := s.settling.DoMany(ctx, reqs)
+	found, failed := s.lookUps.DoMany(ctx, reqs)
 	for n, i := range at {
 		for _, c := range found[n].changes {
 			if did(i, c) {
@@ -87,16 +87,16 @@ func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did fu
 	return res
 }
 
-// settleOne is settle for one write.
-func (s *Store) settleOne(ctx context.Context, id [16]byte, err error, did func(c dbsqlc.EventListOwnByJobRow) bool) outcome {
-	return s.settle(ctx, [][16]byte{id}, []error{err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return did(c) })[0]
+// lookUpLostOne is lookUpLost for one write.
+func (s *Store) lookUpLostOne(ctx context.Context, id [16]byte, err error, did func(c dbsqlc.EventListOwnByJobRow) bool) outcome {
+	return s.lookUpLost(ctx, [][16]byte{id}, []error{err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return did(c) })[0]
 }
 
-// flushSettle answers many callers with one look, as soon as the database can be reached.
+// flushLookUps answers many callers with one look, as soon as the database can be reached.
 //
 // It tries again while the database is away, because it is away in most cases: the connection has just broken. Callers that come
 // meanwhile form the next flush.
-func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) (res []settled, err error) {
+func (s *Store) flushLookUps(ctx context.Context, reqs []unsettled) (res []settled, err error) {
 	err = s.db.WhileAway(ctx, func(ctx context.Context) (err error) {
 		res, err = s.lookUp(ctx, reqs)
 		return err
@@ -148,7 +148,7 @@ func wasStored(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState == "" &&
 // ended reports whether a change ends the run of a worker. The event of a job that goes back to its queue has the attempt
 // before, which the next run has again.
 // JobFail writes the event of a job that goes back with its attempt already reduced.
-func (r Run) ended(c dbsqlc.EventListOwnByJobRow) bool {
+func (r JobRun) ended(c dbsqlc.EventListOwnByJobRow) bool {
 	attempt := c.Attempt
 	if wentBack(c) {
 		attempt++
@@ -162,17 +162,17 @@ func wentBack(c dbsqlc.EventListOwnByJobRow) bool {
 	return c.ToState == string(ojs.StateAvailable) || c.ToState == string(ojs.StateScheduled)
 }
 
-// settleEnqueues replaces the errors of inserts whose outcome did not arrive. It returns the jobs that were stored; some may be
+// lookUpEnqueues replaces the errors of inserts whose outcome did not arrive. It returns the jobs that were stored; some may be
 // in a later state by now.
 //
 // It does what the lost flush would have done after its commit. Events are emitted as they were then, with the state of then;
 // fetches are woken only if the job is available still.
-func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []error) ([]*job.Record, []error) {
+func (s *Store) lookUpEnqueues(ctx context.Context, jobs []*job.Job, errs []error) ([]*job.Record, []error) {
 	ids := make([][16]byte, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.ID
 	}
-	outcomes := s.settle(ctx, ids, errs, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return wasStored(c) })
+	outcomes := s.lookUpLost(ctx, ids, errs, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return wasStored(c) })
 	var found [][16]byte
 	for i, o := range outcomes {
 		if o.done {
@@ -207,14 +207,14 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 	return stored, shown
 }
 
-// settleEnqueueAll is settleEnqueues for jobs of one transaction.
+// lookUpEnqueueAll is lookUpEnqueues for jobs of one transaction.
 // They were one transaction, so either all have their events or none has.
-func (s *Store) settleEnqueueAll(ctx context.Context, jobs []*job.Job, err error) ([]*job.Record, error) {
+func (s *Store) lookUpEnqueueAll(ctx context.Context, jobs []*job.Job, err error) ([]*job.Record, error) {
 	errs := make([]error, len(jobs))
 	for i := range errs {
 		errs[i] = err
 	}
-	stored, shown := s.settleEnqueues(ctx, jobs, errs)
+	stored, shown := s.lookUpEnqueues(ctx, jobs, errs)
 	for _, err := range shown {
 		if err != nil {
 			return nil, err

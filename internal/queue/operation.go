@@ -83,12 +83,12 @@ func lockedTooLong(err error) error {
 
 // operation is a state change that callers request for single jobs and that is flushed for many.
 //
-// The steps of a request: flush; if the answer was lost, settle; if there is no row, refuse; if the row is locked, wait and begin
+// The steps of a request: flush; if the answer was lost, look it up; if there is no row, refuse; if the row is locked, wait and begin
 // again. What follows in workflows and limits comes last, outside of every flush.
 type operation[Req any] struct {
 	store *Store
 	batch *batch.Batcher[Req, *job.Record]
-	run   func(Req) Run // the run of a job that a request is about
+	run   func(Req) JobRun // the run of a job that a request is about
 
 	// did reports whether a change is the one that a request asked for, and after is what its flush would have done after the
 	// commit. Both are for requests whose answer from the database did not arrive.
@@ -114,12 +114,12 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 // doEach performs the requests as if each were sent alone, in order. Large jobs among them are cut. errs is nil if none failed.
 // The outcome of a request is in jobs or in errs, at its index. One failure leaves the others alone.
 func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error) {
-	runs := make([]Run, len(reqs))
+	runs := make([]JobRun, len(reqs))
 	for i, req := range reqs {
 		runs[i] = o.run(req)
 	}
 	jobs, errs = o.batch.DoMany(ctx, reqs)
-	o.settle(ctx, reqs, jobs, errs)
+	o.lookUpLost(ctx, reqs, jobs, errs)
 	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
 	o.retryLocked(ctx, reqs, jobs, errs)
 	o.store.follow(ctx, jobs)
@@ -131,7 +131,7 @@ func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	stored, err := o.batch.Do(ctx, req)
 	if err != nil {
 		jobs, errs := []*job.Record{nil}, []error{err}
-		o.settle(ctx, []Req{req}, jobs, errs)
+		o.lookUpLost(ctx, []Req{req}, jobs, errs)
 		return jobs[0], errs[0]
 	}
 	if stored == nil {
@@ -144,9 +144,9 @@ func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	return stored, nil
 }
 
-// settle replaces the errors of requests whose answer from the database did not arrive, and stores the jobs of those that were
+// lookUpLost replaces the errors of requests whose answer from the database did not arrive, and stores the jobs of those that were
 // carried out. A job may be in a later state by now.
-func (o operation[Req]) settle(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
+func (o operation[Req]) lookUpLost(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
 	if errs == nil {
 		return
 	}
@@ -154,7 +154,7 @@ func (o operation[Req]) settle(ctx context.Context, reqs []Req, jobs []*job.Reco
 	for i, req := range reqs {
 		ids[i] = o.run(req).JobID
 	}
-	for i, res := range o.store.settle(ctx, ids, errs, func(i int, c dbsqlc.EventListOwnByJobRow) bool { return o.did(reqs[i], c) }) {
+	for i, res := range o.store.lookUpLost(ctx, ids, errs, func(i int, c dbsqlc.EventListOwnByJobRow) bool { return o.did(reqs[i], c) }) {
 		errs[i] = res.err
 		if !res.done {
 			continue

@@ -108,16 +108,16 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 	return pg.WriteError(s.setQueueLimits(ctx, s.db.Pool, in))
 }
 
-// run is a part of a claim's queues that is claimed by one statement: a limited queue, or others next to each other.
-type run struct {
-	queue  string // of a limited one
-	full   bool   // its limit permits no more
-	probes []*probe
-	// The zero value (owners nil) means that the run was not claimed: there was no room, no slot was left, or the claim was cut
+// claimPart is a part of a claim's queues that is claimed by one statement: a limited queue, or others next to each other.
+type claimPart struct {
+	queue string // of a limited one
+	full  bool   // its limit permits no more
+	reads []*cursorRead
+	// The zero value (owners nil) means that the part was not claimed: there was no room, no slot was left, or the claim was cut
 	// before it.
-	claim claim
-	rows  []job.Record
-	met   []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
+	claim   claim
+	rows    []job.Record
+	handled []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
 	// Workflows of those that were dropped.
 	workflows [][16]byte
 }
@@ -127,28 +127,28 @@ type run struct {
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
 // an exact limit, and why handoff leaves such queues out. After an error nothing is claimed or, if the answer to the commit was
 // lost, the claim is looked for by its number.
-func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
-	runs := runsOf(probes, limited)
-	// One number for all runs: they commit together.
+func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claimPart, error) {
+	parts := partsOf(reads, limited)
+	// One number for all parts: they commit together.
 	number := claimNumber()
 	var rooms []dbsqlc.LimitQueueRoomsRow
 	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
-		rooms, err = s.claimRuns(ctx, tx, claimants, limited, runs, owners, number, bytes)
+		rooms, err = s.claimParts(ctx, tx, claimants, limited, parts, owners, number, bytes)
 		return err
 	})
 	if err != nil {
-		s.cursors.fail(probes)
+		s.cursors.fail(reads)
 		s.lost.add(number, err)
 		return nil, err
 	}
 	s.awaitRoom(rooms)
-	for i := range runs {
-		if runs[i].full {
-			s.limited(job.QueueLimitPrefix + runs[i].queue)
+	for i := range parts {
+		if parts[i].full {
+			s.limited(job.QueueLimitPrefix + parts[i].queue)
 		}
-		runs[i].workflows = s.afterMeet(ctx, runs[i].met)
+		parts[i].workflows = s.afterBlocked(ctx, parts[i].handled)
 	}
-	return runs, nil
+	return parts, nil
 }
 
 // KnownLimits are the bound of a queue by depth, 0 for none, and whether the queue has a limit, as far as this node knows.
@@ -161,29 +161,29 @@ func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
 	return maxDepth, limitOf(q) != nil
 }
 
-// runsOf splits the probes, which are in dispatch order.
-// A run ends where the queue changes from limited to unlimited or to another limited one, so that order between queues stays.
-func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
-	for _, p := range probes {
+// partsOf splits the reads, which are in dispatch order.
+// A part ends where the queue changes from limited to unlimited or to another limited one, so that order between queues stays.
+func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claimPart) {
+	for _, p := range reads {
 		queue := ""
 		if slices.ContainsFunc(limited, func(l queueLimit) bool { return l.queue == p.queue() }) {
 			queue = p.queue()
 		}
-		if n := len(runs); n == 0 || runs[n-1].queue != queue {
-			runs = append(runs, run{queue: queue})
+		if n := len(parts); n == 0 || parts[n-1].queue != queue {
+			parts = append(parts, claimPart{queue: queue})
 		}
-		last := &runs[len(runs)-1]
-		last.probes = append(last.probes, p)
+		last := &parts[len(parts)-1]
+		last.reads = append(last.reads, p)
 	}
-	return runs
+	return parts
 }
 
-// claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
-// bytes, which are those of all runs together, is the last.
+// claimParts claims part by part, as many jobs as there are slots left and as the limit of a part permits. A claim that was cut at its
+// bytes, which are those of all parts together, is the last.
 //
-// owners shrinks by what each run has got; what is left goes to the next run, even if the run had more slots than room. The
+// owners shrinks by what each part has got; what is left goes to the next part, even if the part had more slots than room. The
 // starts are recorded at the end, before the commit.
-func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
+func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claimPart, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
 	for i, l := range limited {
@@ -196,9 +196,9 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 	}
 	var from []string
 	var startedAt []pgtype.Timestamptz
-	for i := range runs {
-		r := &runs[i]
-		r.claim, r.rows, r.full, r.met = claim{}, nil, false, nil
+	for i := range parts {
+		r := &parts[i]
+		r.claim, r.rows, r.full, r.handled = claim{}, nil, false, nil
 		want := len(owners)
 		if r.queue != "" {
 			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
@@ -209,10 +209,10 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 			continue
 		}
 		if want < len(owners) {
-			// The probes were made before the room was known.
-			s.cursors.cut(r.probes, want)
+			// The reads were made before the room was known.
+			s.cursors.cut(r.reads, want)
 		}
-		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
+		r.claim = s.newClaim(claimants, r.reads, owners[:want], bytes)
 		r.claim.params.Claim = number
 		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
 			return nil, err
@@ -233,32 +233,32 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 			return nil, err
 		}
 	}
-	return rooms, s.meetInQueues(ctx, q, limited, runs, len(owners))
+	return rooms, s.handleBlockedInQueues(ctx, q, limited, parts, len(owners))
 }
 
 // maxMet bounds the jobs that one claim drops or schedules in a queue.
 // It bounds how long the claim holds the partition for jobs that nobody gets.
 const maxMet = 100
 
-// meetInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
+// handleBlockedInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
 // In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
-func (s *Store) meetInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, runs []run, slots int) error {
-	for i := range runs {
-		r := &runs[i]
+func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claimPart, slots int) error {
+	for i := range parts {
+		r := &parts[i]
 		at := slices.IndexFunc(limited, func(l queueLimit) bool { return l.queue == r.queue })
 		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
 			continue
 		}
 		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)), Node: s.commits.Node}
-		for _, probe := range r.probes {
-			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, probe.level.lane), append(p.Priorities, probe.level.party.rank.priority), append(p.Lows, probe.low)
+		for _, read := range r.reads {
+			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, read.cursor.lane), append(p.Priorities, read.cursor.tenantRing.priorityRing.priority), append(p.Lows, read.low)
 		}
 		rows, err := q.LimitQueueMeet(ctx, p)
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			r.met = append(r.met, dbsqlc.LimitMeetRow(row))
+			r.handled = append(r.handled, dbsqlc.LimitMeetRow(row))
 		}
 	}
 	return nil
@@ -332,13 +332,13 @@ func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.L
 type roomWakes struct {
 	some  atomic.Bool // there are any: nearly always not, and then nothing is locked
 	mu    sync.Mutex
-	until map[string]time.Time // when parked fetches of the queue are woken; zero: no time will make room
+	until map[string]time.Time // when waiting fetches of the queue are woken; zero: no time will make room
 }
 
-// maxRoomWakes bounds the queues that are remembered. Parked fetches of a forgotten one claim when the poller wakes them.
+// maxRoomWakes bounds the queues that are remembered. Waiting fetches of a forgotten one claim when the poller wakes them.
 const maxRoomWakes = 10_000
 
-// awaitRoom wakes parked fetches of queues without room when there may be room again.
+// awaitRoom wakes waiting fetches of queues without room when there may be room again.
 // WaitUs below 0 means that only the end of a job makes room: leftActive and roomMade wake fetches then. A later time is not
 // waited for while an earlier one is set, as the next claim sets it again.
 func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
@@ -366,7 +366,7 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 	}
 }
 
-// leftActive wakes parked fetches of limited queues that jobs have left.
+// leftActive wakes waiting fetches of limited queues that jobs have left.
 // It costs one load while no limited queue lacks room.
 func leftActive[Row any](s *Store, rows []Row, queue func(*Row) string) {
 	if s.rooms.some.Load() {
@@ -376,7 +376,7 @@ func leftActive[Row any](s *Store, rows []Row, queue func(*Row) string) {
 	}
 }
 
-// roomMade wakes a parked fetch of each of the limited queues or, without names, of all: a job has ended on another node.
+// roomMade wakes a waiting fetch of each of the limited queues or, without names, of all: a job has ended on another node.
 // One fetch per queue is enough: if there is more room, its claim takes up to all of its slots, and the next end wakes another.
 func (s *Store) roomMade(queues ...string) {
 	if !s.rooms.some.Load() {
@@ -397,37 +397,37 @@ func (s *Store) roomMade(queues ...string) {
 	}
 }
 
-// parkedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
+// limitBlockedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
 // meets such jobs: see LimitMeet.
 //
-// It is a hint: a queue that is missing is found by a survey (surveyLimits), one that is there in vain costs a statement and is
-// dropped by met.
-type parkedQueues struct {
-	// The follower of package limit sets it from the database (SetLimitsWaiting), and park sets it at once. While it is false no
+// It is a hint: a queue that is missing is found by a rescan (rescanLimits), one that is there in vain costs a statement and is
+// dropped by handled.
+type limitBlockedQueues struct {
+	// The follower of package limit sets it from the database (SetLimitsWaiting), and add sets it at once. While it is false no
 	// fetch takes mu.
-	any atomic.Bool // jobs wait for limits somewhere; if not, surveys and fetches do nothing about it
+	any atomic.Bool // jobs wait for limits somewhere; if not, rescans and fetches do nothing about it
 
 	mu     sync.Mutex
-	queues map[string]*parkedQueue
+	queues map[string]*limitBlockedQueue
 }
 
-// parkedQueue is when fetches from the queue may meet jobs again: what they do about them takes at most a twentieth of the time.
-type parkedQueue struct{ next time.Time }
+// limitBlockedQueue is when fetches from the queue may handle jobs again: what they do about them takes at most a twentieth of the time.
+type limitBlockedQueue struct{ next time.Time }
 
-// A meeting of 5 ms is repeated after 100 ms at the earliest.
-const meetCost = 20
+// Handling that took 5 ms is repeated after 100 ms at the earliest.
+const handleCost = 20
 
 // SetLimitsWaiting sets whether jobs wait for limits at all.
 // The load comes first, because a store would make the cache line of a value that all fetches read travel between the cores.
 func (s *Store) SetLimitsWaiting(waiting bool) {
-	if s.parked.any.Load() != waiting {
-		s.parked.any.Store(waiting)
+	if s.limitBlocked.any.Load() != waiting {
+		s.limitBlocked.any.Store(waiting)
 	}
 }
 
-// park notes queues in which jobs may wait for a limit.
+// add notes queues in which jobs may wait for a limit.
 // The same bound as that of the cursors, because clients choose the names.
-func (p *parkedQueues) park(queues ...string) {
+func (p *limitBlockedQueues) add(queues ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.any.Store(true)
@@ -436,14 +436,14 @@ func (p *parkedQueues) park(queues ...string) {
 	}
 	for _, name := range queues {
 		if p.queues[name] == nil {
-			p.queues[name] = &parkedQueue{}
+			p.queues[name] = &limitBlockedQueue{}
 		}
 	}
 }
 
 // due returns those of the queues in which jobs wait, if it is time to meet them.
 // Of several fetches that come at the same time one gets the queue. After an error its turn comes again in a second.
-func (p *parkedQueues) due(queues []string) (due []string) {
+func (p *limitBlockedQueues) due(queues []string) (due []string) {
 	if !p.any.Load() {
 		return nil
 	}
@@ -460,7 +460,7 @@ func (p *parkedQueues) due(queues []string) (due []string) {
 }
 
 // waiting returns those of the queues in which jobs wait.
-func (p *parkedQueues) waiting(queues []string) (waiting []string) {
+func (p *limitBlockedQueues) waiting(queues []string) (waiting []string) {
 	if !p.any.Load() {
 		return nil
 	}
@@ -474,39 +474,39 @@ func (p *parkedQueues) waiting(queues []string) (waiting []string) {
 	return waiting
 }
 
-// met ends what due began. Queues of which no job was met have none that waits.
-// A job that was parked while the statement ran is forgotten with its queue. The next survey, a second later, finds it.
-func (p *parkedQueues) met(queues []string, met map[string]bool, cost time.Duration) {
+// handled ends what due began. Queues of which no job was handled have none that waits.
+// A job that was blocked while the statement ran is forgotten with its queue. The next rescan, a second later, finds it.
+func (p *limitBlockedQueues) handled(queues []string, handled map[string]bool, cost time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range queues {
-		if q := p.queues[name]; q != nil && met[name] {
-			q.next = time.Now().Add(meetCost * cost)
+		if q := p.queues[name]; q != nil && handled[name] {
+			q.next = time.Now().Add(handleCost * cost)
 		} else {
 			delete(p.queues, name)
 		}
 	}
 }
 
-// surveyLimits looks in which of the queues jobs wait for limits.
-func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
-	if !s.parked.any.Load() {
+// rescanLimits looks in which of the queues jobs wait for limits.
+func (s *Store) rescanLimits(ctx context.Context, queues []string) error {
+	if !s.limitBlocked.any.Load() {
 		return nil
 	}
 	names, err := s.db.Q.LimitListParked(ctx, queues)
 	if err == nil && len(names) > 0 {
-		s.parked.park(names...)
+		s.limitBlocked.add(names...)
 	}
 	return err
 }
 
-// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
+// handleBlocked does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
 // others. It reports whether jobs may be fetched now that could not before.
 //
 // It sends one statement, which is a transaction, on a context that the client cannot cancel: jobs that it drops or schedules
 // have events that this node must emit. ojs.limit_meet says what is done (docs/reference/limits.md, When a limit blocks a job).
-func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admitted bool, err error) {
-	due := s.parked.due(queues)
+func (s *Store) handleBlocked(ctx context.Context, queues []string, tenant string) (letStart bool, err error) {
+	due := s.limitBlocked.due(queues)
 	if len(due) == 0 {
 		return false, nil
 	}
@@ -517,31 +517,31 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 	if err != nil {
 		return false, pg.ClientError(err)
 	}
-	met := map[string]bool{}
+	handled := map[string]bool{}
 	for i := range rows {
-		met[rows[i].Queue] = true
+		handled[rows[i].Queue] = true
 		if rows[i].Outcome == "admitted" {
-			admitted = true
+			letStart = true
 		} else {
 			s.limited(rows[i].LimitKey)
 		}
 	}
 	// The queues stay remembered. The jobs of another tenant may be the only ones that wait.
 	if tenant != "" {
-		for _, name := range due { // it has not met the jobs of others
-			met[name] = true
+		for _, name := range due { // it has not handled the jobs of others
+			handled[name] = true
 		}
 	}
-	s.parked.met(due, met, time.Since(began))
-	s.advance(ctx, s.afterMeet(ctx, rows))
-	return admitted, nil
+	s.limitBlocked.handled(due, handled, time.Since(began))
+	s.advance(ctx, s.afterBlocked(ctx, rows))
+	return letStart, nil
 }
 
-// afterMeet does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
+// afterBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
 // caller advances them, outside of a flush.
 // LimitMeet and LimitQueueMeet have the same columns; the rows of the latter have no place, because nothing of a limited queue is
 // admitted.
-func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) (workflows [][16]byte) {
+func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (workflows [][16]byte) {
 	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
 		return nil
 	}
@@ -558,7 +558,7 @@ func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) (work
 			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
 		}
 	}
-	eventlog.Emit(ctx, s.commits, rows, meetChange)
+	eventlog.Emit(ctx, s.commits, rows, blockedChange)
 	s.notify(ctx, a)
 	s.commits.Committed()
 	return workflowsOf(rows, func(r *dbsqlc.LimitMeetRow) (root pgtype.UUID) {
@@ -577,8 +577,8 @@ func (s *Store) limited(key string) {
 	}
 }
 
-// A job that was admitted, or only met, has no event of this kind: its state stays available.
-func meetChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
+// A job that was admitted, or only handled, has no event of this kind: its state stays available.
+func blockedChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
 	c := eventlog.Change{JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: string(ojs.StateAvailable), At: r.Now.Time}
 	switch r.Outcome {
 	case "dropped":
@@ -640,7 +640,7 @@ func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
 		if j.LimitKey != "" && !slices.Contains(keys, j.LimitKey) {
 			keys = append(keys, j.LimitKey)
 			// A job with a key may wait for it in this queue from now on, so fetches of the queue meet it.
-			s.parked.park(j.Queue)
+			s.limitBlocked.add(j.Queue)
 		}
 	}
 	s.FollowLimits(ctx, keys)

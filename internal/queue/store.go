@@ -1,6 +1,6 @@
 // Package queue owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes
 // their events; concurrent callers share statements through package batch. The package also owns the fetch cursors
-// (cursors.go) and the parked fetches (waiting_fetch.go) of this node. It must never answer a caller before the commit, and never
+// (cursors.go) and the waiting fetches (waiting_fetch.go) of this node. It must never answer a caller before the commit, and never
 // read the clock of this machine to decide about a job.
 package queue
 
@@ -117,19 +117,19 @@ type Store struct {
 	// Reads have no key: callers that wait for the same job share a statement.
 	results *batch.Batcher[[16]byte, *Result]
 	// It looks up writes whose answer was lost. When a connection breaks, all callers of its flush ask at once.
-	settling *batch.Batcher[unsettled, settled]
+	lookUps  *batch.Batcher[unsettled, settled]
 	fetchers fetchers
 	lost     lostClaims
 
-	// All of these are memory of this node. They can be lost: a survey, the poller or the next statement finds out again.
-	cursors    *cursors
-	priorities priorityStats
-	awaiting   resultWaiters
-	queues     knownQueues
-	rooms      roomWakes
-	parked     parkedQueues
-	blocked    blockedCalls
-	fullLogged fullLogs
+	// All of these are memory of this node. They can be lost: a rescan, the poller or the next statement finds out again.
+	cursors      *cursors
+	priorities   priorityStats
+	awaiting     resultWaiters
+	queues       knownQueues
+	rooms        roomWakes
+	limitBlocked limitBlockedQueues
+	blocked      blockedCalls
+	fullLogged   fullLogs
 
 	// It is closed when the node stops, and never opened again. Everything that parks selects on it.
 	draining  chan struct{}
@@ -152,12 +152,12 @@ func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
 		config: config, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
-		cursors:    newCursors(),
-		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
-		parked:     parkedQueues{queues: map[string]*parkedQueue{}},
-		rooms:      roomWakes{until: map[string]time.Time{}},
-		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
-		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
+		cursors:      newCursors(),
+		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
+		rooms:        roomWakes{until: map[string]time.Time{}},
+		fetchers:     fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
+		onCronJobs:   func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
 		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
@@ -191,7 +191,7 @@ func New(deps Deps, config Config) *Store {
 	}
 	// New runs before package app subscribes logs and metrics, so calls that wait for room are woken first.
 	s.commits.OnChanges(s.blocked.changed)
-	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
+	s.lookUps = newBatcher(s, "settle", s.flushLookUps, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s
 }
@@ -216,7 +216,7 @@ func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context,
 }
 
 // newOperation returns an operation without did and after, which New sets.
-func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) Run, bytes func(Req) int) operation[Req] {
+func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) JobRun, bytes func(Req) int) operation[Req] {
 	key := func(req Req) ([16]byte, bool) { return run(req).JobID, true }
 	return operation[Req]{store: s, batch: newBatcher(s, name, flush, key, bytes), run: run}
 }
@@ -231,7 +231,7 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 
 // Forget drops what this node remembers of queues and jobs, after a reset of the database. It is read again on demand.
 //
-// Calls that are parked stay so. The poller surveys their queues again within a second. Claims in flight end on the old cursors,
+// Calls that are parked stay so. The poller rescans their queues again within a second. Claims in flight end on the old cursors,
 // which nobody reads any more.
 func (s *Store) Forget() {
 	s.queues.clear()
@@ -360,9 +360,9 @@ func (s *Store) QueueChanged(name string) {
 		s.NotifyAll()
 		return
 	}
-	// Order: cursors are surveyed again before fetches are woken, or these would find nothing.
+	// Order: the queues are to be rescanned before fetches are woken, or these would find nothing.
 	s.queues.remove(name)
-	s.cursors.surveyAgain(name)
+	s.cursors.rescanAgain(name)
 	s.cursors.wakeQueue(name, maxWoken)
 }
 

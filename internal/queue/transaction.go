@@ -78,7 +78,7 @@ func (t *Tx) committed(ctx context.Context, err *error) bool {
 	case t.changed == nil:
 		return true
 	}
-	outcome := t.store.settleOne(ctx, *t.changed, *err, t.did)
+	outcome := t.store.lookUpLostOne(ctx, *t.changed, *err, t.did)
 	*err = outcome.err
 	return outcome.done
 }
@@ -260,7 +260,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 }
 
 // AfterCommit emits the events and notifies fetches, timer and relay.
-// A node that stops before it leaves the jobs to the relay, to surveys and to the followers of workflows and limits.
+// A node that stops before it leaves the jobs to the relay, to rescans and to the followers of workflows and limits.
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
 		in.store.afterEnqueue(ctx, in.rows, nil)

@@ -53,15 +53,15 @@ type took struct {
 // claim does what flushFetch does.
 func (m *model) claim(slots int, tenant string) (all []took) {
 	m.statements = 0
-	for spare := minSpare; m.statements < maxRounds; spare = min(4*spare, maxSpare) {
-		probes, last := m.begin(want{[]string{"q"}, tenant, slots - len(all), spare, func(string) weights { return m.weights }})
-		if len(probes) == 0 {
+	for spare := minLookahead; m.statements < maxRounds; spare = min(4*spare, maxLookahead) {
+		reads, last := m.begin(claimRequest{[]string{"q"}, tenant, slots - len(all), spare, func(string) weights { return m.weights }})
+		if len(reads) == 0 {
 			return all
 		}
 		m.statements++
-		jobs := m.fetch(probes, slots-len(all))
+		jobs := m.fetch(reads, slots-len(all))
 		all = append(all, jobs...)
-		m.end(probes, len(all) == slots)
+		m.end(reads, len(all) == slots)
 		if !last || len(all) == slots {
 			return all
 		}
@@ -70,9 +70,9 @@ func (m *model) claim(slots int, tenant string) (all []took) {
 }
 
 // fetch does what JobFetch does, and tally.
-func (m *model) fetch(probes []*probe, slots int) (jobs []took) {
-	for _, p := range probes {
-		at := place{p.level.lane, p.level.party.rank.priority}
+func (m *model) fetch(reads []*cursorRead, slots int) (jobs []took) {
+	for _, p := range reads {
+		at := place{p.cursor.lane, p.cursor.tenantRing.priorityRing.priority}
 		for i := 0; i < len(m.jobs[at]) && p.got < p.want && len(jobs) < slots; {
 			seq := m.jobs[at][i]
 			if seq < p.low {
@@ -87,20 +87,20 @@ func (m *model) fetch(probes []*probe, slots int) (jobs []took) {
 	return jobs
 }
 
-// survey does what Store.survey does.
-func (m *model) survey(tenant string) {
+// rescan does what Store.rescan does.
+func (m *model) rescan(tenant string) {
 	for due := []scope{{"q", tenant}}; len(due) > 0; {
 		ranges := m.ranges(due)
-		var found []dbsqlc.JobFetchSurveyRow
+		var found []dbsqlc.JobFetchRescanRow
 		for n := range ranges.Queues {
 			from, before := place{ranges.Lanes[n], ranges.Priorities[n]}, ranges.Befores[n]
 			for _, at := range slices.SortedFunc(maps.Keys(m.jobs), inOrder) {
 				if len(m.jobs[at]) > 0 && inOrder(from, at) < 0 && (at.lane < before || at.lane == from.lane) && len(found) < int(ranges.MaxRows) {
-					found = append(found, dbsqlc.JobFetchSurveyRow{Scope: ranges.Scopes[n], Queue: "q", Lane: at.lane, Priority: at.priority, ReadySeq: m.jobs[at][0]})
+					found = append(found, dbsqlc.JobFetchRescanRow{Scope: ranges.Scopes[n], Queue: "q", Lane: at.lane, Priority: at.priority, ReadySeq: m.jobs[at][0]})
 				}
 			}
 		}
-		due = m.endSurvey(due, found, len(found) == int(ranges.MaxRows), time.Millisecond)
+		due = m.endRescan(due, found, len(found) == int(ranges.MaxRows), time.Millisecond)
 	}
 }
 
@@ -187,8 +187,8 @@ func TestTurns(t *testing.T) {
 			m.add(place{lane, 0}, 100, true)
 		}
 		for range 2 {
-			probes, _ := m.begin(plainWant("q", 2))
-			m.fail(probes)
+			reads, _ := m.begin(plainWant("q", 2))
+			m.fail(reads)
 		}
 		require.Equal(t, []string{"a", "b"}, lanes(m.claim(2, "")))
 		require.Equal(t, []string{"c", "a"}, lanes(m.claim(2, "")))
@@ -200,9 +200,9 @@ func TestTurns(t *testing.T) {
 		for _, lane := range []string{"a", "b", "c", "d"} {
 			m.add(place{lane, 0}, 100, true)
 		}
-		probes, _ := m.begin(plainWant("q", 3))
-		require.Equal(t, []string{"a"}, lanes(m.fetch(probes, 1))) // a large job, and there is no room for the bytes of another
-		m.end(probes, true)
+		reads, _ := m.begin(plainWant("q", 3))
+		require.Equal(t, []string{"a"}, lanes(m.fetch(reads, 1))) // a large job, and there is no room for the bytes of another
+		m.end(reads, true)
 		require.Equal(t, []string{"b", "c", "d"}, lanes(m.claim(3, "")))
 	})
 
@@ -237,10 +237,10 @@ func TestTurns(t *testing.T) {
 		for _, lane := range []string{"a", "a/x", "a/y", "a-b", "b", "", "/x"} {
 			m.add(place{lane, 0}, 2, false)
 		}
-		m.survey("a")
+		m.rescan("a")
 		require.ElementsMatch(t, []string{"a", "a", "a/x", "a/x", "a/y", "a/y"}, lanes(m.claim(100, "a")))
 		require.Empty(t, m.claim(1, "b"))
-		m.survey("")
+		m.rescan("")
 		require.Len(t, m.claim(100, ""), 8)
 	})
 
@@ -254,8 +254,8 @@ func TestTurns(t *testing.T) {
 		require.Empty(t, m.claim(1, ""))
 		q := m.queues["q"]
 		require.Zero(t, q.lanes)
-		for _, r := range q.ranks {
-			require.Zero(t, r.turns.Len()+r.ready+len(r.parties))
+		for _, r := range q.rings {
+			require.Zero(t, r.turns.Len()+r.ready+len(r.tenants))
 		}
 	})
 
@@ -264,21 +264,21 @@ func TestTurns(t *testing.T) {
 		m := newModel()
 		m.add(place{"", 1}, 5, true)
 		m.add(place{"", 0}, 5, true)
-		probes, last := m.begin(plainWant("q", 1000))
-		require.Len(t, probes, 2)
+		reads, last := m.begin(plainWant("q", 1000))
+		require.Len(t, reads, 2)
 		require.False(t, last)
-		require.Equal(t, []int{1000, 1000}, []int{probes[0].want, probes[1].want})
-		m.fail(probes)
+		require.Equal(t, []int{1000, 1000}, []int{reads[0].want, reads[1].want})
+		m.fail(reads)
 	})
 }
 
-// More lanes than a node remembers: each is served, by survey after survey.
+// More lanes than a node remembers: each is served, by rescan after rescan.
 func TestMoreLanesThanAreRemembered(t *testing.T) {
 	t.Parallel()
 	m := newModel()
 	m.cursors.maxLanes = 2000
 	m.queues = map[string]*queueCursor{}
-	m.surveys(scope{"q", ""})
+	m.rescans(scope{"q", ""})
 	const all = 7000
 	for n := range all {
 		m.add(place{fmt.Sprintf("t%06d", n), 0}, 1, true)
@@ -295,40 +295,40 @@ func TestMoreLanesThanAreRemembered(t *testing.T) {
 			idle = 0
 			continue
 		}
-		m.survey("")
+		m.rescan("")
 	}
 	require.Len(t, got, all)
 }
 
-// Lanes beyond those of one survey, and beyond those that are remembered, are found although the others never run out of jobs.
+// Lanes beyond those of one rescan, and beyond those that are remembered, are found although the others never run out of jobs.
 func TestLanesBehindFullOnes(t *testing.T) {
 	t.Parallel()
 
 	t.Run("OfOneSurvey", func(t *testing.T) {
 		t.Parallel()
 		m := newModel()
-		for n := range maxSurveyed + 500 {
+		for n := range maxRescanned + 500 {
 			m.add(place{fmt.Sprintf("t%06d", n), 0}, 2, false)
 		}
-		m.survey("")
-		require.Equal(t, maxSurveyed, m.queues["q"].lanes)
-		m.survey("")
-		require.Equal(t, maxSurveyed+500, m.queues["q"].lanes)
+		m.rescan("")
+		require.Equal(t, maxRescanned, m.queues["q"].lanes)
+		m.rescan("")
+		require.Equal(t, maxRescanned+500, m.queues["q"].lanes)
 	})
 
 	t.Run("OfTheMemory", func(t *testing.T) {
 		t.Parallel()
 		m := newModel()
-		m.cursors.maxLanes = maxSurveyed + 500
+		m.cursors.maxLanes = maxRescanned + 500
 		m.queues = map[string]*queueCursor{}
-		m.surveys(scope{"q", ""})
-		const all = 2*maxSurveyed + 500
+		m.rescans(scope{"q", ""})
+		const all = 2*maxRescanned + 500
 		for n := range all {
 			m.add(place{fmt.Sprintf("t%06d", n), 0}, 50, false)
 		}
 		got := map[string]bool{}
 		for range 40 {
-			m.survey("")
+			m.rescan("")
 			for _, j := range m.claim(500, "") {
 				got[j.lane] = true
 			}
@@ -365,19 +365,19 @@ func TestTurnsProperty(t *testing.T) {
 			case 0, 1, 2:
 				m.add(random(), n, true)
 				added += n
-			case 3: // another node's, whose notification comes late: the survey finds them
+			case 3: // another node's, whose notification comes late: the rescan finds them
 				m.add(random(), n, false)
 				added += n
 			case 4:
-				probes, _ := m.begin(want{[]string{"q"}, "", n, minSpare, func(string) weights { return m.weights }})
+				reads, _ := m.begin(claimRequest{[]string{"q"}, "", n, minLookahead, func(string) weights { return m.weights }})
 				m.add(random(), 1, true)
 				added++
-				m.fail(probes)
+				m.fail(reads)
 			case 5:
-				m.survey(pickName(r, "t", tenants))
-				m.survey("")
+				m.rescan(pickName(r, "t", tenants))
+				m.rescan("")
 			case 6:
-				m.survey("")
+				m.rescan("")
 				available := 0
 				for _, left := range m.jobs {
 					available += len(left)
@@ -387,7 +387,7 @@ func TestTurnsProperty(t *testing.T) {
 				check(jobs)
 				m.requireStrict(t, jobs, seed)
 			case 7:
-				m.survey("")
+				m.rescan("")
 				tenant := pickName(r, "t", tenants)
 				jobs := m.claim(n, tenant)
 				check(jobs)
@@ -398,7 +398,7 @@ func TestTurnsProperty(t *testing.T) {
 				}
 			}
 		}
-		m.survey("")
+		m.rescan("")
 		for jobs := m.claim(7, ""); len(jobs) > 0; jobs = m.claim(7, "") {
 			check(jobs)
 		}
@@ -470,11 +470,11 @@ func TestCut(t *testing.T) {
 	}
 	var got []string
 	for range 6 {
-		probes, _ := m.begin(want{[]string{"q"}, "", 12, minSpare, func(string) weights { return m.weights }})
-		m.cut(probes, 4)
-		jobs := m.fetch(probes, 4)
+		reads, _ := m.begin(claimRequest{[]string{"q"}, "", 12, minLookahead, func(string) weights { return m.weights }})
+		m.cut(reads, 4)
+		jobs := m.fetch(reads, 4)
 		require.Len(t, jobs, 4)
-		m.end(probes, true)
+		m.end(reads, true)
 		got = append(got, lanes(jobs)...)
 		for _, lane := range []string{"a", "b", "c"} {
 			require.InDelta(t, float64(len(got))/3, count(got, lane), 1, got)

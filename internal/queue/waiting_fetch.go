@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/service"
 )
 
-// waiter is a parked fetch. It holds memory only: no connection, and it sends no query.
+// waiter is a waiting fetch. It holds memory only: no connection, and it sends no query.
 //
 // It is registered for the whole call and not only while it waits, so that a job which commits during its claim wakes it.
 type waiter struct {
@@ -107,7 +107,7 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 	}
 }
 
-// Drain makes parked fetches return, and every later one answer at once.
+// Drain makes waiting fetches return, and every later one answer at once.
 // The node calls it when it stops, before it waits for its requests. It also ends waits for results and for room.
 func (s *Store) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
@@ -147,27 +147,27 @@ func (s *Store) NotifyReady(p Place) {
 	s.cursors.wake(p.scope(), maxWoken)
 }
 
-// NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue survey it.
+// NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue rescan it.
 // It is called when notifications may have been lost, and after maintenance and changes of all queues.
 func (s *Store) NotifyAll() {
-	s.cursors.surveySoon()
+	s.cursors.rescanSoon()
 	for _, of := range s.cursors.awaited() {
 		s.cursors.wake(of, maxWoken)
 	}
 }
 
-// poll surveys the queues for which fetches are parked and wakes as many as there are places, in case a notification was
+// poll rescans the queues for which fetches wait and wakes as many as there are places, in case a notification was
 // lost. Awaited results are read again for the same reason. It sends no query if no call waits and no claim was lost.
 // The poller calls it every second. One fetch is woken per place that was found: later passes wake others for the rest.
 func (s *Store) poll(ctx context.Context) error {
 	s.Published()
 	lost := s.handBackLost(ctx) // a job of a lost claim may stay locked for hours; that must not stop the polls of other queues
 	awaited := s.cursors.awaited()
-	found, err := s.survey(ctx, s.cursors.surveyDue(awaited, true))
+	found, err := s.rescan(ctx, s.cursors.rescanDue(awaited, true))
 	for _, f := range found {
 		s.cursors.wake(f.scope(), 1)
 	}
-	for _, q := range s.parked.waiting(queuesOf(awaited)) {
+	for _, q := range s.limitBlocked.waiting(queuesOf(awaited)) {
 		s.cursors.wakeQueue(q, 1)
 	}
 	return errors.Join(lost, err)
@@ -257,7 +257,7 @@ func (w *waiter) awaken(n int) int {
 	}
 }
 
-// awaited returns the queues, and tenants in them, for which fetches are parked.
+// awaited returns the queues, and tenants in them, for which fetches wait.
 func (c *cursors) awaited() []scope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,7 +269,7 @@ func (c *cursors) awaited() []scope {
 }
 
 // pollInterval is how long a parked call can wait for a job or a result whose notification was lost.
-// Surveys that take long are left out of some passes: they have a twentieth of the time (surveyDue).
+// Rescans that take long are left out of some passes: they have a twentieth of the time (rescanDue).
 const pollInterval = time.Second
 
 // Poller reads jobs and results for parked calls, in case a notification was lost.
@@ -294,6 +294,6 @@ func (p *Poller) Start(ctx context.Context) error {
 
 func (p *Poller) poll(ctx context.Context) {
 	if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
-		p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
+		p.Logger.WarnContext(ctx, "poll for waiting fetches failed; it is repeated every second", slog.Any("error", err))
 	}
 }

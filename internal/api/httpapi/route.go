@@ -134,8 +134,8 @@ func (a *API) mount(e *echo.Echo, routes []route) {
 	slices.SortFunc(a.templates, func(a, b template) int { return strings.Compare(a.path+a.method, b.path+b.method) })
 	for _, r := range routes {
 		h := a.handle(r)
-		if parent, last := path.Split(r.path); strings.HasPrefix(last, ":") && literals[parent] != nil {
-			h = notLiteral(last[1:], literals[parent], h)
+		if parent, last := path.Split(r.path); last == ":id" && literals[parent] != nil {
+			h = notLiteral(literals[parent], h)
 		}
 		e.Match(r.methods(), r.path, h)
 	}
@@ -150,9 +150,9 @@ func (r *route) methods() []string {
 
 // notLiteral answers 405 where the last segment is that of another route, which does not know the method: it is no id then, and the answer
 // would be 404 for a job named batch. literals are the methods of such routes.
-func notLiteral(parameter string, literals map[string][]string, h echo.HandlerFunc) echo.HandlerFunc {
+func notLiteral(literals map[string][]string, h echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if methods, literal := literals[c.Param(parameter)]; literal {
+		if methods, literal := literals[c.Param("id")]; literal {
 			c.Response().Header().Set(echo.HeaderAllow, strings.Join(methods, ", "))
 			return echo.ErrMethodNotAllowed
 		}
