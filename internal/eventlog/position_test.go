@@ -68,7 +68,8 @@ func TestPosition(t *testing.T) {
 			"", "evt_", "019c0a11-2f40-7003-9a51-7be2c04d1e90",
 			"evt_019c0a11-2f40-7003-9a51-7be2c04d1e9", "evt_019c0a11-2f40-7003-9a51-7be2c04d1e900",
 			"evt_019c0a11-2f40-4003-9a51-7be2c04d1e90", "evt_019c0a11-2f40-7003-ca51-7be2c04d1e90",
-			"evt_019C0A11-2f40-7003-9a51-7be2c04d1e90", "evt_019c0a11x2f40-7003-9a51-7be2c04d1e90",
+			"evt_019C0A11-2f40-7003-9a51-7be2c04d1e90", "evt_019c0a11-2f40-7003-9A51-7be2c04d1e90", "evt_019c0a11-2F40-7003-9a51-7be2c04d1e90",
+			"evt_019c0a11x2f40-7003-9a51-7be2c04d1e90",
 			"evt_019c0a11-2f40-7003-9a51-7be2c04d1eg0",
 		} {
 			_, err := ParsePosition(id)

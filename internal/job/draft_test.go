@@ -1,6 +1,7 @@
 package job
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +58,31 @@ func TestDraftEqualsItsJSON(t *testing.T) {
 		require.Equal(t, wantErr, gotErr, string(text))
 		require.Equal(t, want, got, string(text))
 	})
+}
+
+// TestDraftOfTheLargestSize: the limit is that of the JSON that says the same, whatever makes the draft long.
+func TestDraftOfTheLargestSize(t *testing.T) {
+	t.Parallel()
+	const long = 64 << 10 // more than what need not be counted
+	texts := []string{strings.Repeat("x", long)}
+	for name, change := range map[string]func(d *Draft){
+		"Args":         func(d *Draft) { d.Args = []byte(`["` + texts[0] + `"]`) },
+		"Meta":         func(d *Draft) { d.Options = &Options{Meta: []byte(`{"a":"` + texts[0] + `"}`)} },
+		"Tags":         func(d *Draft) { d.Options = &Options{Tags: texts} },
+		"NonRetryable": func(d *Draft) { d.Options = &Options{Retry: &retry.Draft{NonRetryable: texts}} },
+		"UniqueArgs":   func(d *Draft) { d.Options = &Options{Unique: &UniqueDraft{ArgsKeys: texts}} },
+	} {
+		d := Draft{Type: "a", Args: []byte(`[]`)}
+		change(&d)
+		text := d.Encode()
+		for most, fits := range map[int]bool{len(text) - 1: false, len(text): true} {
+			lim := Limits{MaxEnvelopeBytes: most, MaxMetaBytes: 2 * long}
+			_, want := DecodeJob(text, lim)
+			_, got := d.Job(lim)
+			require.Equal(t, want, got, name)
+			require.Equal(t, fits, got == nil || got.Details["field"] != "envelope", name)
+		}
+	}
 }
 
 func TestTemplateEqualsItsJSON(t *testing.T) {

@@ -227,9 +227,7 @@ func TestReplayAllOfLateEvents(t *testing.T) {
 	b.Subscribed()
 	w := b.Subscribed()
 	const late = 2100
-	b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), 's' || n FROM generate_series(1, $1::integer) n`, late)
-	b.publish()
-	b.Exec(`UPDATE ojs.events SET seq = (SELECT max(seq) FROM ojs.events), sub = $1 - substr(subject, 2)::integer + 1`, late)
+	b.publishLate(late, late)
 	n, err := b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{All: true, Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
 	require.NoError(t, err)
 	require.Equal(t, int64(late), n)

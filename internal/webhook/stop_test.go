@@ -87,3 +87,22 @@ func TestLostClaim(t *testing.T) {
 		})
 	}
 }
+
+// TestClaimsRest: after a slow claim a dispatcher claims nothing for as long as that took, although it is woken.
+func TestClaimsRest(t *testing.T) {
+	t.Parallel()
+	const slow = 300 * time.Millisecond
+	d := setupCutOff(t)
+	first := d.network.Hold("name: WebhookDeliveryLock ")
+	require.NoError(t, d.Start(t.Context()))
+	defer d.Stop()
+	<-first.Arrived
+	time.Sleep(slow)
+	second := d.network.Hold("name: WebhookDeliveryLock ")
+	d.Wake()
+	released := time.Now()
+	first.Release()
+	<-second.Arrived
+	require.GreaterOrEqual(t, time.Since(released), slow)
+	second.Release()
+}

@@ -463,6 +463,51 @@ func TestWebhookLimit(t *testing.T) {
 	require.Equal(t, int64(100), total)
 }
 
+// A page has the subscriptions that match, newest first, each with its secret.
+func TestWebhookList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var ids [][16]byte // newest first
+	for i := range 5 {
+		w := b.Subscribed(func(w *webhook.Definition) {
+			w.Active = i != 1
+			if i > 2 {
+				w.Tenant, w.URL = "acme", "https://acme.example"
+			}
+		})
+		ids = append([][16]byte{w.ID}, ids...)
+	}
+	yes, no := true, false
+	for name, test := range map[string]struct {
+		filter webhook.Filter
+		want   [][16]byte
+		total  int64
+	}{
+		"All":       {webhook.Filter{Limit: 10}, ids, 5},
+		"FirstPage": {webhook.Filter{Limit: 2}, ids[:2], 5},
+		"Offset":    {webhook.Filter{Limit: 2, Offset: 1}, ids[1:3], 5},
+		"Cursor":    {webhook.Filter{Limit: 2, Before: &ids[1]}, ids[2:4], 5},
+		"BehindAll": {webhook.Filter{Limit: 2, Offset: 5}, nil, 5},
+		"Active":    {webhook.Filter{Limit: 10, Active: &yes}, [][16]byte{ids[0], ids[1], ids[2], ids[4]}, 4},
+		"Inactive":  {webhook.Filter{Limit: 10, Active: &no}, ids[3:4], 1},
+		"URL":       {webhook.Filter{Limit: 10, URL: "https://acme.example"}, ids[:2], 2},
+		"Tenant":    {webhook.Filter{Limit: 10, Tenant: "acme"}, ids[:2], 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			list, total, err := b.Webhooks.List(t.Context(), test.filter)
+			require.NoError(t, err)
+			require.Equal(t, test.total, total)
+			var got [][16]byte
+			for _, w := range list {
+				got = append(got, w.ID)
+				require.Len(t, w.Secrets, 1)
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
 // With one worker for all subscriptions, none waits until the others have nothing more.
 func TestDeliveryClaimIsFair(t *testing.T) {
 	t.Parallel()
@@ -633,6 +678,43 @@ func TestDeliveryOrder(t *testing.T) {
 		}
 	})
 
+	// A pass has created a delivery behind the one that ends, and has not committed: the end must see it, or it would wait for ever.
+	t.Run("OneThatIsCreatedMeanwhileBecomesDue", func(t *testing.T) {
+		t.Parallel()
+		creating := setupLossy(t)
+		b := creating.sane
+		b.Subscribed(ordered)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.publish()
+		_, err := creating.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		first := b.claimed(10)
+		require.Len(t, first, 1)
+		b.Fetched(1, "q")
+		b.publish()
+		held := creating.network.Hold("name: WebhookDeliveryCreate ")
+		created, ended := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := creating.Webhooks.CreateDeliveries(context.Background())
+			created <- err
+		}()
+		<-held.Arrived
+		go func() {
+			o := webhook.DeliveryOutcome{ID: first[0].ID, Webhook: first[0].WebhookID, Claims: first[0].Claims, Status: "delivered", Code: 200}
+			_, err := b.Webhooks.RecordDelivery(context.Background(), o)
+			ended <- err
+		}()
+		require.Eventually(t, func() bool {
+			return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+		}, domaintest.WaitFor, time.Millisecond)
+		held.Release()
+		require.NoError(t, domaintest.Await(t, created))
+		require.NoError(t, domaintest.Await(t, ended))
+		second := b.claimed(10)
+		require.Len(t, second, 1)
+		require.Equal(t, "job.started", second[0].EventType)
+	})
+
 	t.Run("OneNodeCreates", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -672,6 +754,16 @@ func TestDeliveryOrder(t *testing.T) {
 func (b *bundle) publish() {
 	b.T.Helper()
 	b.Exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
+}
+
+// publishLate publishes events that share a number of the log, as rows do that were committed late. They come in the reverse order
+// of their insertion, and take turns with the subjects.
+func (b *bundle) publishLate(events, subjects int) {
+	b.T.Helper()
+	b.Exec(`INSERT INTO ojs.events (type, source, time, subject) SELECT 'job.enqueued', 'api', now(), 's' || n % $2::integer FROM generate_series(1, $1::integer) n`, events, subjects)
+	b.publish()
+	b.Exec(`UPDATE ojs.events e SET seq = (SELECT max(seq) FROM ojs.events), sub = n.place
+		FROM (SELECT seq, sub, row_number() OVER (ORDER BY seq DESC, sub DESC) AS place FROM ojs.events) n WHERE (e.seq, e.sub) = (n.seq, n.sub)`)
 }
 
 // What was published while a subscription was active is delivered to it, whatever becomes of it before deliveries are created.
@@ -725,6 +817,66 @@ func TestDeliveriesInPasses(t *testing.T) {
 		require.Equal(t, want, created)
 	}
 	require.Equal(t, 3000, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries`))
+}
+
+// Rows that were committed late share a number of the log. A pass may end between them.
+func TestDeliveriesOfLateEvents(t *testing.T) {
+	t.Parallel()
+
+	t.Run("InPasses", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Subscribed()
+		const late = 2100
+		b.publishLate(late, late)
+		for _, want := range []webhook.Created{{Active: 1, Deliveries: 2000, More: true}, {Active: 1, Deliveries: 100}, {Active: 1}} {
+			created, err := b.Webhooks.CreateDeliveries(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, created)
+		}
+		require.Equal(t, late, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries`))
+	})
+
+	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
+		b.publishLate(3, 1)
+		_, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		for place := int32(1); place <= 3; place++ {
+			got := b.claimed(10)
+			require.Len(t, got, 1)
+			require.Equal(t, place, got[0].EventSub)
+			b.recorded(got[0], "delivered")
+		}
+	})
+}
+
+// A subscription that is made during a pass gets what is published after it: the pass leaves that to the next one.
+func TestDeliveriesOfASubscriptionMadeMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, ordering := range []string{"none", "subject"} {
+		t.Run(ordering, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Subscribed(func(w *webhook.Definition) { w.Ordering = ordering })
+			b.Enqueued(domaintest.NewJob("q"))
+			b.publish()
+			var newer *webhook.Webhook
+			node := domaintest.On(t, domaintest.Before(t, b.Pool, "WebhookDeliveryCreate", func() {
+				newer = b.Subscribed()
+				b.Enqueued(domaintest.NewJob("q"))
+				b.publish()
+			}))
+			for _, want := range []int64{1, 2} {
+				created, err := node.Webhooks.CreateDeliveries(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, want, created.Deliveries)
+			}
+			require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE webhook_id = $1`, newer.ID))
+		})
+	}
 }
 
 // A subscription gets what is published after it was made, also if an older one keeps the pass further back in the log.

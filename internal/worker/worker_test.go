@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -473,6 +474,55 @@ func TestQuietWorkers(t *testing.T) {
 		require.Len(t, b.FetchedBy("w", 1), 1)
 	})
 
+	t.Run("AreReadWhenTheyChange", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		conn, err := pgx.Connect(t.Context(), b.Pool.Config().ConnString())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		_, err = conn.Exec(t.Context(), "LISTEN ojs_workers")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), domaintest.WaitFor)
+		defer cancel()
+		told := func() (times int) { // since the last call
+			b.Exec(`SELECT pg_notify('ojs_workers', 'so far')`)
+			for ; ; times++ {
+				n, err := conn.WaitForNotification(ctx)
+				require.NoError(t, err)
+				if n.Payload == "so far" {
+					return times
+				}
+			}
+		}
+		for i, step := range []struct {
+			reports, directive string
+			told               int
+		}{
+			{reports: "running"},
+			{reports: "quiet", told: 1},
+			{reports: "quiet"},
+			{reports: ""},
+			{reports: "running", told: 1},
+			{directive: "quiet", told: 1},
+			{reports: "running"},
+			{reports: "quiet"},
+			{directive: "running", told: 1},
+			{reports: "quiet"},
+			{reports: "running", told: 1},
+			{reports: "running"},
+			{reports: "terminate", told: 1},
+			{reports: ""},
+		} {
+			if step.directive != "" {
+				require.NoError(t, b.Workers.Direct(t.Context(), worker.Ref{ID: "w"}, step.directive))
+			} else {
+				_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: step.reports})
+				require.NoError(t, err)
+			}
+			require.Equal(t, step.told, told(), "step %d", i)
+		}
+	})
+
 	t.Run("GetNoJobsOfASharedFetch", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -558,6 +608,42 @@ func TestLateForTheRun(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
+
+	t.Run("AnswersWithItsTime", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		res := b.Beat("w")
+		stored, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
+		require.NoError(t, err)
+		require.Equal(t, stored.LastBeatAt.Time, res.Time)
+	})
+
+	// What the worker reports and what an operator wants, with a job that asks for quiet.
+	t.Run("ATestDirectiveComesAfterTerminateAndTheOperator", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, func(c *domaintest.Config) { c.Worker.TestDirectives = true })
+		for i, test := range []struct{ reports, directive, want string }{
+			{"running", "", "quiet"},
+			{"quiet", "running", "running"},
+			{"running", "terminate", "terminate"},
+			{"terminate", "", "terminate"},
+		} {
+			w := fmt.Sprint("w", i)
+			b.Enqueued(domaintest.With(func(j *job.Job) { j.Meta = []byte(`{"test_directive":"quiet"}`) }))
+			ids := b.FetchedBy(w, 1)
+			beat := worker.Beat{WorkerID: w, State: test.reports}
+			_, err := b.Workers.Heartbeat(t.Context(), beat)
+			require.NoError(t, err)
+			if test.directive != "" {
+				require.NoError(t, b.Workers.Direct(t.Context(), worker.Ref{ID: w}, test.directive))
+			}
+			beat.Jobs = job.IDList{IDs: ids}
+			res, err := b.Workers.Heartbeat(t.Context(), beat)
+			require.NoError(t, err)
+			require.Equal(t, test.want, res.State, "%+v", test)
+			require.Equal(t, ids, res.Extended)
+		}
+	})
 
 	t.Run("NeverShortensAReservation", func(t *testing.T) {
 		t.Parallel()

@@ -70,6 +70,15 @@ func TestMessagesAreBounded(t *testing.T) {
 	require.NoError(t, batch(6, 1_000_000, grpc.UseCompressor(gzip.Name)))
 	require.Equal(t, codes.ResourceExhausted, status.Code(batch(34, 1_000_000)))
 	require.Equal(t, codes.ResourceExhausted, status.Code(batch(34, 1_000_000, grpc.UseCompressor(gzip.Name))))
+	get := func(bytes int, options ...grpc.CallOption) codes.Code {
+		_, err := b.client.GetJob(known, &ojsv1.GetJobRequest{JobId: strings.Repeat("x", bytes)}, options...)
+		return status.Code(err)
+	}
+	const largest = 4<<20 - 5 // the tag and the length of the field take 5 bytes
+	for _, options := range [][]grpc.CallOption{nil, {grpc.UseCompressor(gzip.Name)}} {
+		require.Equal(t, codes.NotFound, get(largest, options...))
+		require.Equal(t, codes.ResourceExhausted, get(largest+1, options...))
+	}
 	free()
 
 	// Nearly all memory is taken.

@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
 	"github.com/ojsd/ojsd/ojs/internal/require"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 )
 
 func setup(t *testing.T) (*fakeserver.Server, *ojs.Client) {
@@ -131,4 +132,45 @@ func TestRefusals(t *testing.T) {
 		require.Contains(t, refused.Message, "'", name)
 	}
 	require.Empty(t, s.Jobs(nil))
+}
+
+// TestWebhooks: tests of programs that manage subscriptions see what they have made.
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	_, c := setup(t)
+	admin := ojsadmin.New(c)
+	made, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://a.example", Events: []string{"job.*"}})
+	require.NoError(t, err)
+	require.Equal(t, "https://a.example", made.URL)
+	require.True(t, made.Active)
+	other, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://b.example"})
+	require.NoError(t, err)
+	list, err := admin.ListWebhooks(ctx, ojsadmin.PageOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 2, list.Total)
+	require.Len(t, list.Items, 2)
+
+	inactive := false
+	changed, err := admin.UpdateWebhook(ctx, made.ID, ojsadmin.Webhook{Active: &inactive})
+	require.NoError(t, err)
+	require.Equal(t, made.ID, changed.ID)
+	require.Equal(t, "https://a.example", changed.URL)
+	require.False(t, changed.Active)
+	got, err := admin.GetWebhook(ctx, made.ID)
+	require.NoError(t, err)
+	require.Equal(t, changed, got)
+	rotated, err := admin.RotateWebhookSecret(ctx, made.ID, "a new secret")
+	require.NoError(t, err)
+	require.Equal(t, "a new secret", rotated.Secret)
+	tested, err := admin.TestWebhook(ctx, made.ID)
+	require.NoError(t, err)
+	require.True(t, tested.Success)
+
+	require.NoError(t, admin.DeleteWebhook(ctx, made.ID))
+	_, err = admin.GetWebhook(ctx, made.ID)
+	require.ErrorIs(t, err, ojs.ErrNotFound)
+	got, err = admin.GetWebhook(ctx, other.ID)
+	require.NoError(t, err)
+	require.True(t, got.Active)
 }

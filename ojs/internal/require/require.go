@@ -155,14 +155,6 @@ func Empty(t testing.TB, list any, message ...any) {
 	}
 }
 
-// NotEmpty wants something in a list, map, text or channel.
-func NotEmpty(t testing.TB, list any, message ...any) {
-	t.Helper()
-	if v := reflect.ValueOf(list); !v.IsValid() || v.Len() == 0 {
-		failf(t, message, "it is empty")
-	}
-}
-
 // Contains wants a part in a text.
 func Contains(t testing.TB, text, part string, message ...any) {
 	t.Helper()
