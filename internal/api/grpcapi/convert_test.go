@@ -30,7 +30,7 @@ func TestPeriodOfUniquePolicy(t *testing.T) {
 	for sent, want := range map[string]*durationpb.Duration{
 		`{"key":["type"]}`: nil, `{"key":["type"],"period_ms":0}`: nil, `{"key":["type"],"period_ms":1}`: durationpb.New(time.Millisecond), `{"key":["type"],"period":"PT2H"}`: durationpb.New(2 * time.Hour),
 	} {
-		shown := jobOf(&job.Record{Extra: []byte(`{"unique":` + sent + `}`)}).GetUniquePolicy()
+		shown := jobOf(&job.Record{Args: []byte(`[]`), Extra: []byte(`{"unique":` + sent + `}`)}).GetUniquePolicy()
 		require.NotNil(t, shown, sent)
 		require.True(t, proto.Equal(want, shown.GetPeriod()), "%s: %s", sent, shown.GetPeriod())
 	}
