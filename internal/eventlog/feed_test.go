@@ -123,6 +123,18 @@ func TestFeed(t *testing.T) {
 		s.nothing(t)
 	})
 
+	t.Run("HasDefaults", func(t *testing.T) {
+		t.Parallel()
+		for want, given := range map[FeedConfig]FeedConfig{
+			{MaxEvents: 8192, MaxBytes: 64 << 20, MaxReads: 4}: {},
+			{MaxEvents: 1, MaxBytes: 1, MaxReads: 1}:           {MaxEvents: 1, MaxBytes: 1, MaxReads: 1},
+		} {
+			f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(&pg.DB{}, nil), given)
+			require.Equal(t, want, f.config)
+			require.Equal(t, want.MaxReads, cap(f.reads))
+		}
+	})
+
 	t.Run("LiveAndReplay", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -270,6 +270,89 @@ func TestManyAdmitted(t *testing.T) {
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE limit_seq IS NOT NULL`))
 }
 
+// One pass lets at most 100 more urgent jobs take the places of others; the next one goes on.
+func TestManyMoreUrgentJobs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const most = 110
+	batch := func(priority string) (jobs []*job.Job) {
+		for range most {
+			jobs = append(jobs, limited(t, fmt.Sprintf(`{"key":"k","concurrency":%d}`, most), `"priority":`+priority))
+		}
+		return jobs
+	}
+	admitted := func() []string {
+		return b.Texts(`SELECT priority || ' ' || count(*) FROM ojs.jobs WHERE ready_seq IS NOT NULL GROUP BY priority ORDER BY priority`)
+	}
+	b.Enqueued(batch("-5")...)
+	b.OnLimitedJobs(func(context.Context, []string) {})
+	b.Enqueued(batch("5")...)
+	require.Equal(t, []string{"-5 110"}, admitted())
+	for _, want := range [][]string{{"-5 10", "5 100"}, {"5 110"}, {"5 110"}} {
+		require.NoError(t, b.Limits.Admit(t.Context(), []string{"k"}))
+		require.Equal(t, want, admitted())
+	}
+}
+
+// A start counts for the partition of its job, whatever the others permit.
+func TestStartsOfOtherPartitions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	before := b.added(limited(t, `{"key":"a","concurrency":5}`))
+	first, second := b.added(limited(t, `{"key":"b","rate":{"limit":1,"period":"PT1H"}}`)), b.added(limited(t, `{"key":"b","rate":{"limit":1,"period":"PT1H"}}`))
+	after := b.added(limited(t, `{"key":"c","concurrency":5}`))
+	require.Equal(t, [][16]byte{before, first, after}, b.fetched())
+	require.Equal(t, []string{"b"}, b.Texts(`SELECT key FROM ojs.limit_starts`))
+	b.ack(before, first, after)
+	require.Empty(t, b.fetched())
+	require.Equal(t, ojs.StateAvailable, b.State(second))
+}
+
+// A job that another transaction has locked, for example a claim, is left out: nothing waits for its row.
+func TestLockedJobs(t *testing.T) {
+	t.Parallel()
+
+	t.Run("KeepTheirPlaces", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var ids [][16]byte
+		for range 3 {
+			ids = append(ids, b.added(limited(t, `{"key":"k","concurrency":3}`)))
+		}
+		lock := b.Lock(ids[1])
+		_, err := b.Limits.SetOverride(t.Context(), "k", &job.LimitOverride{LimitPolicy: job.LimitPolicy{Concurrency: new(int64)}})
+		require.NoError(t, err)
+		require.NoError(t, lock.Rollback(t.Context()))
+		require.Equal(t, [][16]byte{ids[1]}, b.fetched())
+	})
+
+	t.Run("LetTheNextOneStart", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var ids [][16]byte
+		for range 3 {
+			ids = append(ids, b.added(limited(t, `{"key":"k","concurrency":1}`)))
+		}
+		require.Equal(t, ids[:1], b.fetched())
+		b.Lock(ids[1])
+		b.ack(ids[0])
+		require.NoError(t, b.Limits.Admit(t.Context(), []string{"k"}))
+		require.Equal(t, ids[2:], b.fetched())
+	})
+}
+
+// Clients see counts of jobs up to 10 000.
+func TestShownCountsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.added(limited(t, `{"key":"k","concurrency":0}`))
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, enqueued_at, args, limit_key)
+		SELECT ojs.new_id(now()), 't', 'q', s.state, now(), now(), '[]', 'k' FROM generate_series(1, 10001), (VALUES ('active'), ('available')) s (state)`)
+	p, err := b.Limits.Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, []int64{10_000, 10_000}, []int64{p.Active, p.Waiting})
+}
+
 func TestPolicyIsReplaced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -1,7 +1,10 @@
 package limit_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +78,106 @@ func TestOtherQueue(t *testing.T) {
 			b.ack(inB)
 			b.Exec(`UPDATE ojs.queues SET status = 'active'`)
 			require.Equal(t, [][16]byte{inA}, b.fetched("a"))
+		})
+	}
+}
+
+// A job that another transaction has locked neither gives way nor takes a place, and no fetch waits for it.
+func TestOtherQueueWithLockedJob(t *testing.T) {
+	t.Parallel()
+	for name, locked := range map[string]int{"WouldGiveWay": 0, "Waits": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			var ids [][16]byte
+			for _, queue := range []string{"a", "b"} {
+				ids = append(ids, b.added(in(t, queue, `{"key":"k","concurrency":1}`)))
+			}
+			lock := b.Lock(ids[locked])
+			require.Empty(t, b.fetched("b"))
+			require.NoError(t, lock.Rollback(t.Context()))
+			require.Eventually(t, func() bool { return slices.Contains(b.fetched("b"), ids[1]) }, domaintest.WaitFor, 5*time.Millisecond)
+			require.Empty(t, b.fetched("a"))
+		})
+	}
+}
+
+// A fetch does not count a partition while another node lets jobs of it start.
+func TestFetchBesideAnAdmission(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.OnLimitedJobs(func(context.Context, []string) {})
+	b.added(in(t, "a", `{"key":"k","concurrency":1}`))
+	b.added(in(t, "b", `{"key":"k","concurrency":1}`))
+	tx, err := b.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `SELECT FROM ojs.limit_admit('{k}', 0)`)
+	require.NoError(t, err)
+	_, _ = b.Fetch(t.Context(), job.Fetch{Queues: []string{"b"}, Count: 1, WorkerID: "w1"}) // it waits for the partition, and gives up
+	require.NoError(t, tx.Commit(t.Context()))
+	b.fetched("a", "b")
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'active'`))
+}
+
+// A fetch looks at a part of many jobs that wait: those with the highest priority and, of these, the oldest.
+func TestFetchMeetsTheFirst(t *testing.T) {
+	t.Parallel()
+	for _, effect := range []string{"drop", "reschedule"} {
+		t.Run(effect, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.added(limited(t, `{"key":"k","concurrency":0,"on_limit":"`+effect+`"}`))
+			b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, enqueued_at, args, priority, limit_key, limit_seq, on_limit)
+				SELECT ojs.new_id(now()), 't', 'q', 'available', now(), now(), to_json(ARRAY[i]), i / 81, 'k', nextval('ojs.ready_seq'), $1 FROM generate_series(1, 160) i`, effect)
+			require.Empty(t, b.fetched())
+			var left []string
+			for i := 20; i <= 80; i++ { // 100 were met, 80 of which had the higher priority
+				left = append(left, fmt.Sprint(i))
+			}
+			require.Equal(t, left, b.Texts(`SELECT args ->> 0 FROM ojs.jobs WHERE state = 'available' ORDER BY limit_seq`))
+		})
+	}
+
+	t.Run("wait", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.OnLimitedJobs(func(context.Context, []string) {}) // so the fetch has to find that they may start
+		var low, high [][16]byte
+		for range 15 {
+			low = append(low, b.added(limited(t, `{"key":"k","concurrency":100}`)))
+		}
+		for range 10 {
+			high = append(high, b.added(limited(t, `{"key":"k","concurrency":100}`, `"priority":5`)))
+		}
+		var got [][16]byte
+		for _, j := range b.Fetched(100, "q") {
+			got = append(got, j.ID)
+		}
+		require.Equal(t, append(high, low[:10]...), got)
+	})
+}
+
+// A job of a cron that a limit drops makes way for the next one, which has waited for its end.
+func TestDroppedJobOfACron(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]func() *job.Job{
+		"OfAKey":     func() *job.Job { return limited(t, `{"key":"k","concurrency":0,"on_limit":"drop"}`) },
+		"OfItsQueue": func() *job.Job { return in(t, "full", `{"limit":1,"period":"PT1H","on_limit":"drop"}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			if name == "OfItsQueue" {
+				b.Enqueued(next())
+				require.Len(t, b.Fetched(1, "full"), 1)
+			}
+			first, second := b.added(next()), b.added(next())
+			b.Exec(`UPDATE ojs.jobs SET cron = 'c', cron_serial = true WHERE state = 'available'`)
+			b.Exec(`UPDATE ojs.jobs SET ready_seq = NULL, limit_seq = NULL WHERE id = $1`, second)
+			require.Empty(t, b.fetched("q", "full"))
+			require.Equal(t, ojs.StateDiscarded, b.State(first))
+			require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE id = $1 AND state = 'available' AND COALESCE(ready_seq, limit_seq) IS NULL`, second))
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -146,6 +147,20 @@ func TestBoundedQueue(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.try()
 		full(t, err, 2, 1)
+	})
+
+	t.Run("StepsOfAnAcceptedWorkflowDoNotWaitForProducers", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.add("q", 0, "1")
+		b.bound("q", `{"max_depth":2}`)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.queues WHERE name = 'q' FOR UPDATE`) // as another producer does
+		require.NoError(t, err)
+		_, err = b.try(func(j *job.Job) { j.Unbounded = true })
+		require.NoError(t, err)
 	})
 }
 
@@ -378,6 +393,26 @@ func TestDropOldest(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(jobs[0].ID))
 		require.Equal(t, ojs.StateDiscarded, b.State(jobs[1].ID))
 	})
+
+	// At least 100 jobs are read, of which one is dropped.
+	for name, change := range map[string]string{
+		"OfManyReadyJobs": `SET priority = priority`, "OfManyJobsThatALimitHoldsBack": `SET limit_key = 'k', limit_seq = ready_seq, ready_seq = NULL`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			var jobs []*job.Job
+			for range 120 {
+				jobs = append(jobs, domaintest.NewJob("q"))
+			}
+			old := b.Enqueued(jobs...)
+			b.Exec(`UPDATE ojs.jobs ` + change)
+			b.bound("q", `{"max_depth":120,"strategy":"drop_oldest"}`)
+			_, err := b.try()
+			require.NoError(t, err)
+			require.Equal(t, []string{spec.FormatID(old[0].ID)}, b.Texts(`SELECT id::text FROM ojs.jobs WHERE state = 'discarded'`))
+		})
+	}
 
 	t.Run("OfAllLanesAndBehindLimits", func(t *testing.T) {
 		t.Parallel()

@@ -51,6 +51,28 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, j.ExpiresAt, j.DueAt)
 	})
 
+	t.Run("AreTold", func(t *testing.T) {
+		t.Parallel()
+		for reason, change := range map[string]string{
+			"": `scheduled_at = now()`, "retry": `state = 'retryable'`, "expired": `expires_at = now()`, "total_timeout": `total_due_at = now()`, "enqueue_ttl_expired": `ttl_due_at = now()`,
+		} {
+			b := setup(t)
+			commits := 0
+			b.Enqueued(domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }))
+			b.Commits.OnCommit(func() { commits++ })
+			_, err := b.PromoteDue(t.Context(), pg.Beginning)
+			require.NoError(t, err)
+			require.Zero(t, commits, "nothing is due")
+			b.Exec(`UPDATE ojs.jobs SET due_at = now(), ` + change)
+			_, err = b.PromoteDue(t.Context(), pg.Beginning)
+			require.NoError(t, err)
+			require.Equal(t, 1, commits, "the relay must not wait for another change")
+			told := b.Emitted()
+			require.Len(t, told, 2)
+			require.Equal(t, reason, told[1].Reason)
+		}
+	})
+
 	t.Run("TotalTimeoutOfARunningJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -83,6 +84,24 @@ func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 			b.add("q", 0, "more")
 			require.Contains(c, args(jobs), `["late"]`)
 		}, domaintest.WaitFor, 50*time.Millisecond)
+	})
+
+	// A worker that does not wait must not be told that there is nothing.
+	t.Run("InTheFetchThatLooksForThem", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		var sent domaintest.Statements
+		a, b := &bundle{domaintest.On(t, pool)}, &bundle{domaintest.On(t, domaintest.Traced(t, pool, &sent))}
+		require.Empty(t, b.Fetched(1, "q"))
+		a.add("q", 0, "1")
+		for rescans := sent.Sent("JobFetchRescan"); ; {
+			jobs := b.Fetched(1, "q")
+			if sent.Sent("JobFetchRescan") > rescans {
+				require.Equal(t, []string{`["1"]`}, args(jobs))
+				break
+			}
+			require.Empty(t, jobs)
+		}
 	})
 
 	t.Run("JobsThatAFailedClaimHadLocked", func(t *testing.T) {

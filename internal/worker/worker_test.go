@@ -350,6 +350,29 @@ func TestTenants(t *testing.T) {
 		require.NoError(t, b.Workers.Deregister(t.Context(), worker.Leave{Ref: others, Reason: "shutdown"}))
 	})
 
+	t.Run("NorItsJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var jobs []*job.Job
+		for _, lane := range []string{"mine", "mine/key", "others", "others/mine", ""} {
+			jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane = lane }))
+		}
+		b.Enqueued(jobs...)
+		ids := b.FetchedBy("w", 5)
+		reserved := func(of worker.Ref) (lanes []string) {
+			found, err := b.Workers.Reserved(t.Context(), of, ids)
+			require.NoError(t, err)
+			for _, r := range found {
+				lanes = append(lanes, b.One(`SELECT lane FROM ojs.jobs WHERE id = $1`, r.ID))
+			}
+			return lanes
+		}
+		require.ElementsMatch(t, []string{"mine", "mine/key"}, reserved(mine))
+		require.ElementsMatch(t, []string{"others", "others/mine"}, reserved(others))
+		require.Len(t, reserved(worker.Ref{ID: "w"}), 5)
+		require.Empty(t, reserved(worker.Ref{ID: "another"}))
+	})
+
 	t.Run("NotAnIDThatSomebodyElseTakesMeanwhile", func(t *testing.T) {
 		t.Parallel()
 		for statement, call := range map[string]func(late *bundle) error{

@@ -18,10 +18,23 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+// A unique policy has a period only if the client sent one.
+func TestPeriodOfUniquePolicy(t *testing.T) {
+	t.Parallel()
+	for sent, want := range map[string]*durationpb.Duration{
+		`{"key":["type"]}`: nil, `{"key":["type"],"period_ms":0}`: nil, `{"key":["type"],"period_ms":1}`: durationpb.New(time.Millisecond), `{"key":["type"],"period":"PT2H"}`: durationpb.New(2 * time.Hour),
+	} {
+		shown := jobOf(&job.Record{Args: []byte(`[]`), Extra: []byte(`{"unique":` + sent + `}`)}).GetUniquePolicy()
+		require.NotNil(t, shown, sent)
+		require.True(t, proto.Equal(want, shown.GetPeriod()), "%s: %s", sent, shown.GetPeriod())
+	}
+}
 
 // TestValuesSurvive: what a client sends as a Value comes back as it was.
 func TestValuesSurvive(t *testing.T) {

@@ -108,6 +108,24 @@ func TestGauges(t *testing.T) {
 	})
 }
 
+// Of many keys fewer jobs are counted, so that the statement reads as much as for 20 of them.
+func TestLimitUsesAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args, limit_key) SELECT ojs.new_id(now()), 't', 'q', 'active', now(), '[]', 'k' || i FROM generate_series(1, 2000) i`)
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args, limit_key, limit_seq)
+		SELECT ojs.new_id(now()), 't', 'q', s.state, now(), '[]', s.key, s.seq
+		FROM generate_series(1, 120), (VALUES ('active', 'a1', NULL), ('available', 'a2', NULL), ('available', 'a3', 1)) s (state, key, seq)`)
+	uses, err := b.database.LimitUses(t.Context(), 2000)
+	require.NoError(t, err)
+	require.Len(t, uses, 2000)
+	require.Equal(t, []metrics.LimitUse{{Key: "a1", Active: 100}, {Key: "a2", Waiting: 100}, {Key: "a3", Waiting: 100}, {Key: "k1", Active: 1}}, uses[:4])
+
+	uses, err = b.database.LimitUses(t.Context(), 4)
+	require.NoError(t, err)
+	require.Equal(t, []metrics.LimitUse{{Key: "a1", Active: 120}, {Key: "a2", Waiting: 120}, {Key: "a3", Waiting: 120}, {Key: "k1", Active: 1}}, uses)
+}
+
 func TestReadyHeads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
