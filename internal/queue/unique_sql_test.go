@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -154,6 +155,38 @@ func TestUniqueInSQLConcurrently(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, 1, stored.Load())
 	}
+}
+
+// An application may keep its transaction open. Nobody else sees its job yet, so they wait for its end before they look for one with their key.
+func TestUniqueInSQLWaitsForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	unique := func(key string) push {
+		return options(`"unique":{},"unique_key":"` + strings.Repeat(key, 64)[:64] + `"`)
+	}
+	inSQL := func(key string) error { _, err := unique(key).sql(ctx, b.Pool); return err }
+	for key, enqueue := range map[string]func(key string) error{
+		"a": inSQL,
+		"b": func(key string) error {
+			_, err := b.Enqueue(ctx, uniqueJob("", "reject", func(j *job.Job) { j.Unique.Key = strings.Repeat(key, 64) }))
+			return err
+		},
+	} {
+		tx := b.begin(pgx.ReadCommitted)
+		b.sqlEnqueue(tx, unique(key))
+		require.NoError(t, inSQL(key+"0"), "another key")
+		answer := make(chan error, 1)
+		go func() { answer <- enqueue(key) }()
+		require.Eventually(t, func() bool {
+			return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+				WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`) == 1
+		}, domaintest.WaitFor, time.Millisecond)
+		require.Empty(t, answer, "it waits")
+		require.NoError(t, tx.Commit(ctx))
+		require.ErrorContains(t, <-answer, "An equivalent job")
+	}
+	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE unique_key IN (repeat('a', 64), repeat('b', 64))`))
 }
 
 // What a transaction in SQL has replaced is as before if it is rolled back.
