@@ -124,11 +124,12 @@ func TestResultsThatJustFit(t *testing.T) {
 			more = 0
 		}
 		j := b.next("on_complete")
-		require.Equal(t, omitted, strings.Count(extra(j, "parent_results"), "omitted"))
-		require.Equal(t, omitted, strings.Count(extra(j, "parent_results_map"), "omitted"))
 		w = b.read(w)
-		require.Equal(t, omitted, strings.Count(string(w.Steps[0].Result), "omitted"))
 		require.Len(t, w.Steps[1].Result, 2<<20)
+		for _, got := range []string{extra(j, "parent_results"), extra(j, "parent_results_map"), string(w.Steps[0].Result) + string(w.Steps[1].Result)} {
+			require.Equal(t, omitted, strings.Count(got, "omitted"))
+			require.GreaterOrEqual(t, len(got), (2-omitted)<<21)
+		}
 	}
 }
 
