@@ -1,8 +1,10 @@
 package cron_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -202,7 +204,10 @@ func TestCronFiring(t *testing.T) {
 
 	t.Run("DrainingQueueAndBadTemplateAreSkipped", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		var log bytes.Buffer
+		b := setup(t, func(c *domaintest.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		})
 		b.cron("drain", every, "allow")
 		b.cron("bad", `"expression":"@hourly","type":"t"`)
 		b.cron("zone", `"expression":"@hourly","type":"t"`)
@@ -214,6 +219,8 @@ func TestCronFiring(t *testing.T) {
 		n, err := b.Crons.Fire(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 4, n)
+		require.Regexp(t, `template of a cron is not valid .* cron=bad `, log.String())
+		require.Regexp(t, `cannot parse the schedule of a cron.* cron=zone `, log.String())
 		require.Equal(t, []string{"bad skipped enqueue_failed", "drain skipped queue_paused", "good fired", "zone skipped enqueue_failed"},
 			b.Texts(`SELECT concat_ws(' ', c.name, r.outcome, r.reason) FROM ojs.cron_runs r JOIN ojs.crons c ON c.id = r.cron_id ORDER BY 1`))
 		require.Len(t, b.Fetched(9, "g", "q", "default"), 1)

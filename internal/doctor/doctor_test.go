@@ -123,6 +123,25 @@ func TestExamine(t *testing.T) {
 		require.Equal(t, []string{strings.Replace(overdue, "5", "3", 1)}, texts("overdue"))
 	})
 
+	t.Run("TellsTheAgeOfTheOldestKeptEvent", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		// The first is outside of the limits; the second came late and has the same number.
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.events (seq, sub, type, source, time) VALUES
+			(1, 0, 'x.y', 'api', now() - interval '30 hours'), (1, 1, 'x.y', 'api', now() - interval '20 hours'), (2, 0, 'x.y', 'api', now() - interval '10 hours')`)
+		require.NoError(t, err)
+		for floor, hours := range map[int64]string{0: "30h", 1 << 16: "20h", 1<<16 + 1: "10h", 2 << 16: "0s"} {
+			_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET watermark = 2, floor_place = $1`, floor)
+			require.NoError(t, err)
+			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			require.NoError(t, err)
+			require.True(t, slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.OK && strings.HasPrefix(f.Text, "events reach back "+hours) }), "%d: %v", floor, findings)
+		}
+	})
+
 	t.Run("FindsNothingInANewDatabase", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)

@@ -266,6 +266,27 @@ func TestJobsDonePartitionsPrune(t *testing.T) {
 	require.Equal(t, "acme q0 cancelled -1, acme q1 completed -1", list)
 }
 
+// Retention locks the row of the relay before the tables that it drops. A reset that had emptied the tables by then would deadlock with it.
+func TestResetWaitsForRetention(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	retention := b.open(t)
+	_, err := retention.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+	require.NoError(t, err)
+	reset := make(chan error, 1)
+	go func() {
+		_, err := b.pool.Exec(context.Background(), "SELECT ojs.reset()")
+		reset <- err
+	}()
+	require.Eventually(t, func() bool {
+		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
+	}, waitFor, time.Millisecond)
+	_, err = retention.Exec(t.Context(), "LOCK TABLE ojs.events, ojs.queue_counts IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	require.NoError(t, retention.Commit(t.Context()))
+	require.NoError(t, <-reset)
+}
+
 // A log that is kept for long has hundreds of partitions. A scan locks the index of each partition that it opens.
 func TestPassOpensFewPartitions(t *testing.T) {
 	t.Parallel()

@@ -91,6 +91,24 @@ func TestRelayCounts(t *testing.T) {
 		require.Equal(t, []SQLCount{{"job.enqueued", "test", "late", 1}}, c.FromSQL)
 	})
 
+	t.Run("EachEventOnceWhetherPublishedOrNot", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		depth := func() int64 { t.Helper(); return b.count(t, "SELECT ojs.queue_depth('q')") }
+		late := b.open(t, "q")
+		b.exec(t, insertEvent, "q")
+		require.EqualValues(t, 1, depth())
+		require.Equal(t, 1, b.pass(t).passed)
+		require.EqualValues(t, 1, depth(), "the one at the watermark is counted")
+		b.exec(t, insertEvent, "q")
+		b.exec(t, insertEvent, "other")
+		require.EqualValues(t, 2, depth())
+		require.NoError(t, late.Commit(t.Context()))
+		require.EqualValues(t, 3, depth(), "one has a number that the watermark has passed")
+		b.passUntil(t, noGaps)
+		require.EqualValues(t, 3, depth())
+	})
+
 	t.Run("TotalsOfTheDeployment", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -182,6 +182,21 @@ func TestRelayLate(t *testing.T) {
 		b.passUntil(t, noGaps)
 	})
 
+	// The row at the watermark was dropped with its partition: a subscription that begins now gets what is published later.
+	t.Run("IsBehindThePlaceOfAnEmptyLog", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		late := b.open(t, "late")
+		b.exec(t, insertEvent, "a")
+		b.passOver(t)
+		b.exec(t, "DELETE FROM ojs.events")
+		begin := b.count(t, "SELECT ojs.event_place()")
+		require.NoError(t, late.Commit(t.Context()))
+		b.passUntil(t, noGaps)
+		require.EqualValues(t, 1, b.count(t, "SELECT count(*) FROM ojs.events WHERE (seq << 16 | sub) > $1", begin))
+		require.EqualValues(t, 1, b.count(t, "SELECT count(*) FROM ojs.events WHERE (seq << 16 | sub) <= ojs.event_place()"))
+	})
+
 	// One open transaction with more numbers than two passes read delays the others once, not per pass.
 	t.Run("PassesOverManyAtOnce", func(t *testing.T) {
 		t.Parallel()

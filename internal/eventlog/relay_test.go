@@ -81,6 +81,18 @@ func TestRelayPass(t *testing.T) {
 		require.Equal(t, []string{"first", "second"}, queues(b.readAll(t)))
 	})
 
+	t.Run("DefaultsAreThoseOfTheConfiguration", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.relay.Time.StubNow(time.Now())
+		b.open(t, "first")
+		b.exec(t, insertEvent, "second")
+		done := b.pass(t)
+		require.Zero(t, done.published)
+		require.Equal(t, 25*time.Millisecond, done.wait, "a missing number holds up those behind it for a moment")
+		require.Equal(t, []any{"ojs", 10 * time.Millisecond, time.Minute}, []any{b.relay.config.Service, b.relay.config.Rest, b.relay.config.PollInterval})
+	})
+
 	t.Run("PassesOverLongTransaction", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: -1})
@@ -150,6 +162,37 @@ func TestRelayPass(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, b.pass(t).locked)
 		require.NoError(t, holder.Rollback(t.Context()))
+		require.Equal(t, 1, b.pass(t).published)
+	})
+
+	// The number of a rollback was passed over, and its row in event_gaps is deleted while retention works.
+	t.Run("LeavesGapsToRetention", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		rolledBack := b.open(t, "rolledBack")
+		b.exec(t, insertEvent, "kept")
+		require.Equal(t, 1, b.pass(t).passed)
+		require.NoError(t, rolledBack.Rollback(t.Context()))
+		holder := b.open(t)
+		_, err := holder.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+		require.NoError(t, err)
+		var done pass
+		b.passUntil(t, func(p pass) bool { done = p; return !p.locked || !p.gaps })
+		require.False(t, done.locked)
+		require.EqualValues(t, 1, b.count(t, "SELECT count(*) FROM ojs.event_gaps"))
+		require.NoError(t, holder.Rollback(t.Context()))
+		b.passUntil(t, noGaps)
+	})
+
+	t.Run("ReportsWhatItCannotPublish", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "a")
+		b.exec(t, "ALTER TABLE ojs.queue_counts ADD CONSTRAINT not_a CHECK (queue <> 'a')")
+		_, err := b.relay.runOnce(t.Context())
+		require.ErrorContains(t, err, "not_a")
+		require.Empty(t, b.readAll(t))
+		b.exec(t, "ALTER TABLE ojs.queue_counts DROP CONSTRAINT not_a")
 		require.Equal(t, 1, b.pass(t).published)
 	})
 

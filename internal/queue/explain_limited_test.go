@@ -35,7 +35,9 @@ func TestExplainLimited(t *testing.T) {
 	b.Exec(`UPDATE ojs.limits SET blocked_until = now() + interval '1 minute'`)
 	require.InDelta(t, 60, b.explain(jobs[1].ID).Estimate.WaitSeconds, 5)
 	b.Exec(`DELETE FROM ojs.limits`)
-	require.Equal(t, "limited", b.explain(jobs[1].ID).codes())
+	e = b.explain(jobs[1].ID)
+	require.Equal(t, "limited", e.codes())
+	require.Equal(t, "Its rate limit k lets no job start now, and 0 jobs wait before it.", e.Summary)
 
 	b.Exec(`UPDATE ojs.queues SET config = '{"rate_limit":{"rate":{"limit":1,"period":"PT1M"}}}' WHERE name = 'q'`)
 	b.Exec(`SELECT ojs.limit_set('queue:q', '{"rate":{"limit":1,"us":60000000}}')`)

@@ -11,6 +11,37 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
+// buffersOf is how many pages a query reads.
+func buffersOf(t *testing.T, db querier, query string, args ...any) int {
+	t.Helper()
+	var text []byte
+	require.NoError(t, db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query, args...).Scan(&text))
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &plans))
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// TestExplainReadsFewHolds: a pool whose concurrency was much higher has many rows of jobs whose runs have ended.
+func TestExplainReadsFewHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t, unchecked)
+	b.served()
+	b.Exec(`UPDATE ojs.workers SET facts = '{"pool":"p"}'`)
+	b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{"queues":["q"],"isolated":true}', 1)`)
+	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+	read := func() int { return buffersOf(t, b.Pool, `SELECT ojs.explain($1)`, id) }
+	read()
+	before := read()
+	b.Exec(`INSERT INTO ojs.pool_holds (pool, id, jobs, started_at) SELECT 'p', ojs.new_id(now()), 1, now() FROM generate_series(1, 20000)`)
+	require.Equal(t, "next", b.explain(id).codes())
+	require.Less(t, read()-before, 10_000, "a thousand at most are looked at, each with its job")
+}
+
 // TestExplainReadsLittle has jobs explained behind a crowd of 100 000, whatever the planner knows of the tables. The crowd has 3 000 pages and
 // more; a count of 10 000 reads some hundred.
 func TestExplainReadsLittle(t *testing.T) {
@@ -22,19 +53,7 @@ func TestExplainReadsLittle(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `SET enable_seqscan = off; SET enable_bitmapscan = off`) // as ojs.explain does for the functions that it calls
 	require.NoError(t, err)
-	buffers := func(query string, args ...any) int {
-		t.Helper()
-		var text []byte
-		require.NoError(t, conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query, args...).Scan(&text))
-		var plans []struct {
-			Plan struct {
-				Hit  int `json:"Shared Hit Blocks"`
-				Read int `json:"Shared Read Blocks"`
-			}
-		}
-		require.NoError(t, json.Unmarshal(text, &plans))
-		return plans[0].Plan.Hit + plans[0].Plan.Read
-	}
+	buffers := func(query string, args ...any) int { t.Helper(); return buffersOf(t, conn, query, args...) }
 	crowd := func(count int) {
 		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
 			SELECT ojs.new_id(now()), 't', CASE i % 10 WHEN 0 THEN 'other' ELSE 'q' END, CASE i % 7 WHEN 0 THEN 't' || i % 1000 ELSE '' END, 'available', i % 3, CASE WHEN i % 4 > 0 THEN -i END, CASE WHEN i % 4 = 0 THEN 'k' END,

@@ -252,6 +252,29 @@ func TestExplainOtherStates(t *testing.T) {
 	require.Contains(t, e.Summary, "It is completed since")
 }
 
+// The first of the times at which a job ends unless it has been run is its deadline.
+func TestExplainDeadline(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	deadline := func(id [16]byte) time.Time {
+		t.Helper()
+		at, err := time.Parse(time.RFC3339, b.explain(id).Deadline)
+		require.NoError(t, err)
+		return at
+	}
+	for _, first := range []string{"expires_at", "total_due_at", "ttl_due_at"} {
+		for _, pending := range []bool{false, true} {
+			id := b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = pending }))[0].ID
+			require.Empty(t, b.explain(id).Deadline)
+			b.Exec(`UPDATE ojs.jobs SET expires_at = '2040-01-02 00:00Z', total_due_at = '2040-01-03 00:00Z', ttl_due_at = '2040-01-04 00:00Z' WHERE id = $1`, id)
+			b.Exec(`UPDATE ojs.jobs SET `+first+` = '2040-01-01 00:00Z' WHERE id = $1`, id)
+			require.Equal(t, time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC), deadline(id), first)
+			b.Exec(`UPDATE ojs.jobs SET total_due_at = NULL, ttl_due_at = NULL WHERE id = $1`, id)
+			require.False(t, deadline(id).IsZero(), "one time is enough")
+		}
+	}
+}
+
 func nackOf(t *testing.T, id [16]byte, text string) job.Nack {
 	t.Helper()
 	n, err := job.DecodeNack([]byte(`{"job_id":"`+spec.FormatID(id)+`","error":`+text+`}`), job.Limits{})

@@ -110,6 +110,19 @@ func TestSQLEnqueueRefuses(t *testing.T) {
 		"'x_region' must be left out, because ojs.enqueue does not know it. It knows":                          options(`"x_region":"eu"`),
 		"'options' must hold no U+0000, no lone surrogate and no number beyond numeric":                        options(`"meta":{"a":"\u0000"}`),
 		"'options' must be nested at most 32 levels in each option.":                                           options(`"meta":` + nested(33)),
+		"'options' must be an object":                                                                          {typ: "a", args: "[]", options: "[]"},
+		"'type' must be words of lower-case letters":                                                           {typ: "A", args: "[]"},
+		"'args' must be an array, nested at most 32 levels":                                                    {typ: "a", args: "{}"},
+		"'queue' must be lower-case letters":                                                                   {typ: "a", args: "[]", queue: "Q"},
+		"'id' must be a UUIDv7 in lower case, got x.":                                                          options(`"id":"x"`),
+		"'priority' must be of type number, got 5.":                                                            options(`"priority":"5"`),
+		"'expires_at' must be an RFC 3339 time with offset":                                                    options(`"expires_at":"soon"`),
+		"'scheduled_at' must be absent or past when pending is true, got PT5S.":                                options(`"pending":true,"scheduled_at":"PT5S"`),
+		"'total_timeout' must be at least timeout_ms, got 1.":                                                  options(`"total_timeout":1,"timeout_ms":1001`),
+		"'retry' must have no members but max_attempts, initial_interval":                                      options(`"retry":{"x":1}`),
+		"'tags' must be an array of non-empty strings.":                                                        options(`"tags":[""]`),
+		"'schema' must be an absolute URI such as urn:example:invoice:v1, got invoice.":                        options(`"schema":"invoice"`),
+		"'unique_key' must come with unique, such as {\"on_conflict\":\"reject\"}":                             options(`"unique_key":"` + strings.Repeat("a", 64) + `"`),
 	} {
 		_, err := p.sql(t.Context(), b.Pool)
 		require.Equal(t, "22023", sqlState(err), "%v", err)

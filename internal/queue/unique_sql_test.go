@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -154,6 +155,30 @@ func TestUniqueInSQLConcurrently(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, 1, stored.Load())
 	}
+}
+
+// An application may keep its transaction open. Nobody else sees its job yet, so others wait for its end before they look for one with their key.
+func TestUniqueInSQLWaitsForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	unique := func(key string) push {
+		return options(`"unique":{},"unique_key":"` + strings.Repeat(key, 16) + `"`)
+	}
+	tx := b.begin(pgx.ReadCommitted)
+	b.sqlEnqueue(tx, unique("abcd"))
+	b.sqlEnqueue(b.Pool, unique("0000"))
+	answer := make(chan error, 1)
+	go func() {
+		_, err := unique("abcd").sql(t.Context(), b.Pool)
+		answer <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+			WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`) == 1
+	}, domaintest.WaitFor, time.Millisecond)
+	require.Empty(t, answer, "it waits")
+	require.NoError(t, tx.Commit(t.Context()))
+	require.ErrorContains(t, <-answer, "An equivalent job")
 }
 
 // What a transaction in SQL has replaced is as before if it is rolled back.

@@ -11,6 +11,35 @@ import (
 	"github.com/ojsd/ojsd/internal/stats"
 )
 
+// Figures are kept per minute. Of the minute before this one, as much counts as is younger than 60 s.
+func TestRatesOfTheLastMinute(t *testing.T) {
+	t.Parallel()
+	pool := dbtest.New(t)
+	_, err := pool.Exec(t.Context(), `INSERT INTO ojs.stats_minute (queue, minute, enqueued, completed, failed, duration_ms)
+		SELECT q, date_trunc('minute', now()) + i * interval '1 minute', 6000, 600, 60, 6 FROM generate_series(-10, 10) i, (VALUES ('q'), ('')) v (q)`)
+	require.NoError(t, err)
+	s := stats.New(pg.New(pool, 10*time.Second))
+	second := func() (n float64) {
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT date_part('second', clock_timestamp())`).Scan(&n))
+		return n
+	}
+	for _, queue := range []string{"q", ""} {
+		begin, end := 1.0, 0.0
+		var d stats.Deployment
+		for begin > end { // until no minute ends in between
+			begin = second()
+			d, err = s.Deployment(t.Context(), queue)
+			require.NoError(t, err)
+			end = second()
+		}
+		most, least := 2-begin/60, 2-end/60 // minutes
+		for minute, got := range map[float64]float64{6000: d.Rates.Enqueued, 600: d.Rates.Completed, 60: d.Rates.Failed, 6: float64(d.Rates.Ran) / 1e6} {
+			require.LessOrEqual(t, got, minute*most+0.001)
+			require.GreaterOrEqual(t, got, minute*least-0.001)
+		}
+	}
+}
+
 func TestQueuePages(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)

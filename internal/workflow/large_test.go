@@ -114,6 +114,25 @@ func TestResults(t *testing.T) {
 	require.Len(t, w.Steps[3].Result, mega*3/2)
 }
 
+func TestResultsThatJustFit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for more, omitted := range []int{0, 1} {
+		w := b.created(withCallbacks(t, define(workflow.Batch, member(t, "a"), member(t, "b")), "on_complete"))
+		for _, kind := range []string{"a", "b"} {
+			b.ack(b.next(kind), `"`+strings.Repeat("x", 2<<20-2+more)+`"`)
+			more = 0
+		}
+		j := b.next("on_complete")
+		w = b.read(w)
+		require.Len(t, w.Steps[1].Result, 2<<20)
+		for _, got := range []string{extra(j, "parent_results"), extra(j, "parent_results_map"), string(w.Steps[0].Result) + string(w.Steps[1].Result)} {
+			require.Equal(t, omitted, strings.Count(got, "omitted"))
+			require.GreaterOrEqual(t, len(got), (2-omitted)<<21)
+		}
+	}
+}
+
 // TestLargeFanOut has a step on which a thousand others depend, and one that depends on all of them.
 func TestLargeFanOut(t *testing.T) {
 	t.Parallel()

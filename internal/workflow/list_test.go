@@ -153,6 +153,20 @@ func TestBoundedList(t *testing.T) {
 	require.NotNil(t, page.Next)
 }
 
+func TestTotalOfManyIsBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.workflows (id, root_id, tenant, flow, last_flow, ancestors, path, type, name, state, steps_form, total, open, job_count, callbacks, created_at, ended_at)
+		SELECT i.id, i.id, 'big', 0, 0, '{}', '', 'chain', 'crowd', 'completed', false, 3, 0, 3, '{}', now(), now()
+		FROM (SELECT ojs.new_id(now()) AS id FROM generate_series(1, 10010)) i`)
+	for _, f := range []workflow.Filter{{}, {State: "completed"}, {Tenant: "big"}, {Name: "crowd"}} {
+		f.Limit = 1
+		page, err := b.Workflows.List(t.Context(), f)
+		require.NoError(t, err)
+		require.Equal(t, 10_000, page.Total, "%+v", f)
+	}
+}
+
 func TestCreate(t *testing.T) {
 	t.Parallel()
 

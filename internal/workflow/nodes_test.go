@@ -222,6 +222,41 @@ func TestFollower(t *testing.T) {
 		require.False(t, c.More)
 	})
 
+	t.Run("ChecksWhileAWorkflowRuns", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		follower := workflow.NewFollower(b.Archetype, b.Workflows)
+		require.False(t, follower.CheckNow(t.Context()))
+		b.created(define(workflow.Chain, member(t, "a")))
+		require.True(t, follower.CheckNow(t.Context()))
+		b.done("a")
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.True(t, follower.CheckNow(cancelled), "it does not know")
+		require.False(t, follower.CheckNow(t.Context()))
+	})
+
+	// The oldest change of each root counts, however many roots there are.
+	t.Run("FollowsWhatIsOldEnough", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		dead := b.node()
+		dead.stopped()
+		var roots []*workflow.Workflow
+		for range 4 {
+			roots = append(roots, b.created(numbered(t, workflow.Group, 2)))
+			dead.done("m")
+			dead.done("m")
+		}
+		b.Exec(`UPDATE ojs.workflow_pending SET at = at - interval '1 hour' WHERE root_id <> $1 AND id IN (SELECT min(id) FROM ojs.workflow_pending GROUP BY root_id)`, roots[3].ID)
+		again, err := b.Workflows.FollowLeft(t.Context(), 30*time.Minute)
+		require.NoError(t, err)
+		require.True(t, again, "a younger one is left")
+		for i, w := range roots {
+			require.Equal(t, map[bool]int{true: 0, false: 2}[i < 3], b.Number(`SELECT count(*) FROM ojs.workflow_pending WHERE root_id = $1`, w.ID), i)
+		}
+	})
+
 	t.Run("CheckReadsWhatBecameOfJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -211,6 +211,7 @@ func TestNested(t *testing.T) {
 	require.Equal(t, `["a",[1,"z"]]`, extra(last, "parent_results"))
 	require.Equal(t, `{"a":"a","n":{"x":1,"c":"z"}}`, extra(last, "parent_results_map"))
 	w = b.read(w)
+	require.Equal(t, []string{"q", "", "q"}, []string{w.Steps[0].Queue, w.Steps[1].Queue, w.Steps[2].Queue}, "a nested workflow is in no queue")
 	require.Equal(t, "completed a:completed n:completed[completed x:completed c:completed[completed y:completed z:completed]] b:completed", states(w))
 	require.Equal(t, [6]int{3, 3, 0, 5, 5, 0}, counts(w))
 	require.Equal(t, [6]int{2, 2, 0, 3, 3, 0}, counts(w.Steps[1].Workflow))
