@@ -15,7 +15,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
 	fields "github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -777,7 +776,7 @@ func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 	b := []byte{'{'}
 	for literal, value := range rawjson.Members(q.Config.JSON()) {
 		if name := string(rawjson.Name(literal)); name != "retention" && name != "backpressure" {
-			b = payload.AppendMember(b, literal, value)
+			b = fields.AppendMember(b, literal, value)
 		}
 	}
 	// In order: what the queue sets, as the client wrote it; null if the server keeps such jobs for ever; the setting of this
@@ -796,10 +795,10 @@ func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 		"completed": kept(r.Completed, a.config.RetentionCompleted), "cancelled": kept(r.Cancelled, a.config.RetentionCompleted),
 		"discarded": kept(r.Discarded, a.config.RetentionDiscarded),
 	})
-	b = payload.AppendMember(b, payload.Quote("retention"), retention)
+	b = fields.AppendMember(b, fields.Quote("retention"), retention)
 	if bound := newBound(q); bound != nil {
 		text, _ := json.Marshal(bound)
-		b = payload.AppendMember(b, payload.Quote("backpressure"), text)
+		b = fields.AppendMember(b, fields.Quote("backpressure"), text)
 	}
 	return append(b, '}')
 }
