@@ -176,7 +176,7 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 // deadLetterQuery reads the filters of lists and purges.
 // Calls with a body read the same filters from it, in package deadletter. A tenant is always part of the filter, so no call
 // can forget it.
-func (a *API) deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
+func (a *API) deadLetterQuery(c *request) (f deadletter.Filter, err error) {
 	f.Tenant = a.tenant(c.Request())
 	for _, condition := range []struct {
 		name string
@@ -249,7 +249,7 @@ func (a *API) purgeConfirmed(r *request) error {
 // nothingEmpty refuses parameters without a value: an unset variable of a script must not delete everything.
 // Lists ignore empty parameters; only calls that delete are strict.
 func nothingEmpty(r *request) error {
-	for name, values := range r.Context.QueryParams() { // with those that this route does not know
+	for name, values := range r.QueryParams() { // with those that this route does not know
 		if strings.TrimSpace(strings.Join(values, "")) == "" {
 			return spec.InvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
 		}

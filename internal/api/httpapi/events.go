@@ -145,7 +145,7 @@ func eventBytes(events []eventlog.Event) (n int) {
 
 // readEventQuery reads the filters that all event routes share.
 // after is read here and not in readEventFilter: streams resume by other names, too.
-func readEventQuery(c echo.Context) (eventlog.Query, error) {
+func readEventQuery(c *request) (eventlog.Query, error) {
 	q, err := readEventFilter(c)
 	if err != nil {
 		return q, err
@@ -156,7 +156,7 @@ func readEventQuery(c echo.Context) (eventlog.Query, error) {
 
 // readEventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
 // what could not be compared with a text column is refused. It leaves Tenant to its caller.
-func readEventFilter(c echo.Context) (eventlog.Query, error) {
+func readEventFilter(c *request) (eventlog.Query, error) {
 	var q eventlog.Query
 	// The first name of each filter is the one that errors use.
 	for _, filter := range []struct {
@@ -399,7 +399,7 @@ func (a *API) listHistory(r *request) error {
 }
 
 // readHistoryQuery leaves Tenant to its caller. start and end are the names of the history extension for since and until.
-func readHistoryQuery(c echo.Context) (q eventlog.HistoryQuery, err error) {
+func readHistoryQuery(c *request) (q eventlog.HistoryQuery, err error) {
 	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
 	if err != nil {
 		return q, err
@@ -429,7 +429,7 @@ func readHistoryQuery(c echo.Context) (q eventlog.HistoryQuery, err error) {
 
 // historyFilter reads a comma list; words are the values there are, nil: any.
 // A word that cannot occur is refused, because it would silently find nothing.
-func historyFilter(c echo.Context, name string, words []string) ([]string, error) {
+func historyFilter(c *request, name string, words []string) ([]string, error) {
 	values, err := plainList(c, name)
 	if err != nil {
 		return nil, err

@@ -241,7 +241,7 @@ func (a *API) listJobs(r *request) error {
 
 // stateList reads the states that a list asks for.
 // Values that are states by name only need no check for what a text column can hold.
-func stateList(c echo.Context) ([]string, error) {
+func stateList(c *request) ([]string, error) {
 	states := list(c, "state")
 	for _, s := range states {
 		if !ojs.JobState(s).Valid() {
@@ -343,7 +343,7 @@ func (a *API) searchJobs(r *request) error {
 
 // jobSearch reads the filters. It leaves Tenant, Cursor, Offset and Limit to its caller. Ages are not resolved here, because
 // they count from the clock of the database, which the store asks; the clock of this node may be wrong.
-func jobSearch(c echo.Context) (f queue.Search, err error) {
+func jobSearch(c *request) (f queue.Search, err error) {
 	// The first mistake is reported; mistakes in a query are not collected.
 	if f.States, err = stateList(c); err != nil {
 		return f, err

@@ -143,7 +143,7 @@ func (p page) append(b []byte, total int64, more bool, next string) []byte {
 
 // plainList is list for values that are compared with text columns.
 // Invalid UTF-8 and U+0000 would make the statement fail, as a 500.
-func plainList(c echo.Context, names ...string) ([]string, error) {
+func plainList(c *request, names ...string) ([]string, error) {
 	values := list(c, names...)
 	if err := api.CheckStorable(names[0], values...); err != nil {
 		return nil, err
@@ -154,10 +154,10 @@ func plainList(c echo.Context, names ...string) ([]string, error) {
 // list reads comma lists; repeated parameters are merged, empty items ignored.
 // names are aliases of one parameter, whose values are joined. The result is nil if nothing was sent, which filters take as
 // all.
-func list(c echo.Context, names ...string) []string {
+func list(c *request, names ...string) []string {
 	var values []string
 	for _, name := range names {
-		for _, text := range c.QueryParams()[name] {
+		for _, text := range c.values(name) {
 			for item := range strings.SplitSeq(text, ",") {
 				if item = strings.TrimSpace(item); item != "" {
 					values = append(values, item)

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -78,22 +77,20 @@ type request struct {
 
 // QueryParam panics if the route does not declare the parameter: what clients may send is what the table of routes says.
 func (r *request) QueryParam(name string) string {
-	if !slices.Contains(r.parameters, name) {
-		panic("httpapi: the route " + r.Request().Method + " " + r.Path() + " does not declare the parameter " + name)
-	}
+	r.checkDeclared(name)
 	return r.Context.QueryParam(name)
 }
 
-// QueryParams has the parameters that the route declares.
-func (r *request) QueryParams() url.Values {
-	all := r.Context.QueryParams()
-	declared := make(url.Values, len(all))
-	for _, name := range r.parameters {
-		if values, sent := all[name]; sent {
-			declared[name] = values
-		}
+// values are those of a parameter that may be repeated. It panics as QueryParam does.
+func (r *request) values(name string) []string {
+	r.checkDeclared(name)
+	return r.QueryParams()[name]
+}
+
+func (r *request) checkDeclared(parameter string) {
+	if !slices.Contains(r.parameters, parameter) {
+		panic("httpapi: the route " + r.Request().Method + " " + r.Path() + " does not declare the parameter " + parameter)
 	}
-	return declared
 }
 
 // routes is the table of all routes.

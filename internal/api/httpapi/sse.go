@@ -281,7 +281,7 @@ type streamRequest struct {
 
 // All errors are answered before the stream begins. The filters of the query are checked by the patterns of the log once more
 // when the stream subscribes.
-func (a *API) readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
+func (a *API) readStreamRequest(c *request, byDefault choice) (streamRequest, error) {
 	req := streamRequest{channel: "events"}
 	var err error
 	if req.from, err = readResume(c); err != nil {
