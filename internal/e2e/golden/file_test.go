@@ -108,6 +108,30 @@ func (g *golden) compare(t *testing.T, name string) {
 	t.Fatalf("%s has lines behind the last case", path)
 }
 
+// recorded returns the answer that the file has for a case, or "" if it has none.
+func recorded(t *testing.T, name, inCase string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, name+".txt"))
+	if err != nil {
+		require.ErrorIs(t, err, os.ErrNotExist)
+		return ""
+	}
+	for exchange := range strings.SplitSeq(string(text), "\n\n== ") {
+		title, rest, _ := strings.Cut(exchange, "\n")
+		if title != inCase {
+			continue
+		}
+		for strings.HasPrefix(rest, "> ") {
+			_, rest, _ = strings.Cut(rest, "\n")
+		}
+		if same, ok := strings.CutPrefix(strings.TrimSpace(rest), "same answer as: "); ok {
+			return recorded(t, name, same)
+		}
+		return rest
+	}
+	return ""
+}
+
 // orphans are the files below a folder without a test.
 func orphans(t *testing.T, kind string, names map[string]bool) (left []string) {
 	t.Helper()
