@@ -10,15 +10,12 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/stats"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -31,18 +28,18 @@ type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store
 	Pools       *pool.Store
-	Progress    *progress.Store
+	Progress    *queue.ProgressStore
 	Queues      *queueadmin.Store
 	DeadLetters *deadletter.Store
 	Workers     *worker.Store
 	Crons       *cron.Store
 	Workflows   *workflow.Store
-	Maintenance *maintenance.Switch
-	Stats       *stats.Store
+	Maintenance *queueconfig.Maintenance
+	Stats       *queueadmin.Statistics
 	Limits      *limit.Store
 	Webhooks    *webhook.Store
 	Schemas     *schema.Store
-	Tenants     *tenant.Store
+	Tenants     *queueadmin.Tenants
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 }

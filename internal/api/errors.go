@@ -14,9 +14,9 @@ import (
 	"github.com/riverqueue/river/rivershared/util/sliceutil"
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -94,9 +94,9 @@ func shorten(e *ojs.Error) {
 			if len(value) > maxShown {
 				set(name, cut(value))
 			}
-		case []payload.Violation:
-			if slices.ContainsFunc(value, func(v payload.Violation) bool { return max(len(v.Path), len(v.Message)) > maxShown }) {
-				set(name, sliceutil.Map(value, func(v payload.Violation) payload.Violation {
+		case []jsonread.Violation:
+			if slices.ContainsFunc(value, func(v jsonread.Violation) bool { return max(len(v.Path), len(v.Message)) > maxShown }) {
+				set(name, sliceutil.Map(value, func(v jsonread.Violation) jsonread.Violation {
 					v.Path, v.Message = cut(v.Path), cut(v.Message)
 					return v
 				}))

@@ -12,11 +12,9 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/retention"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -79,7 +77,7 @@ type Config struct {
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
 	// Tenancy says whether calls name their tenant. Zero: optional.
-	Tenancy tenant.Mode
+	Tenancy queueadmin.TenantMode
 
 	// MaxWorkflowDepth is how deep workflows may be nested.
 	MaxWorkflowDepth int
@@ -217,7 +215,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		StatementTimeout: statementTimeout,
 		Listen:           c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownDelay: c.Server.ShutdownDelay, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
-		Tenancy:          tenant.Mode(c.Server.Tenancy),
+		Tenancy:          queueadmin.TenantMode(c.Server.Tenancy),
 		Limits:           job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
 		StrictQueues:     c.Jobs.StrictQueues,
 		MaxWorkflowDepth: c.Workflows.MaxDepth, MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
@@ -281,7 +279,7 @@ func (c Config) domains() domains.Config {
 			ExtensionEvents: c.Events.ExtensionTypes,
 			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
 		},
-		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
+		Progress: queue.ProgressConfig{DefaultTimeout: c.DefaultTimeout},
 		Worker: worker.Config{
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,

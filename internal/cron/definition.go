@@ -8,8 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -105,7 +104,7 @@ func Define(d Draft, lim job.Limits) (*Definition, *ojs.Error) {
 		_, err = Parse(r.c.Expression, "UTC")
 	}
 	if err != nil {
-		r.Problems = append(r.Problems, cronProblem(payload.Quote(d.Expression), "$.cron", err.Error()))
+		r.Problems = append(r.Problems, cronProblem(jsonread.Quote(d.Expression), "$.cron", err.Error()))
 	}
 	if err := r.Problems.Err(); err != nil {
 		return nil, err
@@ -118,7 +117,7 @@ func quoted(text string) jsontext.Value {
 	if text == "" {
 		return nil
 	}
-	return payload.Quote(text)
+	return jsonread.Quote(text)
 }
 
 const (
@@ -129,9 +128,9 @@ const (
 // reader reads a body on top of what holds without it. c starts with what holds without the body: the defaults, or the
 // current cron.
 type reader struct {
-	payload.Body
+	jsonread.Body
 	patch    bool
-	template payload.Fields
+	template jsonread.Fields
 	root     []byte // object of the options that stand at the root of the body (docs/reference/jobs.md, Accepted names); nil: none
 	c        Definition
 }
@@ -139,21 +138,21 @@ type reader struct {
 // decode reads a body on top of base: the current cron of a patch, else the defaults. The options of a job may stand at the
 // root, too. All mistakes of the members are reported at once, those of the template only if there are none.
 func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definition, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
-	r := reader{patch: patch, c: base, template: payload.Named(templateNames)}
-	r.Fields, _ = payload.Read(v, cronNames)
-	for literal, value := range rawjson.Members(v) {
-		switch name := string(rawjson.Name(literal)); {
-		case name == "description" && rawjson.IsNull(value):
+	r := reader{patch: patch, c: base, template: jsonread.Named(templateNames)}
+	r.Fields, _ = jsonread.Read(v, cronNames)
+	for literal, value := range jsonread.Members(v) {
+		switch name := string(jsonread.Name(literal)); {
+		case name == "description" && jsonread.IsNull(value):
 			r.c.Description = nil // the one member that null takes away
-		case job.IsOption(name) && (patch || !rawjson.IsNull(value)):
+		case job.IsOption(name) && (patch || !jsonread.IsNull(value)):
 			if r.root == nil {
 				r.root = []byte{'{'}
 			}
-			r.root = payload.AppendMember(r.root, literal, value)
+			r.root = jsonread.AppendMember(r.root, literal, value)
 		}
 	}
 	if r.root != nil {
@@ -174,7 +173,7 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 // send back what they have read.
 func (r *reader) name() {
 	v := r.Get("name")
-	text, ok := rawjson.Text(v)
+	text, ok := jsonread.Text(v)
 	switch {
 	case r.c.Name == "":
 		r.c.Name = text
@@ -191,7 +190,7 @@ func (r *reader) name() {
 // ValidName reports whether s is ^[a-z0-9][a-z0-9\-.]*$ of at most 255 bytes.
 func ValidName(s string) bool {
 	return s != "" && len(s) <= maxCronNameBytes && s[0] != '-' && s[0] != '.' &&
-		payload.AllIn(s, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' })
+		jsonread.AllIn(s, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' })
 }
 
 // schedule checks expression and time zone together. The zone is judged first: with a bad one, the expression is checked in
@@ -207,7 +206,7 @@ func (r *reader) schedule() {
 	expression, zone := r.Get(name), r.Get("timezone")
 	if expression != nil || !r.patch {
 		var isText bool
-		if r.c.Expression, isText = rawjson.Text(expression); !isText && expression != nil {
+		if r.c.Expression, isText = jsonread.Text(expression); !isText && expression != nil {
 			r.Problems = append(r.Problems, cronProblem(expression, "$."+name, "it is no string"))
 			return
 		}
@@ -215,7 +214,7 @@ func (r *reader) schedule() {
 	// A time zone that is no text counts as an unknown one.
 	zoned := true
 	if zone != nil {
-		r.c.Timezone, zoned = rawjson.Text(zone)
+		r.c.Timezone, zoned = jsonread.Text(zone)
 		if r.c.Timezone == "" {
 			r.c.Timezone = "UTC"
 		}
@@ -234,8 +233,8 @@ func (r *reader) schedule() {
 }
 
 // cronProblem says what is wrong with an expression. why is a part of a sentence, as the errors of Parse are.
-func cronProblem(received jsontext.Value, path, why string) payload.Problem {
-	return payload.Problem{
+func cronProblem(received jsontext.Value, path, why string) jsonread.Problem {
+	return jsonread.Problem{
 		Kind: ojs.ErrInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
 		Received: received, Message: "The cron expression cannot be used: " + why + ".",
 	}
@@ -244,7 +243,7 @@ func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 // ErrNever refuses an expression that is right but never fires. It is found only when the next time is searched, at the
 // registration.
 func ErrNever(expression string) *ojs.Error {
-	ps := payload.Problems{cronProblem(payload.Quote(expression), "$.expression", "it never fires within 10 years")}
+	ps := jsonread.Problems{cronProblem(jsonread.Quote(expression), "$.expression", "it never fires within 10 years")}
 	ps.Hint("Send an expression with dates that exist, such as 0 0 28 2 * for the last days of February.")
 	return ps.Err()
 }
@@ -252,7 +251,7 @@ func ErrNever(expression string) *ojs.Error {
 // Members that are absent keep what c has.
 func (r *reader) switches() {
 	if v := r.Get("overlap_policy"); v != nil {
-		text, _ := rawjson.Text(v)
+		text, _ := jsonread.Text(v)
 		if r.c.Overlap = overlaps[text]; r.c.Overlap == "" {
 			r.Refuse("overlap_policy", "skip, allow, cancel_previous or enqueue")
 		}
@@ -261,7 +260,7 @@ func (r *reader) switches() {
 		r.c.Enabled = r.Boolean("enabled")
 	}
 	if v := r.Get("description"); v != nil {
-		text, ok := rawjson.Text(v)
+		text, ok := jsonread.Text(v)
 		if !ok || len(text) > maxDescriptionBytes || strings.Contains(text, "\x00") {
 			r.Refuse("description", "a string of at most 4096 bytes without U+0000")
 		}
@@ -278,7 +277,7 @@ func (r *reader) content() {
 			return
 		}
 		// Other members of the template are ignored.
-		r.template, _ = payload.Read(v, templateNames)
+		r.template, _ = jsonread.Read(v, templateNames)
 	}
 	either := func(name string) jsontext.Value {
 		if v := r.Get(name); v != nil {
@@ -287,7 +286,7 @@ func (r *reader) content() {
 		return r.template.Get(name)
 	}
 	if v := either("type"); v != nil {
-		text, ok := rawjson.Text(v)
+		text, ok := jsonread.Text(v)
 		if !ok {
 			r.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", v)
 		}
@@ -297,7 +296,7 @@ func (r *reader) content() {
 		if v[0] != '[' {
 			r.Problems.Add(ojs.ErrInvalidArgs, "args", "$.args", "an array", v)
 		}
-		r.c.Args = rawjson.Compact(v)
+		r.c.Args = jsonread.Compact(v)
 	}
 	if r.c.Args == nil {
 		r.c.Args = []byte(`[]`)
@@ -306,7 +305,7 @@ func (r *reader) content() {
 		if v[0] != '{' {
 			r.Problems.Add(ojs.ErrInvalidMetadata, "meta", "$.meta", "an object", v)
 		}
-		r.c.Meta = rawjson.Compact(v)
+		r.c.Meta = jsonread.Compact(v)
 	}
 	r.options(either("options"))
 }
@@ -336,17 +335,17 @@ func (r *reader) options(top jsontext.Value) {
 	case r.root != nil:
 		r.c.Options = job.MergeObjects(r.root, top)
 	case top != nil:
-		r.c.Options = rawjson.Compact(top)
+		r.c.Options = jsonread.Compact(top)
 	}
 	if queue != nil {
-		r.c.Options = job.MergeObjects(r.c.Options, append(payload.AppendMember([]byte{'{'}, []byte(`"queue"`), queue), '}'))
+		r.c.Options = job.MergeObjects(r.c.Options, append(jsonread.AppendMember([]byte{'{'}, []byte(`"queue"`), queue), '}'))
 	}
 }
 
 // Names are compared as they are; aliases of options are the matter of the decoder of jobs.
 func hasMember(object jsontext.Value, name string) bool {
-	for literal := range rawjson.Members(object) {
-		if string(rawjson.Name(literal)) == name {
+	for literal := range jsonread.Members(object) {
+		if string(jsonread.Name(literal)) == name {
 			return true
 		}
 	}
@@ -397,9 +396,9 @@ func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
 func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
 	b = append(b, '{')
 	if c.Meta != nil {
-		for literal, value := range rawjson.Members(c.Meta) {
-			if name := string(rawjson.Name(literal)); name != "cron_name" && name != "cron_triggered_at" {
-				b = payload.AppendMember(b, literal, value)
+		for literal, value := range jsonread.Members(c.Meta) {
+			if name := string(jsonread.Name(literal)); name != "cron_name" && name != "cron_triggered_at" {
+				b = jsonread.AppendMember(b, literal, value)
 			}
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -170,7 +169,7 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 	}
 	job.Source = "cron"
 	if row.OverlapPolicy == OverlapCancelPrevious && job.Unique != nil { // the previous job gives way, so there is no conflict
-		unique.Assign(job)
+		queue.AssignUniqueKeys(job)
 		job.Unique = nil
 	}
 	// The span begins here, so that the job is stored with its trace context.

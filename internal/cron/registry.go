@@ -25,10 +25,10 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/timer"
@@ -56,7 +56,7 @@ type Deps struct {
 	Tracer  *tracing.Tracer
 	Schemas *schema.Store
 
-	Maintenance *maintenance.Switch
+	Maintenance *queueconfig.Maintenance
 }
 
 // Store registers and fires crons. Use New. It has no state of crons: what is due is read from the database, when the timer
@@ -72,7 +72,7 @@ type Store struct {
 	config  Config
 
 	// During maintenance no cron fires; a manual run is not stopped by it here.
-	maintenance *maintenance.Switch
+	maintenance *queueconfig.Maintenance
 }
 
 // New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the

@@ -9,9 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -123,7 +122,7 @@ func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 	if err != nil {
 		return f, err
 	}
-	if err := payload.CheckConfirmed(r.confirm, does+" every dead letter that matches"); err != nil {
+	if err := jsonread.CheckConfirmed(r.confirm, does+" every dead letter that matches"); err != nil {
 		return f, err
 	}
 	if len(r.ids) > maxIDs {
@@ -142,13 +141,13 @@ type request struct {
 // condition is refused, because ignoring it would touch more jobs than meant.
 // All problems of the body are collected, so that a client sees them at once. fields of the filter are named with their prefix.
 func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return f, req, err
 	}
 	// confirm is read from the body itself, also if there is a filter beside it.
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, selectNames)
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, selectNames)
 	b.Boolean("confirm")
 	req.confirm = b.Get("confirm")
 	// In a flat body confirm stands among the conditions, hence its place in conditionNames.
@@ -160,7 +159,7 @@ func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 		b.Refuse("filter", "an object")
 		return f, req, b.Problems.Err()
 	}
-	fs, unknown := payload.Read(filter, conditionNames)
+	fs, unknown := jsonread.Read(filter, conditionNames)
 	r := conditions{fs, prefix, &b.Problems}
 	for _, m := range unknown {
 		r.Add(ojs.ErrInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
@@ -174,7 +173,7 @@ func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 		// The zero id, which no job has, keeps the list from being empty, which would mean any.
 		f.IDs = append([][16]byte{{}}, job.NewIDList(req.ids).IDs...)
 	}
-	if text, _ := rawjson.Text(r.Get("state")); r.Get("state") != nil && text != string(ojs.StateDiscarded) {
+	if text, _ := jsonread.Text(r.Get("state")); r.Get("state") != nil && text != string(ojs.StateDiscarded) {
 		r.refuse("state", "discarded")
 	}
 	return f, req, b.Problems.Err()
@@ -182,9 +181,9 @@ func decode(raw []byte) (f Filter, req request, err *ojs.Error) {
 
 // conditions reads the members of a filter.
 type conditions struct {
-	payload.Fields
+	jsonread.Fields
 	prefix string
-	*payload.Problems
+	*jsonread.Problems
 }
 
 // The path is that in the body as it was sent, with or without filter.
@@ -200,14 +199,14 @@ func (r *conditions) list(name string) []string {
 		return nil
 	}
 	list, ok := []string{}, false
-	if text, isText := rawjson.Text(v); isText {
+	if text, isText := jsonread.Text(v); isText {
 		list, ok = []string{text}, true
 	} else if v[0] == '[' {
-		list, ok = payload.Texts(v)
+		list, ok = jsonread.Texts(v)
 		ok = ok && (len(list) > 0 || name == "ids") // an empty list of ids chooses nothing
 	}
 	for _, text := range list {
-		ok = ok && payload.IsName(text)
+		ok = ok && jsonread.IsName(text)
 	}
 	if !ok {
 		r.refuse(name, "a non-empty string without U+0000, or an array of them")
@@ -217,7 +216,7 @@ func (r *conditions) list(name string) []string {
 
 // An age is resolved later, by the clock of the database (Store.criteria).
 func (r *conditions) when(name string) job.When {
-	text, _ := rawjson.Text(r.Get(name))
+	text, _ := jsonread.Text(r.Get(name))
 	w, ok := job.ParseAge(text)
 	if r.Get(name) != nil && !ok {
 		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")

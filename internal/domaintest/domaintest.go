@@ -5,6 +5,7 @@ package domaintest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -24,7 +25,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -81,7 +81,7 @@ func defaults() domains.Config {
 			ExtensionEvents: c.Events.ExtensionTypes,
 			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
 		},
-		Progress: progress.Config{DefaultTimeout: c.Jobs.Timeout},
+		Progress: queue.ProgressConfig{DefaultTimeout: c.Jobs.Timeout},
 		Worker: worker.Config{
 			DeadAfter: c.Workers.DeadAfter, DefaultTimeout: c.Jobs.Timeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatMinInterval,
@@ -283,4 +283,128 @@ func (b *Bundle) Lock(id [16]byte) pgx.Tx {
 	require.NoError(b.T, err)
 	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
+}
+
+// Await returns the next value of a channel, for example the WaitC of a test signal. The test fails after WaitFor.
+func Await[T any](t testing.TB, c <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-c:
+	case <-time.After(WaitFor):
+		require.Fail(t, "no value on the channel", "within %s", WaitFor)
+	}
+	return value
+}
+
+// RequireCode requires an error with that code for clients.
+func RequireCode(t testing.TB, err error, kind ojs.ErrorKind) {
+	t.Helper()
+	var wire *ojs.Error
+	require.ErrorAs(t, err, &wire)
+	require.Equal(t, string(kind), wire.Type, wire.Message)
+}
+
+// DecodeError decodes the error object of a nack.
+func DecodeError(t testing.TB, text string) job.WorkerError {
+	t.Helper()
+	n, err := job.DecodeNack([]byte(`{"job_id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","error":`+text+`}`), job.Limits{})
+	require.Nil(t, err)
+	return n.Error
+}
+
+// Failure holds the members that tests read of an error object of the server.
+type Failure struct {
+	Code        string  `json:"code"`
+	TimeoutKind string  `json:"timeout_kind"`
+	Limit       float64 `json:"limit_seconds"`
+	Elapsed     float64 `json:"elapsed_seconds"`
+	Retryable   bool    `json:"retryable"`
+}
+
+// ErrorOf decodes the latest error of a job.
+func ErrorOf(t testing.TB, j *job.Record) (f Failure) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(j.Error, &f), "%s", j.Error)
+	return f
+}
+
+// Beat sends a heartbeat of the worker that extends the jobs.
+func (b *Bundle) Beat(id string, jobs ...[16]byte) worker.BeatResult {
+	b.T.Helper()
+	res, err := b.Workers.Heartbeat(b.T.Context(), worker.Beat{WorkerID: id, Jobs: job.IDList{IDs: jobs}})
+	require.NoError(b.T, err)
+	return res
+}
+
+// Silent moves the last calls of the workers that many seconds into the past. It drops the beats that the node has collected,
+// because they would be written later as recent calls.
+func (b *Bundle) Silent(seconds int, workers ...string) {
+	b.T.Helper()
+	b.Cache.TakeBeats()
+	b.Exec(`UPDATE ojs.workers SET last_seen_at = last_seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
+}
+
+// InsertDeadLetters inserts n dead letters with their event rows. They are a second apart, and the newest is a minute old.
+func (b *Bundle) InsertDeadLetters(n int) {
+	b.T.Helper()
+	b.Exec(`WITH made AS (
+			INSERT INTO ojs.jobs (id, type, queue, state, attempt, created_at, finished_at, dead_lettered_at, failed, args, retry, error, errors)
+			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]
+			FROM generate_series(1, $1::int) g, LATERAL (SELECT now() - interval '1 minute' - ($1 - g) * interval '1 second' AS t) t,
+				LATERAL (SELECT ('{"attempt":1,"code":"c' || g % 5 || '","type":"t","message":"\u0000","retryable":true}')::json AS e) e
+			RETURNING *)
+		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state) SELECT 'job.discarded', 'api', now(), id, type, queue, state FROM made`, n)
+	b.Exec(`VACUUM ANALYZE ojs.jobs`)
+}
+
+// RequireCounts compares the counts by queue and state, summed up from the events, with the tables.
+func (b *Bundle) RequireCounts() {
+	b.T.Helper()
+	require.Zero(b.T, b.Number(`SELECT count(*) FROM (
+		SELECT c.queue, c.state, sum(c.n) AS n FROM (
+			SELECT v.queue, v.state, v.n FROM (SELECT e.queue, e.to_state AS state, 1 AS n FROM ojs.events e UNION ALL SELECT e.queue, e.from_state, -1 FROM ojs.events e) v
+			WHERE v.state IS NOT NULL
+			UNION ALL SELECT j.queue, j.state, -1 FROM ojs.jobs j
+			UNION ALL SELECT d.queue, d.state, -1 FROM ojs.jobs_done d
+		) c GROUP BY 1, 2 HAVING sum(c.n) <> 0) wrong`))
+}
+
+// DeadLetter returns a dead letter, made by a failing job.
+func (b *Bundle) DeadLetter(change ...func(j *job.Job)) *job.Record {
+	b.T.Helper()
+	in := NewJob("q")
+	in.MaxAttempts, in.Retry = 1, []byte(`{"max_attempts":1,"on_exhaustion":"dead_letter"}`)
+	for _, c := range change {
+		c(in)
+	}
+	stored := b.Enqueued(in)[0]
+	require.Len(b.T, b.Fetched(1, in.Queue), 1)
+	stored, err := b.Fail(b.T.Context(), job.Nack{JobID: stored.ID, Attempt: -1, Error: DecodeError(b.T, `{"message":"m"}`)})
+	require.NoError(b.T, err)
+	require.True(b.T, stored.DeadLetteredAt.Valid)
+	require.Equal(b.T, stored.FinishedAt, stored.DeadLetteredAt)
+	return stored
+}
+
+// Subscribed creates a subscription to all events.
+func (b *Bundle) Subscribed(change ...func(*webhook.Definition)) *webhook.Webhook {
+	b.T.Helper()
+	in := &webhook.Definition{
+		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
+	}
+	for _, c := range change {
+		c(in)
+	}
+	w, err := b.Webhooks.Create(b.T.Context(), in, webhook.Match{Types: []string{"%"}})
+	require.NoError(b.T, err)
+	return w
+}
+
+// Delivery puts a delivery that is due into the table, as the fan-out does, and returns its id.
+func (b *Bundle) Delivery(w *webhook.Webhook, seq int, subject string) [16]byte {
+	b.T.Helper()
+	id := job.NewID()
+	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
+		VALUES ($1, $2, $3, 0, now(), 'job.enqueued', $4, $5, '{}', clock_timestamp(), clock_timestamp())`, id, w.ID, seq, subject, w.Ordering == "subject")
+	return id
 }

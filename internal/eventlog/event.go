@@ -25,7 +25,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -141,9 +141,9 @@ func (e *Event) appendProgress(b []byte) []byte {
 // Subject is the subject as clients see it. It is read from the text, because the view that readers use has no such column.
 // Only filters by subject need it.
 func (e *Event) Subject() (subject string) {
-	for literal, value := range rawjson.Members([]byte(e.Head + "}")) {
-		if string(rawjson.Name(literal)) == "subject" {
-			subject, _ = rawjson.Text(value)
+	for literal, value := range jsonread.Members([]byte(e.Head + "}")) {
+		if string(jsonread.Name(literal)) == "subject" {
+			subject, _ = jsonread.Text(value)
 		}
 	}
 	return subject

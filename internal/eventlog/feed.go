@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
-	"github.com/ojsd/ojsd/internal/service"
+	"github.com/ojsd/ojsd/internal/loop"
 )
 
 const (
@@ -98,7 +98,7 @@ func (f *Feed) Wake() {
 
 // Start follows the log until stopped.
 func (f *Feed) Start(ctx context.Context) error {
-	service.Run(ctx, &f.BaseStartStop, f.run)
+	loop.Run(ctx, &f.BaseStartStop, f.run)
 	return nil
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -125,7 +125,7 @@ func (l *Listener) Reconnects() int64 { return l.reconnects.Load() }
 
 // Start connects in the background.
 func (l *Listener) Start(ctx context.Context) error {
-	service.Run(ctx, &l.BaseStartStop, l.run)
+	loop.Run(ctx, &l.BaseStartStop, l.run)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/service"
+	"github.com/ojsd/ojsd/internal/loop"
 )
 
 const (
@@ -136,7 +136,7 @@ func (m *Maintainer) KeepDone(f func(ctx context.Context) time.Duration) { m.kee
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
-	service.Run(ctx, &m.BaseStartStop, m.run)
+	loop.Run(ctx, &m.BaseStartStop, m.run)
 	return nil
 }
 

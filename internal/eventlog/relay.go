@@ -19,8 +19,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/service"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
@@ -145,7 +145,7 @@ func (r *Relay) OnPublished(f func()) { r.onPublished = f }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
-	service.Run(ctx, &r.BaseStartStop, r.run)
+	loop.Run(ctx, &r.BaseStartStop, r.run)
 	return nil
 }
 

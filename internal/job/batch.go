@@ -9,8 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -22,21 +21,21 @@ import (
 // ones go through. Package httpapi calls it for batches of acks and nacks and for batches of jobs; what becomes of single
 // elements differs there.
 func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[string]jsontext.Value, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, nil, err
 	}
 	members := make(map[string]jsontext.Value)
-	for name, value := range rawjson.Members(v) {
+	for name, value := range jsonread.Members(v) {
 		// Of equal names the last one counts, as everywhere in this package.
-		members[string(rawjson.Name(name))] = payload.Present(value)
+		members[string(jsonread.Name(name))] = jsonread.Present(value)
 	}
 	list := members[key]
 	delete(members, key)
 	if list == nil || list[0] != '[' {
 		return nil, nil, errNoItems(key, maxItems, list)
 	}
-	n := rawjson.Len(list)
+	n := jsonread.Len(list)
 	switch {
 	case n == 0:
 		return nil, nil, errNoItems(key, maxItems, list)
@@ -45,14 +44,14 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 		return nil, nil, spec.BatchSize(maxItems, n)
 	}
 	items := make([]jsontext.Value, 0, n)
-	for e := range rawjson.Elements(list) {
+	for e := range jsonread.Elements(list) {
 		items = append(items, e)
 	}
 	return items, members, nil
 }
 
 func errNoItems(key string, maxItems int, received jsontext.Value) *ojs.Error {
-	var ps payload.Problems
+	var ps jsonread.Problems
 	ps.Add(ojs.ErrInvalidPayload, key, "$."+key, fmt.Sprintf("an array of 1 to %d elements", maxItems), received)
 	return ps.Err()
 }
@@ -68,7 +67,7 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
 	jobs := make([]*Job, n)
 	var first *ojs.Error
-	var all []payload.Violation
+	var all []jsonread.Violation
 	for i := range n {
 		job, err := read(i)
 		jobs[i] = job
@@ -78,7 +77,7 @@ func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
 		if first == nil {
 			first = spec.Indexed(err, i)
 		}
-		if all = append(all, at(i, err)...); len(all) >= payload.MaxProblems {
+		if all = append(all, at(i, err)...); len(all) >= jsonread.MaxProblems {
 			break
 		}
 	}
@@ -89,7 +88,7 @@ func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
 }
 
 // at moves the problems of one element to their place in the whole body.
-func at(index int, err *ojs.Error) []payload.Violation {
+func at(index int, err *ojs.Error) []jsonread.Violation {
 	return moved(fmt.Sprintf("$.jobs[%d]", index), err)
 }
 
@@ -106,12 +105,12 @@ func At(path string, err *ojs.Error) *ojs.Error {
 	return spec.With(err, "validation_errors", moved(path, err))
 }
 
-func moved(prefix string, err *ojs.Error) []payload.Violation {
-	list, ok := err.Details["validation_errors"].([]payload.Violation)
+func moved(prefix string, err *ojs.Error) []jsonread.Violation {
+	list, ok := err.Details["validation_errors"].([]jsonread.Violation)
 	if !ok {
-		return []payload.Violation{{Path: prefix, Message: err.Message}}
+		return []jsonread.Violation{{Path: prefix, Message: err.Message}}
 	}
-	res := make([]payload.Violation, len(list))
+	res := make([]jsonread.Violation, len(list))
 	for i, v := range list {
 		v.Path = prefix + strings.TrimPrefix(v.Path, "$")
 		res[i] = v
@@ -128,15 +127,15 @@ type BulkOptions struct {
 
 // DecodeBulkOptions reads them from the members that SplitBatch gave.
 func DecodeBulkOptions(members map[string]jsontext.Value) (BulkOptions, *ojs.Error) {
-	var ps payload.Problems
+	var ps jsonread.Problems
 	o := bulkOptions(members["atomicity"], members["idempotency_key"], &ps)
 	return o, ps.Err()
 }
 
 // Absent and partial are the same (docs/reference/http.md, Bulk enqueue).
-func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOptions {
+func bulkOptions(atomicity, key jsontext.Value, ps *jsonread.Problems) BulkOptions {
 	var o BulkOptions
-	mode, _ := rawjson.Text(atomicity)
+	mode, _ := jsonread.Text(atomicity)
 	if atomicity != nil && mode != "partial" && mode != "atomic" {
 		ps.Add(ojs.ErrInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
 	}
@@ -144,7 +143,7 @@ func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOption
 	if key == nil {
 		return o
 	}
-	o.IdempotencyKey, _ = rawjson.Text(key)
+	o.IdempotencyKey, _ = jsonread.Text(key)
 	if !ValidIdempotencyKey(o.IdempotencyKey) {
 		ps.Add(ojs.ErrInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
 	}
@@ -153,15 +152,15 @@ func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOption
 
 // ValidIdempotencyKey also serves the header. The bound counts characters, not bytes.
 func ValidIdempotencyKey(s string) bool {
-	return payload.IsName(s) && utf8.RuneCountInString(s) <= maxKeyChars
+	return jsonread.IsName(s) && utf8.RuneCountInString(s) <= maxKeyChars
 }
 
 // Defaults are what a workflow gives to each of its jobs: options that hold where the job has none of that name, and members of
 // meta that it gets if it lacks them. They are sorted once, because a workflow may have 10 000 jobs. A Defaults is not changed
 // after it was made: With and Under give new ones, so nested workflows can share the outer ones.
 type Defaults struct {
-	options []payload.Member
-	meta    []payload.Member
+	options []jsonread.Member
+	meta    []jsonread.Member
 }
 
 // MaxDefaults is how many options a workflow may give to its jobs: each of the jobs compares them with its own.
@@ -182,20 +181,20 @@ func NewDefaults(options, meta jsontext.Value) Defaults {
 
 // distinctMembers gives the members that are not null, compact; of equal names the last. Values are made compact here, once,
 // instead of in each job that gets them.
-func distinctMembers(object jsontext.Value, wanted func(string) bool) []payload.Member {
+func distinctMembers(object jsontext.Value, wanted func(string) bool) []jsonread.Member {
 	if object == nil {
 		return nil
 	}
 	var all unknowns
-	for literal, value := range rawjson.Members(object) {
-		if name := rawjson.Name(literal); wanted(string(name)) {
+	for literal, value := range jsonread.Members(object) {
+		if name := jsonread.Name(literal); wanted(string(name)) {
 			all.put(name, literal, value)
 		}
 	}
 	kept := all.list[:0]
 	for _, m := range all.list {
-		if !rawjson.IsNull(m.Value) {
-			m.Value = rawjson.Compact(m.Value)
+		if !jsonread.IsNull(m.Value) {
+			m.Value = jsonread.Compact(m.Value)
 			kept = append(kept, m)
 		}
 	}
@@ -217,8 +216,8 @@ func (d Defaults) Has(option string) bool {
 
 // With adds one option. Clip makes append copy the list: the receiver may be shared.
 func (d Defaults) With(option string, value jsontext.Value) Defaults {
-	literal := payload.Quote(option)
-	d.options = append(slices.Clip(d.options), payload.Member{Name: []byte(option), Literal: literal, Value: value})
+	literal := jsonread.Quote(option)
+	d.options = append(slices.Clip(d.options), jsonread.Member{Name: []byte(option), Literal: literal, Value: value})
 	return d
 }
 
@@ -238,7 +237,7 @@ func (d Defaults) Under(outer Defaults) Defaults {
 	return d
 }
 
-func hasMember(list []payload.Member, name string) bool {
+func hasMember(list []jsonread.Member, name string) bool {
 	for _, m := range list {
 		if string(m.Name) == name {
 			return true
@@ -249,7 +248,7 @@ func hasMember(list []payload.Member, name string) bool {
 
 // missingMeta gives the members that a job gets. A job with a trace of its own gets no part of another one: mixed, they would
 // show it in both.
-func missingMeta(inherited []payload.Member, has func(name string) bool) (missing []payload.Member) {
+func missingMeta(inherited []jsonread.Member, has func(name string) bool) (missing []jsonread.Member) {
 	traced := has("trace_id") || has("traceparent") || has("tracestate")
 	for _, m := range inherited {
 		if name := string(m.Name); !has(name) && (name == "tenant_id" || !traced) {
@@ -306,24 +305,24 @@ func (s *sentNames) has(name []byte) bool {
 // refused there, with the place of the job that got it.
 func (d Defaults) Apply(item jsontext.Value, drop func(name string) bool) []byte {
 	var sent sentNames
-	options, meta := payload.Present(payload.Find(item, "options")), payload.Present(payload.Find(item, "meta"))
+	options, meta := jsonread.Present(jsonread.Find(item, "options")), jsonread.Present(jsonread.Find(item, "meta"))
 	b := append(make([]byte, 0, len(item)+64), '{')
-	for literal, value := range rawjson.Members(item) {
-		name := rawjson.Name(literal)
+	for literal, value := range jsonread.Members(item) {
+		name := jsonread.Name(literal)
 		// Both are written at the end, with what they inherit.
 		if text := string(name); text == "options" || text == "meta" || drop(text) {
 			continue
 		}
-		if !rawjson.IsNull(value) {
+		if !jsonread.IsNull(value) {
 			sent.add(name, false)
 		}
-		b = payload.AppendMember(b, literal, value)
+		b = jsonread.AppendMember(b, literal, value)
 	}
 	if meta = d.appliedMeta(item, options, meta); meta != nil {
-		b = payload.AppendMember(b, []byte(`"meta"`), meta)
+		b = jsonread.AppendMember(b, []byte(`"meta"`), meta)
 	}
 	if options = d.appliedOptions(&sent, item, options); options != nil {
-		b = payload.AppendMember(b, []byte(`"options"`), options)
+		b = jsonread.AppendMember(b, []byte(`"options"`), options)
 	}
 	return append(b, '}')
 }
@@ -336,11 +335,11 @@ func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) 
 	}
 	b := []byte{'{'}
 	if options != nil {
-		for literal, value := range rawjson.Members(options) {
-			if !rawjson.IsNull(value) {
-				sent.add(rawjson.Name(literal), true)
+		for literal, value := range jsonread.Members(options) {
+			if !jsonread.IsNull(value) {
+				sent.add(jsonread.Name(literal), true)
 			}
-			b = payload.AppendMember(b, literal, value)
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	for _, m := range d.options {
@@ -351,7 +350,7 @@ func (d Defaults) appliedOptions(sent *sentNames, item, options jsontext.Value) 
 		if a := attrsByName[string(m.Name)]; a == retryAttr || a == retryPolicyAttr {
 			m.Value = withAttempts(m.Value, sent, item, options)
 		}
-		b = payload.AppendMember(b, m.Literal, m.Value)
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
 	return append(b, '}')
 }
@@ -363,16 +362,16 @@ func withAttempts(policy jsontext.Value, sent *sentNames, item, options jsontext
 	if sent.attrs&maxAttemptsAttr.bit() == 0 || policy[0] != '{' {
 		return policy
 	}
-	own := payload.Present(payload.Find(item, "max_attempts"))
+	own := jsonread.Present(jsonread.Find(item, "max_attempts"))
 	if options != nil {
-		if v := payload.Present(payload.Find(options, "max_attempts")); v != nil {
+		if v := jsonread.Present(jsonread.Find(options, "max_attempts")); v != nil {
 			own = v
 		}
 	}
 	if own == nil {
 		return policy
 	}
-	return retry.Merge(policy, append(payload.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
+	return retry.Merge(policy, append(jsonread.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
 }
 
 // appliedMeta gives the top-level meta of a job. A member that any of the job's own objects has is not inherited, whichever of
@@ -381,13 +380,13 @@ func (d Defaults) appliedMeta(item, options, meta jsontext.Value) jsontext.Value
 	if len(d.meta) == 0 || meta != nil && meta[0] != '{' {
 		return meta
 	}
-	sources := []jsontext.Value{meta, payload.Present(payload.Find(item, "metadata"))}
+	sources := []jsontext.Value{meta, jsonread.Present(jsonread.Find(item, "metadata"))}
 	if options != nil && options[0] == '{' {
-		sources = append(sources, payload.Present(payload.Find(options, "meta")), payload.Present(payload.Find(options, "metadata")))
+		sources = append(sources, jsonread.Present(jsonread.Find(options, "meta")), jsonread.Present(jsonread.Find(options, "metadata")))
 	}
 	missing := missingMeta(d.meta, func(name string) bool {
 		for _, s := range sources {
-			if s != nil && s[0] == '{' && payload.Find(s, name) != nil {
+			if s != nil && s[0] == '{' && jsonread.Find(s, name) != nil {
 				return true
 			}
 		}
@@ -398,12 +397,12 @@ func (d Defaults) appliedMeta(item, options, meta jsontext.Value) jsontext.Value
 	}
 	b := []byte{'{'}
 	if meta != nil {
-		for literal, value := range rawjson.Members(meta) {
-			b = payload.AppendMember(b, literal, value)
+		for literal, value := range jsonread.Members(meta) {
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	for _, m := range missing {
-		b = payload.AppendMember(b, m.Literal, m.Value)
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
 	return append(b, '}')
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -57,9 +56,9 @@ func (f *BulkFilter) MatchesMeta(meta []byte) bool {
 	for _, want := range f.Meta {
 		found := false
 		if len(meta) > 0 {
-			for literal, value := range rawjson.Members(meta) {
-				if string(rawjson.Name(literal)) == want.Key {
-					found = bytes.Equal(rawjson.Compact(value), want.Value)
+			for literal, value := range jsonread.Members(meta) {
+				if string(jsonread.Name(literal)) == want.Key {
+					found = bytes.Equal(jsonread.Compact(value), want.Value)
 				}
 			}
 		}
@@ -94,12 +93,12 @@ var (
 // call whose filter was lost on the way must not change every job. What it selects is found and changed by queue.Store, in
 // portions; the filter is applied there in SQL but for meta (MatchesMeta).
 func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return BulkSelect{}, err
 	}
 	b := body{}
-	b.Fields, _ = payload.Read(v, selectNames)
+	b.Fields, _ = jsonread.Read(v, selectNames)
 	s := BulkSelect{Op: op, BulkOptions: bulkOptions(b.Get("atomicity"), b.Get("idempotency_key"), &b.Problems)}
 	ids, filter := b.Get("job_ids"), b.Get("filter")
 	switch {
@@ -109,8 +108,8 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		b.Refuse("filter", "absent when 'job_ids' is sent")
 	// The number is checked before the ids are read, so that a body with too many costs little.
 	case ids != nil:
-		if ids[0] == '[' && rawjson.Len(ids) > maxIDs {
-			return s, spec.BatchSize(maxIDs, rawjson.Len(ids))
+		if ids[0] == '[' && jsonread.Len(ids) > maxIDs {
+			return s, spec.BatchSize(maxIDs, jsonread.Len(ids))
 		}
 		texts := b.IDs("job_ids")
 		if texts != nil && len(texts) == 0 {
@@ -127,12 +126,12 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 // level (docs/reference/admin.md, Bulk change). confirm is looked at last, so that a call without it learns everything else
 // that is wrong. It must be the literal true.
 func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
 	b := body{}
-	b.Fields, _ = payload.Read(v, confirmedNames)
+	b.Fields, _ = jsonread.Read(v, confirmedNames)
 	b.Boolean("confirm")
 	prefix, filter := "filter.", b.Get("filter")
 	if filter == nil {
@@ -143,15 +142,15 @@ func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
 	if err := b.Problems.Err(); err != nil {
 		return nil, err
 	}
-	return f, payload.CheckConfirmed(b.Get("confirm"), "changes every job that matches")
+	return f, jsonread.CheckConfirmed(b.Get("confirm"), "changes every job that matches")
 }
 
 // filterReader reads the conditions of a filter. It reports under the name that the member has in the body, which is one level
 // deeper if the filter is an object of its own.
 type filterReader struct {
-	payload.Fields
+	jsonread.Fields
 	prefix string // of the conditions in the body
-	*payload.Problems
+	*jsonread.Problems
 }
 
 func (r *filterReader) refuse(name, expected string) {
@@ -165,10 +164,10 @@ func (b *body) filter(op BulkOp, prefix string, v jsontext.Value) *BulkFilter {
 		b.Refuse("filter", "an object")
 		return nil
 	}
-	fs, unknown := payload.Read(v, filterNames)
+	fs, unknown := jsonread.Read(v, filterNames)
 	r := filterReader{fs, prefix, &b.Problems}
 	if prefix == "" {
-		unknown = slices.DeleteFunc(unknown, func(m payload.Member) bool { return string(m.Name) == "confirm" })
+		unknown = slices.DeleteFunc(unknown, func(m jsonread.Member) bool { return string(m.Name) == "confirm" })
 	}
 	for _, m := range unknown {
 		r.Add(ojs.ErrInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
@@ -188,8 +187,8 @@ func (b *body) filter(op BulkOp, prefix string, v jsontext.Value) *BulkFilter {
 
 // An absent one is "", which the statements take for no condition.
 func (r *filterReader) text(name string) string {
-	text, _ := rawjson.Text(r.Get(name))
-	if r.Get(name) != nil && !payload.IsName(text) {
+	text, _ := jsonread.Text(r.Get(name))
+	if r.Get(name) != nil && !jsonread.IsName(text) {
 		r.refuse(name, "a non-empty string without U+0000")
 	}
 	return text
@@ -204,13 +203,13 @@ func (r *filterReader) states(op BulkOp) []ojs.JobState {
 		}
 		return defaultStates[op]
 	}
-	if text, ok := rawjson.Text(v); ok && ojs.JobState(text).Valid() {
+	if text, ok := jsonread.Text(v); ok && ojs.JobState(text).Valid() {
 		return []ojs.JobState{ojs.JobState(text)}
 	}
 	var states []ojs.JobState
 	if v[0] == '[' {
-		list, ok := payload.Texts(v)
-		for _, s := range payload.Distinct(list) {
+		list, ok := jsonread.Texts(v)
+		for _, s := range jsonread.Distinct(list) {
 			ok = ok && ojs.JobState(s).Valid()
 			states = append(states, ojs.JobState(s))
 		}
@@ -224,7 +223,7 @@ func (r *filterReader) states(op BulkOp) []ojs.JobState {
 
 // enqueued_before and enqueued_after take no ages, unlike the other bounds.
 func (r *filterReader) instant(name string) time.Time {
-	text, _ := rawjson.Text(r.Get(name))
+	text, _ := jsonread.Text(r.Get(name))
 	t, ok := ParseTime(text)
 	if r.Get(name) != nil && !ok {
 		r.refuse(name, "an RFC 3339 time with offset")
@@ -234,7 +233,7 @@ func (r *filterReader) instant(name string) time.Time {
 
 // +7d is refused: elsewhere it means in seven days, and here an age is asked for.
 func (r *filterReader) when(name string) When {
-	text, _ := rawjson.Text(r.Get(name))
+	text, _ := jsonread.Text(r.Get(name))
 	w, ok := parseWhen(text)
 	if r.Get(name) != nil && (!ok || text[0] == '+') {
 		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")
@@ -266,12 +265,12 @@ func (r *filterReader) meta() []MetaEqual {
 		return nil
 	}
 	var merged unknowns
-	for literal, value := range rawjson.Members(v) {
-		merged.put(rawjson.Name(literal), literal, value)
+	for literal, value := range jsonread.Members(v) {
+		merged.put(jsonread.Name(literal), literal, value)
 	}
 	list := make([]MetaEqual, len(merged.list))
 	for i, m := range merged.list {
-		list[i] = MetaEqual{string(m.Name), rawjson.Compact(m.Value)}
+		list[i] = MetaEqual{string(m.Name), jsonread.Compact(m.Value)}
 	}
 	return list
 }
@@ -287,23 +286,23 @@ type PurgeRequest struct {
 
 // DecodePurge reads the body. confirm is looked at last, so that a first try without it tells everything else that is wrong.
 func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return PurgeRequest{}, err
 	}
-	b := payload.Body{}
-	var others []payload.Member
-	b.Fields, others = payload.Read(v, []string{"states", "older_than", "confirm", "cancelled_by"})
+	b := jsonread.Body{}
+	var others []jsonread.Member
+	b.Fields, others = jsonread.Read(v, []string{"states", "older_than", "confirm", "cancelled_by"})
 	for _, m := range others { // ignoring a condition would remove more than meant
 		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: there is no such member", m.Value)
 	}
 	var r PurgeRequest
 	list, ok := []string(nil), false
 	if states := b.Get("states"); states != nil && states[0] == '[' {
-		list, ok = payload.Texts(states)
+		list, ok = jsonread.Texts(states)
 	}
 	// Repetitions are no mistake and would only make the statement look twice.
-	for _, text := range payload.Distinct(list) {
+	for _, text := range jsonread.Distinct(list) {
 		state := ojs.JobState(text)
 		// A purge of active jobs is refused as a whole, not narrowed.
 		ok = ok && state.Valid() && state != ojs.StateActive
@@ -313,17 +312,17 @@ func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 		b.Refuse("states", "a non-empty array of job states other than active")
 	}
 	if age := b.Get("older_than"); age != nil {
-		text, _ := rawjson.Text(age)
+		text, _ := jsonread.Text(age)
 		if r.OlderThan, ok = ParseAge(text); !ok {
 			b.Refuse("older_than", "an RFC 3339 time with offset, or an age such as 7d or P7D")
 		}
 	}
-	r.By, _ = rawjson.Text(b.Get("cancelled_by"))
+	r.By, _ = jsonread.Text(b.Get("cancelled_by"))
 	b.Boolean("confirm")
 	if err := b.Problems.Err(); err != nil {
 		return PurgeRequest{}, err
 	}
-	return r, payload.CheckConfirmed(b.Get("confirm"), "removes every job that matches")
+	return r, jsonread.CheckConfirmed(b.Get("confirm"), "removes every job that matches")
 }
 
 // CancelRequest is the optional body of POST /admin/jobs/{id}/cancel. By counts only if neither a key nor the header
@@ -339,14 +338,14 @@ func DecodeCancel(raw []byte) (CancelRequest, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return CancelRequest{}, nil
 	}
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return CancelRequest{}, err
 	}
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, []string{"cancelled_by", "reason"})
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, []string{"cancelled_by", "reason"})
 	text := func(name string) string {
-		text, ok := rawjson.Text(b.Get(name))
+		text, ok := jsonread.Text(b.Get(name))
 		if b.Get(name) != nil && !ok {
 			b.Refuse(name, "a string")
 		}
@@ -362,12 +361,12 @@ var priorityNames = []string{"priority"}
 // ignoring it would say otherwise. In which states the call is allowed is for the statement to find out
 // (docs/reference/jobs.md, Priority).
 func DecodePriority(raw []byte) (int16, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return 0, err
 	}
-	fields, unknown := payload.Read(v, priorityNames)
-	b := payload.Body{Fields: fields}
+	fields, unknown := jsonread.Read(v, priorityNames)
+	b := jsonread.Body{Fields: fields}
 	p, ok := priority(b.Get("priority"))
 	if !ok {
 		b.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
@@ -384,17 +383,17 @@ const MaxResults = 100
 // DecodeResults reads the body of POST /jobs/results: ids of jobs, without repetitions. A text that is no id is answered with
 // null, like an unknown one.
 func DecodeResults(raw []byte) (IDList, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return IDList{}, err
 	}
 	b := body{}
-	b.Fields, _ = payload.Read(v, []string{"ids"})
+	b.Fields, _ = jsonread.Read(v, []string{"ids"})
 	list := b.Get("ids")
 	var ids []string
 	ok := list != nil && list[0] == '['
 	if ok {
-		ids, ok = payload.Texts(list)
+		ids, ok = jsonread.Texts(list)
 	}
 	if !ok {
 		b.Refuse("ids", "an array of job ids")
@@ -403,5 +402,5 @@ func DecodeResults(raw []byte) (IDList, *ojs.Error) {
 	if len(ids) > MaxResults {
 		return IDList{}, spec.BatchSize(MaxResults, len(ids))
 	}
-	return NewIDList(payload.Distinct(ids)), nil
+	return NewIDList(jsonread.Distinct(ids)), nil
 }

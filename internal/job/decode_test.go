@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -146,7 +146,7 @@ func TestDecodeJobTellsAllProblems(t *testing.T) {
 func TestDecodeJobBoundsItsComplaints(t *testing.T) {
 	t.Parallel()
 	e := refuse(t, job(`"unique":{`+strings.TrimSuffix(strings.Repeat(`"x":1,`, 500), ",")+`}`))
-	require.Len(t, e.Details["validation_errors"], payload.MaxProblems)
+	require.Len(t, e.Details["validation_errors"], jsonread.MaxProblems)
 	e = refuse(t, job(`"queue":"`+strings.Repeat("x", 100_000)+`"`))
 	require.Less(t, len(fmt.Sprint(e.Details["received"])), 300)
 	require.Less(t, len(e.Message), 300)
@@ -199,7 +199,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 		require.Contains(t, e.Message, strings.TrimPrefix(field, "retry."), body)
 		require.Len(t, e.Details["validation_errors"], 1)
 	}
-	require.Equal(t, "$.options.retry.jitter", refuse(t, job(options(`"retry":{"jitter":1}`))).Details["validation_errors"].([]payload.Violation)[0].Path)
+	require.Equal(t, "$.options.retry.jitter", refuse(t, job(options(`"retry":{"jitter":1}`))).Details["validation_errors"].([]jsonread.Violation)[0].Path)
 
 	e := refuse(t, job(`"specversion":"2.0"`))
 	require.Equal(t, 422, stage(e))

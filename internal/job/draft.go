@@ -6,10 +6,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -288,7 +286,7 @@ func (v value) text() jsontext.Value {
 func (t *typed) json() jsontext.Value {
 	switch t.kind {
 	case isText:
-		return payload.Quote(t.str)
+		return jsonread.Quote(t.str)
 	case isInt:
 		return strconv.AppendInt(nil, t.n, 10)
 	case isBool:
@@ -296,9 +294,9 @@ func (t *typed) json() jsontext.Value {
 	// A relative time gets its plus sign, so that it reads as what it means.
 	case isWhen:
 		if t.when.Relative {
-			return payload.Quote("+" + duration.Format(t.when.In))
+			return jsonread.Quote("+" + jsonread.FormatDuration(t.when.In))
 		}
-		return payload.Quote(t.when.At.Format(time.RFC3339Nano))
+		return jsonread.Quote(t.when.At.Format(time.RFC3339Nano))
 	}
 	return nil
 }
@@ -334,22 +332,22 @@ func (d *decoder) text(g given) (string, bool) {
 	if t := d.typedOf(g); t != nil {
 		return t.str, t.kind == isText
 	}
-	return rawjson.Text(g.value)
+	return jsonread.Text(g.value)
 }
 
 // A typed value of another kind falls through to the JSON, which is empty, and so is no integer.
-func (d *decoder) integer(g given) (int64, rawjson.IntResult) {
+func (d *decoder) integer(g given) (int64, jsonread.IntResult) {
 	if t := d.typedOf(g); t != nil && t.kind == isInt {
-		return t.n, rawjson.IsInt
+		return t.n, jsonread.IsInt
 	}
-	return rawjson.Int(g.value)
+	return jsonread.Int(g.value)
 }
 
 func (d *decoder) boolean(g given) (value, ok bool) {
 	if t := d.typedOf(g); t != nil {
 		return t.n == 1, t.kind == isBool
 	}
-	return rawjson.Bool(g.value)
+	return jsonread.Bool(g.value)
 }
 
 // A time that was typed is cut to what the database stores, like one that was sent as text.
@@ -361,7 +359,7 @@ func (d *decoder) time(g given) (When, bool) {
 		}
 		return w, true
 	}
-	text, _ := rawjson.Text(g.value)
+	text, _ := jsonread.Text(g.value)
 	return parseWhen(text)
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
@@ -53,9 +52,9 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 // decodeWorkerError never fails: what does not fit is cut or replaced. A wrong kind of value counts as absent. A message that
 // is no text is kept as its JSON text, because it may be the only hint that there is.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
-	f, _ := payload.Read(v, workerErrorNames)
+	f, _ := jsonread.Read(v, workerErrorNames)
 	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
-	if flag, ok := rawjson.Bool(f.Get("retryable")); ok {
+	if flag, ok := jsonread.Bool(f.Get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true
 	}
 	e.Backtrace = frames(f.Get("backtrace"))
@@ -64,7 +63,7 @@ func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	}
 	e.setDetails(f.Get("details"), lim)
 	e.complete(label(f.Get("type")))
-	until, _ := rawjson.Text(f.Get("rate_limit_until"))
+	until, _ := jsonread.Text(f.Get("rate_limit_until"))
 	// What is no time is passed over, like all that an error says wrongly.
 	e.RateLimitUntil, _ = ParseTime(until)
 	return e
@@ -80,7 +79,7 @@ func (e *WorkerError) complete(kind string) {
 
 // label reads a code, type or class: lists group by them in SQL, where U+0000 cannot stand, so it goes.
 func label(v jsontext.Value) string {
-	text, _ := rawjson.Text(v)
+	text, _ := jsonread.Text(v)
 	return cutLabel(text)
 }
 
@@ -93,17 +92,17 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 		return
 	}
 	if v[0] == '{' {
-		for literal, value := range rawjson.Members(v) {
-			if string(rawjson.Name(literal)) == "error_class" {
+		for literal, value := range jsonread.Members(v) {
+			if string(jsonread.Name(literal)) == "error_class" {
 				e.ErrorClass = label(value)
 			}
 		}
-		e.Details = rawjson.Compact(v)
+		e.Details = jsonread.Compact(v)
 	} else {
-		e.Details = append(rawjson.AppendCompact([]byte(`{"value":`), v), '}')
+		e.Details = append(jsonread.AppendCompact([]byte(`{"value":`), v), '}')
 	}
 	// Deeper than JSON may be here counts as too large: a NACK is not refused for its details.
-	if len(e.Details) > maxDetailsBytes || rawjson.Depth(e.Details) > lim.Depth() {
+	if len(e.Details) > maxDetailsBytes || jsonread.Depth(e.Details) > lim.Depth() {
 		e.Details = append(strconv.AppendInt([]byte(`{"truncated":true,"original_bytes":`), int64(len(e.Details)), 10), '}')
 	}
 }
@@ -111,11 +110,11 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 // frames reads a backtrace: an array of strings, or one text with a frame per line. Elements that are no strings are left out.
 func frames(v jsontext.Value) []string {
 	var list []string
-	if text, ok := rawjson.Text(v); ok {
+	if text, ok := jsonread.Text(v); ok {
 		return splitFrames(text)
 	} else if v != nil && v[0] == '[' {
-		for e := range rawjson.Elements(v) {
-			if text, ok := rawjson.Text(e); ok && len(list) < maxFrames {
+		for e := range jsonread.Elements(v) {
+			if text, ok := jsonread.Text(e); ok && len(list) < maxFrames {
 				list = append(list, text)
 			}
 		}
@@ -154,10 +153,10 @@ func bounded(list []string) []string {
 
 // textOf gives the content of a string, else the JSON text of whatever was sent as a message.
 func textOf(v jsontext.Value) string {
-	if text, ok := rawjson.Text(v); ok || v == nil {
+	if text, ok := jsonread.Text(v); ok || v == nil {
 		return text
 	}
-	return string(rawjson.Compact(v))
+	return string(jsonread.Compact(v))
 }
 
 // Shorten cuts s to at most n bytes, between characters. s must be valid UTF-8, which JSON and gRPC guarantee here.

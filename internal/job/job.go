@@ -24,7 +24,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused. Decoders fill what the
@@ -348,12 +348,12 @@ func WorkflowOf(extra []byte) string { return memberText(extra, "workflow_id") }
 
 // ErrorTexts are code and message of an error object. Package tracing uses it for the span of a workflow that has failed.
 func ErrorTexts(object []byte) (code, message string) {
-	for literal, value := range rawjson.Members(object) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(object) {
+		switch string(jsonread.Name(literal)) {
 		case "code":
-			code, _ = rawjson.Text(value)
+			code, _ = jsonread.Text(value)
 		case "message":
-			message, _ = rawjson.Text(value)
+			message, _ = jsonread.Text(value)
 		}
 	}
 	return code, message

@@ -9,9 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -117,7 +115,7 @@ const LimitKeyForm = "1 to 255 letters, digits, '.', '_', ':' or '-', the first 
 // ValidLimitKey reports whether clients may name a partition so. It does not look for QueueLimitPrefix; a new job with such a
 // key is refused with a sentence of its own (limitReader.key).
 func ValidLimitKey(key string) bool {
-	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && payload.AllIn(key, isLimitKeyByte)
+	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && jsonread.AllIn(key, isLimitKeyByte)
 }
 
 // PartitionKey is the key of the partition that a tenant's job has named: tenants share none, unless the policy says so. No name of a tenant
@@ -143,7 +141,7 @@ func isAlphanumeric(c byte) bool {
 }
 
 func isLimitKeyByte(c byte) bool {
-	return c == ':' || payload.IsNameByte(c)
+	return c == ':' || jsonread.IsNameByte(c)
 }
 
 // rateLimit reads rate_limit. A policy without key is that of the whole queue. Without a key only the short forms of a rate are
@@ -173,7 +171,7 @@ func (d *decoder) rateLimit(j *Job) {
 
 // ParseQueueLimit reads the policy of a whole queue, as its configuration has it; nil if it is refused.
 // Problems that were there before are none of this policy: it is refused only for its own.
-func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Problems) *LimitPolicy {
+func ParseQueueLimit(v jsontext.Value, field, path string, problems *jsonread.Problems) *LimitPolicy {
 	if v[0] != '{' {
 		problems.Add(ojs.ErrInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
 		return nil
@@ -198,11 +196,11 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Pro
 
 // DecodeQueueLimit reads the body of a call that sets the policy of a whole queue. The body is the policy itself.
 func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
-	v, err := rawjson.Check(body)
+	v, err := jsonread.Check(body)
 	if err != nil {
 		return nil, err
 	}
-	var problems payload.Problems
+	var problems jsonread.Problems
 	p := ParseQueueLimit(v, "rate_limit", "$", &problems)
 	if err := problems.Err(); err != nil {
 		return nil, err
@@ -263,15 +261,15 @@ type LimitOverride struct {
 // DecodeLimitOverride reads the body of an override. An override of nothing is refused: it would look as if it did something.
 // The time of expiry must be absolute.
 func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
-	v, err := rawjson.Check(body)
+	v, err := jsonread.Check(body)
 	if err != nil {
 		return nil, err
 	}
-	var problems payload.Problems
+	var problems jsonread.Problems
 	r := limitReader{problems: &problems, path: "$."}
 	o := &LimitOverride{LimitPolicy: *r.read(v, limitOverrideNames)}
 	if at := r.fields.Get("expires_at"); at != nil {
-		text, _ := rawjson.Text(at)
+		text, _ := jsonread.Text(at)
 		when, ok := parseWhen(text)
 		if !ok || when.Relative {
 			r.refuse("expires_at", "an RFC 3339 time", at)
@@ -295,9 +293,9 @@ var (
 
 // limitReader reads a policy in any of its forms.
 type limitReader struct {
-	problems    *payload.Problems
+	problems    *jsonread.Problems
 	field, path string // in front of the names of members
-	fields      payload.Fields
+	fields      jsonread.Fields
 }
 
 func (r *limitReader) refuse(name, expected string, v jsontext.Value) {
@@ -312,8 +310,8 @@ func (r *limitReader) needsKey(name string) {
 
 // It always returns a policy, with what could be read; callers look at the problems.
 func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
-	var unknown []payload.Member
-	r.fields, unknown = payload.Read(v, names)
+	var unknown []jsonread.Member
+	r.fields, unknown = jsonread.Read(v, names)
 	for _, m := range unknown {
 		r.refuse(string(m.Name), "absent: a rate limit has no such property", m.Value)
 	}
@@ -335,7 +333,7 @@ func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
 // Any other word is refused, because the default would surprise whoever has misspelt it.
 func (r *limitReader) words(p *LimitPolicy) {
 	if v := r.fields.Get("on_limit"); v != nil {
-		switch text, _ := rawjson.Text(v); text {
+		switch text, _ := jsonread.Text(v); text {
 		case "wait":
 		case LimitReschedule, LimitDrop:
 			p.OnLimit = text
@@ -344,7 +342,7 @@ func (r *limitReader) words(p *LimitPolicy) {
 		}
 	}
 	if v := r.fields.Get("scope"); v != nil {
-		switch text, _ := rawjson.Text(v); text {
+		switch text, _ := jsonread.Text(v); text {
 		case LimitGlobal:
 			p.Scope = text
 		case "tenant":
@@ -359,7 +357,7 @@ func (r *limitReader) key() string {
 	if v == nil {
 		return ""
 	}
-	key, _ := rawjson.Text(v)
+	key, _ := jsonread.Text(v)
 	switch {
 	case !ValidLimitKey(key):
 		r.refuse("key", LimitKeyForm, v)
@@ -408,7 +406,7 @@ func (r *limitReader) window(name string, v jsontext.Value) *Window {
 		r.refuse(name, `an object such as {"limit":30,"period":"PT1M"}`, v)
 		return nil
 	}
-	fields, unknown := payload.Read(v, windowNames)
+	fields, unknown := jsonread.Read(v, windowNames)
 	for _, m := range unknown {
 		r.refuse(name+"."+string(m.Name), "absent: it has limit and period only", m.Value)
 	}
@@ -421,7 +419,7 @@ func (r *limitReader) numbers(limitName string, limit jsontext.Value, periodName
 	if limit == nil {
 		r.refuse(limitName, "an integer >= 1", nil)
 	}
-	text, _ := rawjson.Text(period)
+	text, _ := jsonread.Text(period)
 	d, valid := parsePeriod(text)
 	if !valid {
 		r.refuse(periodName, "a duration above zero such as PT1M, 30s or minute", period)
@@ -437,8 +435,8 @@ func (r *limitReader) integer(name string, v jsontext.Value, low int64) (n int64
 	if v == nil {
 		return 0, false
 	}
-	n, kind := rawjson.Int(v)
-	if kind != rawjson.IsInt || n < low || n > maxLimit {
+	n, kind := jsonread.Int(v)
+	if kind != jsonread.IsInt || n < low || n > maxLimit {
 		r.refuse(name, "an integer from "+strconv.FormatInt(low, 10)+" to 1000000000", v)
 		return 0, false
 	}
@@ -458,7 +456,7 @@ func parsePeriod(text string) (time.Duration, bool) {
 	case "day":
 		return 24 * time.Hour, true
 	}
-	d, err := duration.Parse(text)
+	d, err := jsonread.ParseDuration(text)
 	return d, err == nil && d > 0
 }
 
@@ -480,8 +478,8 @@ const MaxWeight = 1000
 const WeightForm = "an integer from 1 to 1000"
 
 // ReadStrategy reads the name of a strategy, with - or _. The value that it returns after a refusal is never used.
-func ReadStrategy(v jsontext.Value, ps *payload.Problems) string {
-	text, _ := rawjson.Text(v)
+func ReadStrategy(v jsontext.Value, ps *jsonread.Problems) string {
+	text, _ := jsonread.Text(v)
 	name := strings.ReplaceAll(text, "_", "-")
 	if !slices.Contains(strategies, name) {
 		ps.Add(ojs.ErrInvalidPayload, "strategy", "$.strategy", "strict, round-robin, weighted or least-loaded", v)
@@ -492,20 +490,20 @@ func ReadStrategy(v jsontext.Value, ps *payload.Problems) string {
 
 // Weight reads the weight of a queue. Zero is not allowed: a queue that is never to be served is left out of the fetch.
 func Weight(v jsontext.Value) (n int64, ok bool) {
-	n, kind := rawjson.Int(v)
-	return n, kind == rawjson.IsInt && n >= 1 && n <= MaxWeight
+	n, kind := jsonread.Int(v)
+	return n, kind == jsonread.IsInt && n >= 1 && n <= MaxWeight
 }
 
 // ReadWeights reads an object of weights by queue. One wrong weight refuses the object. Whether the fetch names these queues is
 // not checked.
-func ReadWeights(v jsontext.Value, ps *payload.Problems) map[string]int64 {
+func ReadWeights(v jsontext.Value, ps *jsonread.Problems) map[string]int64 {
 	if v[0] != '{' {
 		ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)
 		return nil
 	}
 	weights := make(map[string]int64)
-	for literal, value := range rawjson.Members(v) {
-		name := string(rawjson.Name(literal))
+	for literal, value := range jsonread.Members(v) {
+		name := string(jsonread.Name(literal))
 		n, ok := Weight(value)
 		if !ok || !ValidQueue(name) || len(weights) == maxQueues {
 			ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name, for at most 100 queues", v)

@@ -8,7 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 func TestRateLimit(t *testing.T) {
@@ -63,14 +63,14 @@ func TestRateLimitRefuses(t *testing.T) {
 		require.Equal(t, 400, stage(e), text)
 		require.Equal(t, "invalid_payload", e.Type, text)
 		require.Equal(t, field, e.Details["field"], text)
-		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]payload.Violation)[0].Path, text)
+		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]jsonread.Violation)[0].Path, text)
 	}
 }
 
 func TestQueueLimit(t *testing.T) {
 	t.Parallel()
-	parse := func(text string) (*LimitPolicy, payload.Problems) {
-		var problems payload.Problems
+	parse := func(text string) (*LimitPolicy, jsonread.Problems) {
+		var problems jsonread.Problems
 		return ParseQueueLimit(jsontext.Value(text), "rate_limit", "$.rate_limit", &problems), problems
 	}
 	for text, shown := range map[string]string{

@@ -11,10 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -25,7 +23,7 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	if len(raw) > lim.Envelope() {
 		return nil, spec.TooLarge("envelope", lim.Envelope(), len(raw))
 	}
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +36,7 @@ func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
 		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
 	}
-	v, err := payload.Object(item, "job")
+	v, err := jsonread.Object(item, "job")
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +55,7 @@ type decoder struct {
 	// deep is false if the body has too few brackets for any value to be nested too deeply; then no attribute is measured. A
 	// transport that does not send JSON sets it.
 	deep     bool // nesting has to be looked at
-	problems payload.Problems
+	problems jsonread.Problems
 	policy   *ojs.Error // the first 422
 }
 
@@ -100,7 +98,7 @@ type place struct {
 // put keeps the last of equal names; null takes the attribute back. That is the rule for repeated names everywhere
 // (docs/reference/jobs.md, JSON).
 func (p *place) put(a attr, v jsontext.Value) {
-	if rawjson.IsNull(v) {
+	if jsonread.IsNull(v) {
 		p.values[a], p.have = nil, p.have&^a.bit()
 		return
 	}
@@ -117,8 +115,8 @@ func (p *place) clear() {
 // sort puts every member in its place. The members of options come after all others, wherever options stands in the object:
 // they win over the top level, except for names that are unknown (docs/reference/jobs.md, Accepted names).
 func (d *decoder) sort(v jsontext.Value) {
-	for literal, value := range rawjson.Members(v) {
-		name := rawjson.Name(literal)
+	for literal, value := range jsonread.Members(v) {
+		name := jsonread.Name(literal)
 		switch a := attrsByName[string(name)]; a {
 		case unknownAttr:
 			d.unknown.put(name, literal, value)
@@ -143,8 +141,8 @@ func (d *decoder) sortOptions() {
 	}
 	// From here on a name that the top level has is not replaced.
 	d.unknown.lift()
-	for literal, value := range rawjson.Members(options) {
-		name := rawjson.Name(literal)
+	for literal, value := range jsonread.Members(options) {
+		name := jsonread.Name(literal)
 		switch a := attrsByName[string(name)]; {
 		case a == unknownAttr:
 			d.unknown.put(name, literal, value)
@@ -241,7 +239,7 @@ func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
 
 // A nil value, of an attribute that was not sent, is not too deep.
 func (d *decoder) tooDeep(v jsontext.Value) bool {
-	return d.deep && rawjson.Depth(v) > d.lim.Depth()
+	return d.deep && jsonread.Depth(v) > d.lim.Depth()
 }
 
 // attr is an attribute of a new job that the server knows. Anything else is kept as it comes (docs/reference/jobs.md, Unknown attributes).
@@ -447,7 +445,7 @@ func ValidVersion(s string) bool {
 		return false
 	}
 	patch, pre, hasPre := strings.Cut(rest, "-")
-	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && payload.AllIn(pre, isPreRelease))
+	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && jsonread.AllIn(pre, isPreRelease))
 }
 
 func isPreRelease(c byte) bool {
@@ -456,7 +454,7 @@ func isPreRelease(c byte) bool {
 
 // QueueProblem checks the text of a queue name. It serves wherever a queue is named in JSON, so that the messages are the same.
 func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
-	text, isText := rawjson.Text(v)
+	text, isText := jsonread.Text(v)
 	kind, expected = queueProblem(text, isText)
 	return text, kind, expected
 }
@@ -515,10 +513,10 @@ func (d *decoder) schemaVersion() string {
 		return ""
 	}
 	v := d.unknown.list[i].Value
-	if text, ok := rawjson.Text(v); ok {
+	if text, ok := jsonread.Text(v); ok {
 		return text
 	}
-	if _, kind := rawjson.Int(v); kind == rawjson.IsInt {
+	if _, kind := jsonread.Int(v); kind == jsonread.IsInt {
 		return string(v)
 	}
 	return ""
@@ -539,8 +537,8 @@ func validTags(v jsontext.Value) bool {
 	if v[0] != '[' {
 		return false
 	}
-	for e := range rawjson.Elements(v) {
-		if text, _ := rawjson.Text(e); text == "" || strings.Contains(text, "\x00") {
+	for e := range jsonread.Elements(v) {
+		if text, _ := jsonread.Text(e); text == "" || strings.Contains(text, "\x00") {
 			return false
 		}
 	}
@@ -552,8 +550,8 @@ func validTags(v jsontext.Value) bool {
 func appendTags(dst []byte, v jsontext.Value) []byte {
 	seen := make(map[string]bool)
 	dst = append(dst, '[')
-	for e := range rawjson.Elements(v) {
-		text := string(rawjson.Name(e))
+	for e := range jsonread.Elements(v) {
+		text := string(jsonread.Name(e))
 		if seen[text] {
 			continue
 		}
@@ -595,7 +593,7 @@ func (d *decoder) placement(j *Job) {
 func (d *decoder) priority(g given) (int16, bool) {
 	if d.typedOf(g) != nil {
 		n, kind := d.integer(g)
-		return int16(n), kind == rawjson.IsInt && validPriority(n)
+		return int16(n), kind == jsonread.IsInt && validPriority(n)
 	}
 	return priority(g.value)
 }
@@ -606,7 +604,7 @@ func validPriority(n int64) bool { return n >= -100 && n <= 100 }
 // The three words are compared in any letter case. A number that does not fit into an int16 is out of range, so its conversion
 // is never used.
 func priority(v jsontext.Value) (int16, bool) {
-	if text, ok := rawjson.Text(v); ok {
+	if text, ok := jsonread.Text(v); ok {
 		switch strings.ToUpper(text) {
 		case "HIGH":
 			return 10, true
@@ -618,8 +616,8 @@ func priority(v jsontext.Value) (int16, bool) {
 			return 0, false
 		}
 	}
-	n, kind := rawjson.Int(v)
-	return int16(n), kind == rawjson.IsInt && validPriority(n)
+	n, kind := jsonread.Int(v)
+	return int16(n), kind == jsonread.IsInt && validPriority(n)
 }
 
 // times checks schedule and expiry. A pending job waits for activate and not for a time. A time that is past means now.
@@ -662,7 +660,7 @@ func (d *decoder) durations(j *Job) {
 	}
 	if g := d.pick(resultTTLAttr); g.value != nil {
 		n, kind := d.integer(g)
-		if kind != rawjson.IsInt || n < -1 || n > maxMS/1000 {
+		if kind != jsonread.IsInt || n < -1 || n > maxMS/1000 {
 			d.refuse(ojs.ErrInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
 		}
 		j.ResultTTL = &n
@@ -683,7 +681,7 @@ func (d *decoder) lasting(g given, unit int64) int64 {
 		return 0
 	}
 	n, kind := d.integer(g)
-	if kind == rawjson.IsInt && n >= 0 && n <= maxMS/unit {
+	if kind == jsonread.IsInt && n >= 0 && n <= maxMS/unit {
 		return n * unit
 	}
 	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of "+unitName(unit)+", at most 36500 days")
@@ -706,12 +704,12 @@ func (d *decoder) visibility() int64 {
 	}
 	// Only this name takes a duration; a text under the other falls through to the refusal.
 	if text, ok := d.text(g); ok && g.attr == visibilityAttr {
-		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= payload.MaxVisibilityMS {
+		if length, err := jsonread.ParseDuration(text); err == nil && length.Milliseconds() <= jsonread.MaxVisibilityMS {
 			return length.Milliseconds()
 		}
 	}
 	n, kind := d.integer(g)
-	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= payload.MaxVisibilityMS/unit {
+	if unit := unitOf(g.attr == visibilityAttr); kind == jsonread.IsInt && n >= 0 && n <= jsonread.MaxVisibilityMS/unit {
 		return n * unit
 	}
 	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")
@@ -748,12 +746,12 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 		return dst
 	// That is the usual case, and one pass over the bytes.
 	case 1:
-		return dropEmpty(rawjson.AppendCompact(dst, sources[0]), len(dst))
+		return dropEmpty(jsonread.AppendCompact(dst, sources[0]), len(dst))
 	}
 	var merged unknowns
 	for _, source := range sources {
-		for literal, value := range rawjson.Members(source) {
-			merged.put(rawjson.Name(literal), literal, value)
+		for literal, value := range jsonread.Members(source) {
+			merged.put(jsonread.Name(literal), literal, value)
 		}
 		// What an earlier source has set is fixed for the later ones.
 		merged.lift()
@@ -761,7 +759,7 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	start := len(dst)
 	dst = append(dst, '{')
 	for _, m := range merged.list {
-		dst = payload.AppendMember(dst, m.Literal, m.Value)
+		dst = jsonread.AppendMember(dst, m.Literal, m.Value)
 	}
 	return dropEmpty(append(dst, '}'), start)
 }
@@ -778,7 +776,7 @@ func dropEmpty(b []byte, start int) []byte {
 // level the last value counts; a name of the top level beats the same one in options. The zero value is ready. It is used
 // wherever members of several objects are merged, because it keeps their order.
 type unknowns struct {
-	list  []payload.Member
+	list  []jsonread.Member
 	fixed int            // members below it came from the top level
 	index map[string]int // made when the list is long: looking through it for each of 100 000 names would be quadratic
 }
@@ -794,7 +792,7 @@ func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 		}
 		return
 	}
-	u.list = append(u.list, payload.Member{Name: name, Literal: literal, Value: value})
+	u.list = append(u.list, jsonread.Member{Name: name, Literal: literal, Value: value})
 	if u.index != nil {
 		u.index[string(name)] = len(u.list) - 1
 	} else if len(u.list) == indexFrom {
@@ -829,14 +827,14 @@ func MergeObjects(base, change jsontext.Value) []byte {
 		if object == nil {
 			continue
 		}
-		for literal, value := range rawjson.Members(object) {
-			merged.put(rawjson.Name(literal), literal, value)
+		for literal, value := range jsonread.Members(object) {
+			merged.put(jsonread.Name(literal), literal, value)
 		}
 	}
 	out := []byte{'{'}
 	for _, m := range merged.list {
-		if !rawjson.IsNull(m.Value) {
-			out = payload.AppendMember(out, m.Literal, m.Value)
+		if !jsonread.IsNull(m.Value) {
+			out = jsonread.AppendMember(out, m.Literal, m.Value)
 		}
 	}
 	return append(out, '}')
@@ -867,7 +865,7 @@ func (d *decoder) policies(j *Job) {
 	p, err := retry.Parse(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = spec.With(err, "validation_errors", []payload.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
+		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
 		return
 	}
 	if p.MaxAttempts == notSent {
@@ -899,9 +897,9 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 		return otherwise, nil
 	}
 	n, kind := d.integer(g)
-	if kind != rawjson.IsInt || n < 0 {
-		err := spec.Validation("max_attempts", rawjson.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+payload.Brief(d.json(g))+".")
-		return 0, spec.With(err, "validation_errors", []payload.Violation{{Path: g.path(), Message: err.Message}})
+	if kind != jsonread.IsInt || n < 0 {
+		err := spec.Validation("max_attempts", jsonread.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+jsonread.Brief(d.json(g))+".")
+		return 0, spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path(), Message: err.Message}})
 	}
 	return n, nil
 }
@@ -919,7 +917,7 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 		buf = buf[len(buf):]
 		return part
 	}
-	buf = rawjson.AppendCompact(buf, d.top.values[argsAttr])
+	buf = jsonread.AppendCompact(buf, d.top.values[argsAttr])
 	j.Args = cut()
 	buf = appendMeta(buf, metaSources)
 	j.Meta = cut()
@@ -973,12 +971,12 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	b = d.appendVerbatim(b, uniqueKeyAttr)
 	b = d.appendVerbatim(b, rateLimitAttr)
 	b = d.appendVerbatim(b, schemaAttr)
-	if g := d.pick(tagsAttr); g.value != nil && rawjson.Len(g.value) > 0 {
+	if g := d.pick(tagsAttr); g.value != nil && jsonread.Len(g.value) > 0 {
 		b = appendTags(appendName(b, tagsAttr), g.value)
 	}
 	b = d.appendSeconds(b, graceAttr, totalTimeoutAttr, enqueueTTLAttr, heartbeatTimeoutAttr, resultTTLAttr)
 	for _, m := range d.unknown.list {
-		b = payload.AppendMember(b, m.Literal, m.Value)
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
 	return dropEmpty(append(b, '}'), start)
 }
@@ -1003,7 +1001,7 @@ func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
 }
 
 func appendAttr(b []byte, a attr, v jsontext.Value) []byte {
-	return rawjson.AppendCompact(appendName(b, a), v)
+	return jsonread.AppendCompact(appendName(b, a), v)
 }
 
 func appendInt(b []byte, a attr, n int64) []byte {

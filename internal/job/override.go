@@ -7,8 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -39,12 +38,12 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, retryNames)
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, retryNames)
 	v = b.Get("override")
 	if v == nil {
 		return nil, nil
@@ -60,7 +59,7 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 // The fields are checked as if they were the attributes of a new job; the Job that results is only a container for them.
 // The fields answer 400 and come first, the policy answers 422, as at enqueue.
 func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
-	fs, unknown := payload.Read(v, overrideNames)
+	fs, unknown := jsonread.Read(v, overrideNames)
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.lim, d.deep = lim, true
@@ -83,7 +82,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	}
 	if _, err := retry.Parse(fs.Get("retry"), retry.Default()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, spec.With(err, "validation_errors", []payload.Violation{{Path: "$.override." + field, Message: err.Message}})
+		return nil, spec.With(err, "validation_errors", []jsonread.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
 	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
 	// The decoder has set the default queue, so what was sent is asked of the fields.
@@ -94,13 +93,13 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 		o.Priority = &j.Priority
 	}
 	if fs.Get("args") != nil {
-		o.Args = rawjson.Compact(fs.Get("args"))
+		o.Args = jsonread.Compact(fs.Get("args"))
 	}
 	return o, nil
 }
 
 // inOverride names the fields as they stand in the body. The decoder knows nothing of the object around the fields.
-func inOverride(ps payload.Problems) payload.Problems {
+func inOverride(ps jsonread.Problems) jsonread.Problems {
 	for i, p := range ps {
 		ps[i].Field = "override." + p.Field
 		ps[i].Path = "$.override" + strings.TrimPrefix(p.Path, "$")
@@ -120,8 +119,8 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 		if source == nil { // stands for {}
 			continue
 		}
-		for literal, value := range rawjson.Members(source) {
-			merged.put(rawjson.Name(literal), literal, value)
+		for literal, value := range jsonread.Members(source) {
+			merged.put(jsonread.Name(literal), literal, value)
 		}
 	}
 	if len(merged.list) == 0 {
@@ -129,7 +128,7 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	}
 	b := []byte{'{'}
 	for _, m := range merged.list {
-		b = payload.AppendMember(b, m.Literal, m.Value)
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
 	b = append(b, '}')
 	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
@@ -166,15 +165,15 @@ func (o Override) MergedExtra(extra []byte) []byte {
 	found := false
 	b := []byte{'{'}
 	if extra != nil {
-		for literal, value := range rawjson.Members(extra) {
-			if string(rawjson.Name(literal)) == "retry" {
+		for literal, value := range jsonread.Members(extra) {
+			if string(jsonread.Name(literal)) == "retry" {
 				value, found = retry.Merge(value, o.retry), true
 			}
-			b = payload.AppendMember(b, literal, value)
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	if !found {
-		b = payload.AppendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
+		b = jsonread.AppendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
 	}
 	return append(b, '}')
 }
@@ -186,9 +185,9 @@ func WithoutExpiry(extra []byte) []byte {
 		return nil
 	}
 	b := []byte{'{'}
-	for literal, value := range rawjson.Members(extra) {
-		if string(rawjson.Name(literal)) != "expires_at" {
-			b = payload.AppendMember(b, literal, value)
+	for literal, value := range jsonread.Members(extra) {
+		if string(jsonread.Name(literal)) != "expires_at" {
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	return append(b, '}')
@@ -198,14 +197,14 @@ func WithoutExpiry(extra []byte) []byte {
 func ScheduledFor(extra []byte, at string) []byte {
 	b := []byte{'{'}
 	if extra != nil {
-		for literal, value := range rawjson.Members(extra) {
-			if string(rawjson.Name(literal)) != "scheduled_at" {
-				b = payload.AppendMember(b, literal, value)
+		for literal, value := range jsonread.Members(extra) {
+			if string(jsonread.Name(literal)) != "scheduled_at" {
+				b = jsonread.AppendMember(b, literal, value)
 			}
 		}
 	}
 	if at != "" {
-		b = payload.AppendMember(b, []byte(`"scheduled_at"`), payload.Quote(at))
+		b = jsonread.AppendMember(b, []byte(`"scheduled_at"`), jsonread.Quote(at))
 	}
 	if b = append(b, '}'); len(b) == len(`{}`) {
 		return nil

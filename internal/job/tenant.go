@@ -6,8 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -55,7 +54,7 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 		return meta, oneTenant(said), nil
 	}
 	for _, v := range said {
-		if text, _ := rawjson.Text(v); text != l.Tenant {
+		if text, _ := jsonread.Text(v); text != l.Tenant {
 			return nil, "", errOtherTenant(l.Tenant, v)
 		}
 	}
@@ -80,8 +79,8 @@ func tenantsOf(meta []byte) (said []jsontext.Value) {
 	if len(meta) == 0 || !bytes.Contains(meta, []byte(tenantMember)) && bytes.IndexByte(meta, '\\') < 0 {
 		return nil
 	}
-	for literal, value := range rawjson.Members(meta) {
-		if string(rawjson.Name(literal)) == tenantMember && !rawjson.IsNull(value) {
+	for literal, value := range jsonread.Members(meta) {
+		if string(jsonread.Name(literal)) == tenantMember && !jsonread.IsNull(value) {
 			said = append(said, value)
 		}
 	}
@@ -91,7 +90,7 @@ func tenantsOf(meta []byte) (said []jsontext.Value) {
 // oneTenant is what all values say; "" if they differ, or say what is no name of a tenant: then the member is one like any other.
 func oneTenant(said []jsontext.Value) (tenant string) {
 	for i, v := range said {
-		text, _ := rawjson.Text(v)
+		text, _ := jsonread.Text(v)
 		if !ValidTenant(text) || i > 0 && text != tenant {
 			return ""
 		}
@@ -105,13 +104,13 @@ func oneTenant(said []jsontext.Value) (tenant string) {
 func withTenant(meta []byte, tenant string) []byte {
 	b := append(make([]byte, 0, len(meta)+len(tenant)+len(`{"tenant_id":""}`)), '{')
 	if len(meta) > 0 {
-		for literal, value := range rawjson.Members(meta) {
-			if string(rawjson.Name(literal)) != tenantMember {
-				b = payload.AppendMember(b, literal, value)
+		for literal, value := range jsonread.Members(meta) {
+			if string(jsonread.Name(literal)) != tenantMember {
+				b = jsonread.AppendMember(b, literal, value)
 			}
 		}
 	}
-	return append(payload.AppendMember(b, payload.Quote(tenantMember), payload.Quote(tenant)), '}')
+	return append(jsonread.AppendMember(b, jsonread.Quote(tenantMember), jsonread.Quote(tenant)), '}')
 }
 
 // errNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
@@ -123,7 +122,7 @@ func errNoTenant() *ojs.Error {
 
 // It names both tenants: the caller has sent both.
 func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
-	err := spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
+	err := spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+jsonread.Brief(said)+", but the call is that of tenant "+tenant+".",
 		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
 	err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
 	return err
@@ -142,7 +141,7 @@ func errSharedLimit(key string) *ojs.Error {
 
 // errTenantChange refuses to give a stored job to another tenant.
 func errTenantChange(meta []byte) *ojs.Error {
-	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", rawjson.Show(payload.Find(meta, tenantMember)),
+	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", jsonread.Show(jsonread.Find(meta, tenantMember)),
 		"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 }
 
@@ -175,5 +174,5 @@ func FairKeyOf(lane string) string {
 
 // ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$. A slash would make two tenants share a lane.
 func ValidTenant(s string) bool {
-	return s != "" && len(s) <= maxTenantBytes && payload.AllIn(s, payload.IsNameByte)
+	return s != "" && len(s) <= maxTenantBytes && jsonread.AllIn(s, jsonread.IsNameByte)
 }

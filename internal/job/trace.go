@@ -6,8 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // TraceContext is what the meta of a job says about its trace (docs/reference/observability.md, Trace context).
@@ -26,8 +25,8 @@ func readTrace(meta []byte) (m traceMembers) {
 	if len(meta) == 0 {
 		return m
 	}
-	for literal, value := range rawjson.Members(meta) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(meta) {
+		switch string(jsonread.Name(literal)) {
 		case "trace_id":
 			m.id = value
 		case "traceparent":
@@ -50,10 +49,10 @@ func TraceContextOf(meta []byte) TraceContext {
 	t := TraceContext{Present: m.parent != nil || m.state != nil || m.otelParent != nil || m.otelState != nil}
 	if parent := validTraceparent(m.parent); parent != "" {
 		t.Traceparent = parent
-		t.Tracestate, _ = rawjson.Text(m.state)
+		t.Tracestate, _ = jsonread.Text(m.state)
 	} else if parent := validTraceparent(m.otelParent); parent != "" {
 		t.Traceparent = parent
-		t.Tracestate, _ = rawjson.Text(m.otelState)
+		t.Tracestate, _ = jsonread.Text(m.otelState)
 	}
 	return t
 }
@@ -63,7 +62,7 @@ func TraceContextOf(meta []byte) TraceContext {
 func TraceID(meta []byte) string {
 	m := readTrace(meta)
 	// A text column holds it, and events repeat it: a text that does not fit there is no trace id.
-	if text, _ := rawjson.Text(m.id); text != "" && len(text) <= 255 && !strings.Contains(text, "\x00") {
+	if text, _ := jsonread.Text(m.id); text != "" && len(text) <= 255 && !strings.Contains(text, "\x00") {
 		return text
 	}
 	for _, v := range []jsontext.Value{m.parent, m.otelParent} {
@@ -76,7 +75,7 @@ func TraceID(meta []byte) string {
 
 // A value that is no text is no traceparent.
 func validTraceparent(v jsontext.Value) string {
-	if text, _ := rawjson.Text(v); ValidTraceparent(text) {
+	if text, _ := jsonread.Text(v); ValidTraceparent(text) {
 		return text
 	}
 	return ""
@@ -89,7 +88,7 @@ func ValidTraceparent(s string) bool {
 		return false
 	}
 	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
-	if !payload.AllIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
+	if !jsonread.AllIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
 		return false
 	}
 	return strings.Trim(trace, "0") != "" && strings.Trim(span, "0") != ""
@@ -121,7 +120,7 @@ func CorrelationID(meta []byte) string { return Shorten(memberText(meta, "correl
 // without escapes.
 func memberText(object []byte, name string) (text string) {
 	if bytes.Contains(object, []byte(name)) {
-		text, _ = rawjson.Text(payload.Find(object, name))
+		text, _ = jsonread.Text(jsonread.Find(object, name))
 	}
 	return text
 }
@@ -139,17 +138,17 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 	}
 	var merged unknowns
 	if len(meta) > 0 {
-		for literal, value := range rawjson.Members(meta) {
-			merged.put(rawjson.Name(literal), literal, value)
+		for literal, value := range jsonread.Members(meta) {
+			merged.put(jsonread.Name(literal), literal, value)
 		}
 	}
 	// Without a new member the old text is returned, so that its bytes stay as the client sent them.
 	kept := len(merged.list)
-	var inherited []payload.Member
+	var inherited []jsonread.Member
 	if len(workflow) > 0 {
-		for literal, value := range rawjson.Members(workflow) {
-			if name := rawjson.Name(literal); inheritedMeta[string(name)] {
-				inherited = append(inherited, payload.Member{Name: name, Literal: literal, Value: value})
+		for literal, value := range jsonread.Members(workflow) {
+			if name := jsonread.Name(literal); inheritedMeta[string(name)] {
+				inherited = append(inherited, jsonread.Member{Name: name, Literal: literal, Value: value})
 			}
 		}
 	}
@@ -163,7 +162,7 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 	}
 	b := []byte{'{'}
 	for _, m := range merged.list {
-		b = payload.AppendMember(b, m.Literal, m.Value)
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
 	return append(b, '}')
 }

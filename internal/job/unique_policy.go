@@ -8,14 +8,12 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Unique is a normalised unique policy. It says what counts as the same job. Whether there is one is found out under a lock of
-// the key, in the transaction of the insert (package unique).
+// the key, in the transaction of the insert (queue/unique.go).
 type Unique struct {
 	// The order does not matter for the key (docs/reference/unique.md, Key).
 	Keys     []string // subset of type, queue, args, meta; type counts even if it is missing here
@@ -33,8 +31,8 @@ type Unique struct {
 // uniqueness checks unique and unique_key. unique_key without a policy is checked and echoed, but makes nothing unique.
 func (d *decoder) uniqueness(j *Job) {
 	key := d.pick(uniqueKeyAttr)
-	text, ok := rawjson.Text(key.value)
-	if key.value != nil && (!ok || len(text) != 64 || !payload.AllIn(text, isHex)) {
+	text, ok := jsonread.Text(key.value)
+	if key.value != nil && (!ok || len(text) != 64 || !jsonread.AllIn(text, isHex)) {
 		d.refuse(ojs.ErrInvalidPayload, key, "64 lower-case hex digits")
 	}
 	g, there := d.pickObject(uniqueAttr)
@@ -50,9 +48,9 @@ func (d *decoder) uniqueness(j *Job) {
 // uniqueReader fills a Unique from its object.
 type uniqueReader struct {
 	*Unique
-	problems *payload.Problems
+	problems *jsonread.Problems
 	path     string
-	fields   payload.Fields
+	fields   jsonread.Fields
 }
 
 var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
@@ -62,8 +60,8 @@ func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
 }
 
 func (r *uniqueReader) read(v jsontext.Value) {
-	var unknown []payload.Member
-	r.fields, unknown = payload.Read(v, uniqueNames)
+	var unknown []jsonread.Member
+	r.fields, unknown = jsonread.Read(v, uniqueNames)
 	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
 	for _, m := range unknown {
 		r.refuse(string(m.Name), "absent: a unique policy has no such property", m.Value)
@@ -78,8 +76,8 @@ func (r *uniqueReader) read(v jsontext.Value) {
 // dimensions stand for themselves, others for members of args. With keys, a key beside it is not read at all.
 func (r *uniqueReader) keys() {
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
-	r.ArgsKeys = r.names("args_keys", payload.IsName, "an array of non-empty strings, each once")
-	r.MetaKeys = r.names("meta_keys", payload.IsName, "an array of non-empty strings, each once")
+	r.ArgsKeys = r.names("args_keys", jsonread.IsName, "an array of non-empty strings, each once")
+	r.MetaKeys = r.names("meta_keys", jsonread.IsName, "an array of non-empty strings, each once")
 	if key := r.fields.Get("key"); key != nil && r.fields.Get("keys") == nil {
 		r.sdkKey(key)
 	}
@@ -95,15 +93,15 @@ func (r *uniqueReader) keys() {
 
 // type and args are implied by the names of arguments: without them the policy would compare nothing of the job.
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
-	if text, ok := rawjson.Text(key); ok {
-		if !payload.IsName(text) {
+	if text, ok := jsonread.Text(key); ok {
+		if !jsonread.IsName(text) {
 			r.refuse("key", "a non-empty text without U+0000", key)
 		}
 		r.Text = text
 		return
 	}
 	var args []string
-	for _, name := range r.names("key", payload.IsName, "a text, or an array of non-empty strings, each once") {
+	for _, name := range r.names("key", jsonread.IsName, "a text, or an array of non-empty strings, each once") {
 		if isDimension(name) {
 			r.Keys = append(r.Keys, name)
 		} else {
@@ -144,8 +142,8 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 	}
 	var list []string
 	seen := make(map[string]bool)
-	for e := range rawjson.Elements(v) {
-		text, ok := rawjson.Text(e)
+	for e := range jsonread.Elements(v) {
+		text, ok := jsonread.Text(e)
 		if !ok || !valid(text) || seen[text] {
 			return nil, false
 		}
@@ -158,8 +156,8 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 // The first of the three names wins; 0 in period_ms means no limit, as if it were absent.
 func (r *uniqueReader) period() {
 	if v := r.fields.Get("period"); v != nil {
-		text, _ := rawjson.Text(v)
-		d, err := duration.ParseISO(text)
+		text, _ := jsonread.Text(v)
+		d, err := jsonread.ParseISODuration(text)
 		if err != nil || d <= 0 {
 			r.refuse("period", "an ISO 8601 duration above zero such as PT1H", v)
 		}
@@ -167,8 +165,8 @@ func (r *uniqueReader) period() {
 		return
 	}
 	if v := r.fields.Get("period_ms"); v != nil {
-		n, kind := rawjson.Int(v)
-		if kind != rawjson.IsInt || n < 0 || n > maxMS {
+		n, kind := jsonread.Int(v)
+		if kind != jsonread.IsInt || n < 0 || n > maxMS {
 			r.refuse("period_ms", "an integer >= 0 of milliseconds", v)
 			return
 		}
@@ -176,8 +174,8 @@ func (r *uniqueReader) period() {
 		return
 	}
 	if v := r.fields.Get("within"); v != nil {
-		text, _ := rawjson.Text(v)
-		d, err := duration.Parse(text)
+		text, _ := jsonread.Text(v)
+		d, err := jsonread.ParseDuration(text)
 		if err != nil || d <= 0 {
 			r.refuse("within", "a duration above zero such as 30m or PT30M", v)
 		}
@@ -209,7 +207,7 @@ func (r *uniqueReader) conflict() {
 	if v == nil {
 		return
 	}
-	switch text, _ := rawjson.Text(v); text {
+	switch text, _ := jsonread.Text(v); text {
 	case "reject", "replace", "replace_except_schedule", "ignore":
 		r.OnConflict = text
 	case "use_existing":
@@ -231,7 +229,7 @@ func ParseUnique(policy, args jsontext.Value) *Unique {
 	if policy == nil || policy[0] != '{' {
 		return nil
 	}
-	var problems payload.Problems
+	var problems jsonread.Problems
 	r := uniqueReader{problems: &problems, Unique: &Unique{}}
 	r.read(policy)
 	r.resolve(args)
@@ -254,21 +252,21 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 		missing[name] = true
 	}
 	index := 0
-	for e := range rawjson.Elements(args) {
+	for e := range jsonread.Elements(args) {
 		delete(missing, strconv.Itoa(index))
 		index++
 		if e[0] != '{' {
 			continue
 		}
-		for name := range rawjson.Members(e) {
-			if n := rawjson.Name(name); missing[string(n)] && !isIndex(string(n)) {
+		for name := range jsonread.Members(e) {
+			if n := jsonread.Name(name); missing[string(n)] && !isIndex(string(n)) {
 				delete(missing, string(n))
 			}
 		}
 	}
 	for _, name := range r.ArgsKeys { // in order, so that the answer is the same every time
 		if missing[name] && !(isIndex(name) && indexBelow(name, index)) {
-			r.refuse("args_keys", "names that resolve in 'args'", payload.Quote(name))
+			r.refuse("args_keys", "names that resolve in 'args'", jsonread.Quote(name))
 			return
 		}
 	}

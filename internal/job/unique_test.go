@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -76,7 +76,7 @@ func TestUniqueRefuses(t *testing.T) {
 		require.Equal(t, 400, stage(e), text)
 		require.Equal(t, "invalid_payload", e.Type, text)
 		require.Equal(t, field, e.Details["field"], text)
-		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]payload.Violation)[0].Path, text)
+		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]jsonread.Violation)[0].Path, text)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/clock"
-	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // When is a point in time as a client gave it. The zero value was not sent. A relative one is resolved by the statement that
@@ -65,7 +65,7 @@ func parseWhen(s string) (When, bool) {
 	if at, ok := ParseTime(s); ok {
 		return When{Set: true, At: at}, true
 	}
-	d, err := duration.Parse(strings.TrimPrefix(s, "+"))
+	d, err := jsonread.ParseDuration(strings.TrimPrefix(s, "+"))
 	if err != nil {
 		return When{}, false
 	}

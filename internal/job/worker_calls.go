@@ -11,8 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -62,8 +61,8 @@ func NewIDList(texts []string) IDList {
 // AllDistinct reports whether every text is an id, and each id is listed once.
 func (l IDList) AllDistinct() bool { return len(l.IDs) == len(l.Texts) }
 
-// body reads the requests about jobs. It adds to payload.Body what is about jobs: ids, attempts and the objects of reports.
-type body struct{ payload.Body }
+// body reads the requests about jobs. It adds to jsonread.Body what is about jobs: ids, attempts and the objects of reports.
+type body struct{ jsonread.Body }
 
 // idText gives the id of the job that the request is about: that of the path, or else job_id. It is parsed after everything else
 // has been checked, because what is wrong with a body is reported before a job that does not exist.
@@ -115,7 +114,7 @@ var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "
 
 // DecodeFetch reads the body of a FETCH. wait_ms above 20 s is cut and not refused, so that clients need not know the limit.
 func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Fetch{}, err
 	}
@@ -127,7 +126,7 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 // It is decoded before the acks are applied: a fetch that is wrong refuses the whole call, so nothing has changed then.
 func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 	if v[0] != '{' {
-		var ps payload.Problems
+		var ps jsonread.Problems
 		ps.Add(ojs.ErrInvalidPayload, "fetch", "$.fetch", "an object, the body of a fetch", v)
 		return Fetch{}, ps.Err()
 	}
@@ -136,12 +135,12 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 }
 
 // With a pool the list of queues may be left out: those of the pool are taken.
-func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, payload.Problems) {
+func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, jsonread.Problems) {
 	b := body{}
-	b.Fields, _ = payload.Read(v, fetchNames)
+	b.Fields, _ = jsonread.Read(v, fetchNames)
 	r := Fetch{}
 	if v := b.Get("pool"); v != nil {
-		if r.Pool, _ = rawjson.Text(v); !payload.IsName(r.Pool) {
+		if r.Pool, _ = jsonread.Text(v); !jsonread.IsName(r.Pool) {
 			b.Refuse("pool", "the name of a pool")
 		}
 	}
@@ -164,8 +163,8 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, paylo
 // NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent. The transport sets
 // MaxBytes and Tenant afterwards. Such a fetch does not wait.
 func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error) {
-	var ps payload.Problems
-	f := Fetch{Queues: CheckQueues(queues, &ps), Count: 1, WorkerID: payload.CheckWorkerID(workerID, &ps)}
+	var ps jsonread.Problems
+	f := Fetch{Queues: CheckQueues(queues, &ps), Count: 1, WorkerID: jsonread.CheckWorkerID(workerID, &ps)}
 	if count != 0 {
 		f.Count = clampCount(count)
 	}
@@ -175,7 +174,7 @@ func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error)
 // CheckQueues checks a list of queue names, and leaves out repetitions. Repetitions are left out, because a claim looks into
 // each queue of its list. The first one counts: the order is the order of preference. gRPC and the definitions of pools use it;
 // queues does the same for JSON, without a list in between.
-func CheckQueues(queues []string, ps *payload.Problems) []string {
+func CheckQueues(queues []string, ps *jsonread.Problems) []string {
 	if len(queues) == 0 {
 		errNoQueues(ps, nil)
 		return nil
@@ -186,20 +185,20 @@ func CheckQueues(queues []string, ps *payload.Problems) []string {
 	}
 	for _, name := range queues {
 		if kind, expected := queueProblem(name, true); kind != "" {
-			ps.Add(kind, "queues", "$.queues", expected, payload.Quote(name))
+			ps.Add(kind, "queues", "$.queues", expected, jsonread.Quote(name))
 			return nil
 		}
 	}
-	return payload.Distinct(slices.Clone(queues))
+	return jsonread.Distinct(slices.Clone(queues))
 }
 
-func errNoQueues(ps *payload.Problems, received jsontext.Value) {
+func errNoQueues(ps *jsonread.Problems, received jsontext.Value) {
 	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
 	ps.Hint("Send queues as an array of names, in the order in which they are to be served, such as [\"mail\"].")
 }
 
-func errManyQueues(ps *payload.Problems, n int) {
-	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", payload.Quote(strconv.Itoa(n)+" names"))
+func errManyQueues(ps *jsonread.Problems, n int) {
+	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", jsonread.Quote(strconv.Itoa(n)+" names"))
 	ps.Hint("Fetch from fewer queues at a time.")
 }
 
@@ -209,16 +208,16 @@ func (b *body) queues() []string {
 	if list == nil {
 		return b.queue()
 	}
-	if list[0] != '[' || rawjson.Len(list) == 0 {
+	if list[0] != '[' || jsonread.Len(list) == 0 {
 		errNoQueues(&b.Problems, list)
 		return nil
 	}
-	if n := rawjson.Len(list); n > maxQueues {
+	if n := jsonread.Len(list); n > maxQueues {
 		errManyQueues(&b.Problems, n)
 		return nil
 	}
 	names := make([]string, 0, 4)
-	for e := range rawjson.Elements(list) {
+	for e := range jsonread.Elements(list) {
 		name, kind, expected := QueueProblem(e)
 		if kind != "" {
 			b.Problems.Add(kind, "queues", "$.queues", expected, e)
@@ -226,7 +225,7 @@ func (b *body) queues() []string {
 		}
 		names = append(names, name)
 	}
-	return payload.Distinct(names)
+	return jsonread.Distinct(names)
 }
 
 // queue reads the alias for a single queue.
@@ -276,7 +275,7 @@ var ackNames = []string{"job_id", "result", "worker_id", "attempt"}
 // DecodeAck reads the body of an ACK. A body that is refused changes nothing: the job stays active until its reservation ends,
 // so that a worker may correct the ack and send it again.
 func DecodeAck(raw []byte, lim Limits) (Ack, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Ack{}, err
 	}
@@ -286,7 +285,7 @@ func DecodeAck(raw []byte, lim Limits) (Ack, *ojs.Error) {
 // DecodeAckItem is DecodeAck for an element that SplitBatch gave. An error is that of this item only; the others of the batch
 // are acknowledged (docs/reference/http.md, Ack and nack batches).
 func DecodeAckItem(item jsontext.Value, lim Limits) (Ack, *ojs.Error) {
-	v, err := payload.Object(item, "ack")
+	v, err := jsonread.Object(item, "ack")
 	if err != nil {
 		return Ack{}, err
 	}
@@ -300,7 +299,7 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (Ack, *ojs.Error) {
 		id, err := ParseID(jobID)
 		return Ack{JobID: id, Attempt: AnyAttempt}, err
 	}
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Ack{}, err
 	}
@@ -309,14 +308,14 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (Ack, *ojs.Error) {
 
 func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	b := body{}
-	b.Fields, _ = payload.Read(v, ackNames)
+	b.Fields, _ = jsonread.Read(v, ackNames)
 	r := Ack{WorkerID: b.WorkerID(), Attempt: b.attempt()}
 	jobID = b.idText(jobID)
 	// Get takes null for absent, so the member is looked for again by its name: a result of null is stored as null, no result
 	// as none.
 	result := b.Get("result")
 	if result == nil {
-		result = payload.Find(v, "result") // null is a result, too
+		result = jsonread.Find(v, "result") // null is a result, too
 	}
 	err := finishAck(&r, jobID, result, lim, b.Problems)
 	return r, err
@@ -326,17 +325,17 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 // worker nor attempt, so neither is checked.
 func NewAck(jobID string, result []byte, lim Limits) (Ack, *ojs.Error) {
 	r := Ack{Attempt: AnyAttempt}
-	var ps payload.Problems
-	payload.CheckJobID(jobID, &ps)
+	var ps jsonread.Problems
+	jsonread.CheckJobID(jobID, &ps)
 	err := finishAck(&r, jobID, result, lim, ps)
 	return r, err
 }
 
 // finishAck takes over the result, and last the id: what is wrong with a body is reported before a job that does not exist.
 // Called by all four decoders, so that the limits of results are the same on every route.
-func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps payload.Problems) *ojs.Error {
+func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps jsonread.Problems) *ojs.Error {
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
-	if rawjson.Depth(result) > lim.Depth() {
+	if jsonread.Depth(result) > lim.Depth() {
 		ps.Add(ojs.ErrInvalidPayload, "result", "$.result", shallow(lim), result)
 	}
 	err := ps.Err()
@@ -345,7 +344,7 @@ func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps paylo
 	}
 	// The limit counts the compact text, because that is what the database stores; white space of the client is free.
 	if result != nil {
-		r.Result = rawjson.Compact(result)
+		r.Result = jsonread.Compact(result)
 		if len(r.Result) > lim.Result() {
 			return spec.TooLarge("result", lim.Result(), len(r.Result))
 		}
@@ -371,7 +370,7 @@ var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 // It would stay active until its reservation ends, and then run again although its handler has already failed for good.
 func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Nack{}, err
 	}
@@ -380,7 +379,7 @@ func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
 
 // DecodeNackItem is DecodeNack for an element that SplitBatch gave.
 func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
-	v, err := payload.Object(item, "nack")
+	v, err := jsonread.Object(item, "nack")
 	if err != nil {
 		return Nack{}, err
 	}
@@ -390,7 +389,7 @@ func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
 // DecodeNackFor reads the body of POST /jobs/{id}/nack. The id comes from the path, and error may be a text, which is
 // what serverless adapters send. An error as a text always asks for a retry, since it has no place for a flag.
 func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Nack{}, err
 	}
@@ -400,7 +399,7 @@ func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
 // A delay without requeue is refused, because the worker would wait for something that does not happen.
 func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 	b := body{}
-	b.Fields, _ = payload.Read(v, nackNames)
+	b.Fields, _ = jsonread.Read(v, nackNames)
 	r := Nack{WorkerID: b.WorkerID(), Attempt: b.attempt(), Requeue: b.Boolean("requeue")}
 	id := b.idText(jobID)
 	failure := b.Get("error")
@@ -410,7 +409,7 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 			b.Refuse("delay_ms", "absent or 0 without requeue: the retry policy chooses the delay")
 		}
 	}
-	text, isText := rawjson.Text(failure)
+	text, isText := jsonread.Text(failure)
 	switch {
 	// An error beside requeue is ignored (docs/reference/http.md, Nack).
 	case r.Requeue:
@@ -442,8 +441,8 @@ type ErrorDraft struct {
 // so it always reports a failure.
 func NewNack(jobID string, failure *ErrorDraft, lim Limits) (Nack, *ojs.Error) {
 	r := Nack{Attempt: AnyAttempt}
-	var ps payload.Problems
-	payload.CheckJobID(jobID, &ps)
+	var ps jsonread.Problems
+	jsonread.CheckJobID(jobID, &ps)
 	if failure == nil {
 		ps.Add(ojs.ErrInvalidPayload, "error", "$.error", "an object with code and message", nil)
 	} else {
@@ -502,12 +501,12 @@ func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 
 // A report that says nothing (neither number nor data) is refused: a heartbeat is the call for that.
 func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return ProgressReport{}, err
 	}
 	b := body{}
-	b.Fields, _ = payload.Read(v, progressNames)
+	b.Fields, _ = jsonread.Read(v, progressNames)
 	r := ProgressReport{WorkerID: b.WorkerID(), Attempt: b.attempt(), Message: b.message()}
 	jobID = b.idText(jobID)
 	// The two routes differ in the scale and in the name of the number; what is stored is a share.
@@ -526,7 +525,7 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 		return r, err
 	}
 	if data != nil {
-		r.Data = rawjson.Compact(data)
+		r.Data = jsonread.Compact(data)
 	}
 	if checkpoint != nil {
 		r.Checkpoint, err = encodeCheckpoint(checkpoint, nil, nil)
@@ -568,7 +567,7 @@ func (b *body) object(field string, lim Limits) jsontext.Value {
 	case v == nil:
 	case v[0] != '{':
 		b.Refuse(field, "an object")
-	case rawjson.Depth(v) > lim.Depth():
+	case jsonread.Depth(v) > lim.Depth():
 		b.Refuse(field, shallow(lim))
 	}
 	return v
@@ -581,7 +580,7 @@ func (b *body) message() *string {
 	if v == nil {
 		return nil
 	}
-	text, ok := rawjson.Text(v)
+	text, ok := jsonread.Text(v)
 	if !ok {
 		b.Refuse("message", "a string")
 		return nil
@@ -615,21 +614,21 @@ const maxSequence = 1<<53 - 1
 // durable helpers leave out what is undefined, and a refusal would fail their job. Package progress stores it. A job that has
 // ended is refused there, with 409 (docs/reference/jobs.md, Checkpoints).
 func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) (CheckpointSave, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return CheckpointSave{}, err
 	}
 	b := body{}
-	b.Fields, _ = payload.Read(v, checkpointNames)
+	b.Fields, _ = jsonread.Read(v, checkpointNames)
 	r := CheckpointSave{WorkerID: b.WorkerID(), Attempt: b.attempt(), Sequence: NextSequence}
 	// Not Get: a state of null is a state.
-	state := payload.Find(v, "state")
+	state := jsonread.Find(v, "state")
 	switch {
 	case state == nil && optionalState:
 		state = jsontext.Value("null")
 	case state == nil:
 		b.Refuse("state", "any JSON value")
-	case rawjson.Depth(state) > lim.Depth():
+	case jsonread.Depth(state) > lim.Depth():
 		b.Refuse("state", shallow(lim))
 	}
 	if n, sent := b.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
@@ -651,16 +650,16 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) 
 // The bound is of state and metadata together, without the names that the server adds. The text is what answers show, so
 // nothing is encoded again when a checkpoint is read.
 func encodeCheckpoint(state, stepIndex, metadata jsontext.Value) ([]byte, *ojs.Error) {
-	state = rawjson.Compact(state)
+	state = jsonread.Compact(state)
 	if metadata != nil {
-		metadata = rawjson.Compact(metadata)
+		metadata = jsonread.Compact(metadata)
 	}
 	if n := len(state) + len(metadata); n > MaxCheckpoint {
 		return nil, spec.TooLarge("checkpoint", MaxCheckpoint, n)
 	}
 	b := append(append(make([]byte, 0, 64+len(state)+len(metadata)), `{"state":`...), state...)
 	if stepIndex != nil {
-		n, _ := rawjson.Int(stepIndex)
+		n, _ := jsonread.Int(stepIndex)
 		b = strconv.AppendInt(append(b, `,"step_index":`...), n, 10)
 	}
 	if metadata != nil {
@@ -675,5 +674,5 @@ func CheckpointParts(stored []byte) (state, stepIndex, metadata jsontext.Value) 
 		return nil, nil, nil
 	}
 	v := jsontext.Value(stored)
-	return payload.Find(v, "state"), payload.Find(v, "step_index"), payload.Find(v, "metadata")
+	return jsonread.Find(v, "state"), jsonread.Find(v, "step_index"), jsonread.Find(v, "metadata")
 }

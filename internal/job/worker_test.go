@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -231,7 +231,7 @@ func TestDecodeItems(t *testing.T) {
 	require.Equal(t, "type", err.Details["field"])
 	require.Contains(t, err.Message, "job at index 2: 'type' is required")
 	paths := []string{}
-	for _, v := range err.Details["validation_errors"].([]payload.Violation) {
+	for _, v := range err.Details["validation_errors"].([]jsonread.Violation) {
 		paths = append(paths, v.Path)
 	}
 	require.Equal(t, []string{"$.jobs[2].type", "$.jobs[3]", "$.jobs[4].args", "$.jobs[4].options.priority", "$.jobs[5].retry"}, paths)
@@ -243,7 +243,7 @@ func TestDecodeItems(t *testing.T) {
 	require.Equal(t, "envelope", err.Details["field"])
 	require.Equal(t, 0, err.Details["index"])
 	_, err = split(`{"jobs":[` + strings.TrimSuffix(strings.Repeat("5,", 1000), ",") + `]}`)
-	require.Len(t, err.Details["validation_errors"], payload.MaxProblems)
+	require.Len(t, err.Details["validation_errors"], jsonread.MaxProblems)
 }
 
 func TestDecodeBulkOptions(t *testing.T) {

@@ -28,9 +28,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
@@ -410,7 +410,7 @@ func (f *Follower) Notify() {
 
 // Start runs the loop until stopped. It looks at once: no node may have run for long.
 func (f *Follower) Start(ctx context.Context) error {
-	service.Run(ctx, &f.BaseStartStop, f.loop)
+	loop.Run(ctx, &f.BaseStartStop, f.loop)
 	return nil
 }
 

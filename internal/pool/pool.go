@@ -25,12 +25,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -69,19 +67,19 @@ const (
 
 // ValidName reports whether s can be the name of a pool: letters, digits, ., _ and -, at most 128 bytes.
 func ValidName(s string) bool {
-	return s != "" && len(s) <= maxNameBytes && payload.AllIn(s, payload.IsNameByte)
+	return s != "" && len(s) <= maxNameBytes && jsonread.AllIn(s, jsonread.IsNameByte)
 }
 
 var names = []string{"queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention"}
 
 // Decode reads the body of a PUT. Unknown members are ignored. All problems of the body are reported at once.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, names)
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, names)
 	d := &Definition{Strategy: job.StrategyRoundRobin, Isolated: b.Boolean("isolated")}
 	readQueues(&b, d)
 	if n, given := b.Integer("concurrency", 0, maxConcurrency, "an integer from 0, no limit, to 10000"); given {
@@ -109,18 +107,18 @@ func (d *Definition) setWeight(queue string, weight int64) {
 
 // readQueues reads an array of names, or an object of {"weight":n} by name. Names are checked as those of a fetch, and
 // repetitions are left out.
-func readQueues(b *payload.Body, d *Definition) {
+func readQueues(b *jsonread.Body, d *Definition) {
 	v := b.Get("queues")
 	switch {
 	case v == nil:
 		b.Refuse("queues", "a non-empty array of queue names, or an object such as {\"mail\":{\"weight\":70}}")
 	case v[0] == '{':
-		for literal, value := range rawjson.Members(v) {
-			name := string(rawjson.Name(literal))
+		for literal, value := range jsonread.Members(v) {
+			name := string(jsonread.Name(literal))
 			d.Queues = append(d.Queues, name)
-			weight := payload.Present(value)
+			weight := jsonread.Present(value)
 			if weight != nil && weight[0] == '{' {
-				weight = payload.Present(payload.Find(weight, "weight"))
+				weight = jsonread.Present(jsonread.Find(weight, "weight"))
 			}
 			if weight == nil {
 				continue
@@ -133,7 +131,7 @@ func readQueues(b *payload.Body, d *Definition) {
 		}
 		d.Queues = job.CheckQueues(d.Queues, &b.Problems)
 	case v[0] == '[':
-		texts, ok := payload.Texts(v)
+		texts, ok := jsonread.Texts(v)
 		if !ok {
 			b.Refuse("queues", "an array of queue names")
 			return
@@ -145,11 +143,11 @@ func readQueues(b *payload.Body, d *Definition) {
 }
 
 // The values are stored even if it is not enabled, so that answers show the defaults.
-func readStarvation(b *payload.Body, d *Definition) {
+func readStarvation(b *jsonread.Body, d *Definition) {
 	s := &d.Starvation
 	s.Interval, s.Ratio = defaultInterval, defaultRatio
 	// It runs at the end, when Interval is the default or a text that was parsed.
-	defer func() { s.interval, _ = duration.Parse(s.Interval) }()
+	defer func() { s.interval, _ = jsonread.ParseDuration(s.Interval) }()
 	v := b.Get("starvation_prevention")
 	if v == nil {
 		return
@@ -161,21 +159,21 @@ func readStarvation(b *payload.Body, d *Definition) {
 		add("", "an object", v)
 		return
 	}
-	if e := payload.Present(payload.Find(v, "enabled")); e != nil {
-		enabled, ok := rawjson.Bool(e)
+	if e := jsonread.Present(jsonread.Find(v, "enabled")); e != nil {
+		enabled, ok := jsonread.Bool(e)
 		if s.Enabled = enabled; !ok {
 			add(".enabled", "true or false", e)
 		}
 	}
-	if e := payload.Present(payload.Find(v, "rotation_interval")); e != nil {
-		text, _ := rawjson.Text(e)
-		if d, err := duration.Parse(text); err != nil || d < shortestInterval || d > longestInterval {
+	if e := jsonread.Present(jsonread.Find(v, "rotation_interval")); e != nil {
+		text, _ := jsonread.Text(e)
+		if d, err := jsonread.ParseDuration(text); err != nil || d < shortestInterval || d > longestInterval {
 			add(".rotation_interval", "a duration from PT1S to PT1H", e)
 		} else {
 			s.Interval = text
 		}
 	}
-	if e := payload.Present(payload.Find(v, "min_dispatch_ratio")); e != nil {
+	if e := jsonread.Present(jsonread.Find(v, "min_dispatch_ratio")); e != nil {
 		if err := json.Unmarshal(e, &s.Ratio); err != nil || s.Ratio < 0 || s.Ratio > 1 {
 			add(".min_dispatch_ratio", "a number from 0 to 1", e)
 		}
@@ -190,7 +188,7 @@ func stored(definition []byte) (*Definition, error) {
 		return nil, err
 	}
 	var err error
-	d.Starvation.interval, err = duration.Parse(d.Starvation.Interval)
+	d.Starvation.interval, err = jsonread.ParseDuration(d.Starvation.Interval)
 	return d, err
 }
 

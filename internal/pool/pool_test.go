@@ -12,8 +12,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pool"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -590,7 +590,7 @@ func TestMaintenance(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			b.put("p", definition)
-			_, err := b.Maintenance.Start(t.Context(), maintenance.Start{Reason: "r", By: "t"})
+			_, err := b.Maintenance.Start(t.Context(), queueconfig.MaintenanceStart{Reason: "r", By: "t"})
 			require.NoError(t, err)
 			b.add("b", 1)
 			require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))

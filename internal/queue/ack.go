@@ -220,7 +220,7 @@ func resultData(result []byte) []byte {
 }
 
 // InOrder matches rows to requests by id; a request without a row gets nil.
-// Requests with the same id get the same pointer. It is exported for package progress.
+// Requests with the same id get the same pointer.
 func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(*Row) ([16]byte, *Out)) []*Out {
 	res := make([]*Out, n)
 	if n == 1 && len(rows) == 1 {

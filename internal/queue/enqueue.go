@@ -15,13 +15,12 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/unique"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -258,7 +257,7 @@ func assignID(j *job.Job) {
 	if !j.ClientID {
 		j.ID = job.NewID()
 	}
-	unique.Assign(j)
+	AssignUniqueKeys(j)
 }
 
 // flushEnqueue stores jobs whose ids were made here, and gives them to waiting fetches in the same transaction.
@@ -532,11 +531,11 @@ func fairKey(f *queueconfig.Fairness, meta []byte) string {
 	if !ok || len(meta) == 0 {
 		return ""
 	}
-	v := payload.Present(payload.Find(meta, name))
+	v := jsonread.Present(jsonread.Find(meta, name))
 	if v == nil || v[0] == '{' || v[0] == '[' {
 		return ""
 	}
-	key, isText := rawjson.Text(v)
+	key, isText := jsonread.Text(v)
 	if !isText {
 		key = string(v)
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 )
 
 // parked starts fetches that park, one after the other. Each sends its jobs when it ends.
@@ -106,7 +106,7 @@ func TestEnqueueClaimsForParkedFetches(t *testing.T) {
 		b := setup(t)
 		b.seen()
 		answers := b.parked("w1")
-		_, err := b.Maintenance.Start(t.Context(), maintenance.Start{Reason: "test"})
+		_, err := b.Maintenance.Start(t.Context(), queueconfig.MaintenanceStart{Reason: "test"})
 		require.NoError(t, err)
 		id := b.add("q", 0, "new")[0].ID
 		require.EqualValues(t, "available", b.State(id))

@@ -12,8 +12,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -418,8 +418,8 @@ func uniquePeriod(extra jsontext.Value) time.Duration {
 	if extra == nil {
 		return 0
 	}
-	for literal, value := range rawjson.Members(extra) {
-		if string(rawjson.Name(literal)) == "unique" {
+	for literal, value := range jsonread.Members(extra) {
+		if string(jsonread.Name(literal)) == "unique" {
 			if u := job.ParseUnique(value, nil); u != nil {
 				return u.Period
 			}

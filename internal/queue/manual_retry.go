@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/unique"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -69,7 +69,7 @@ type manualRetry struct {
 // everywhere.
 //
 // Rows that others have locked are waited for.
-func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow, duplicates map[[16]byte]unique.Holder, err error) {
+func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow, duplicates map[[16]byte]uniqueHolder, err error) {
 	if err := q.UniqueLockDiscarded(ctx, r.ids); err != nil {
 		return nil, nil, err
 	}
@@ -115,7 +115,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 // findDuplicates finds, for discarded jobs with a unique key, another job with that key which has not ended. Of several jobs with a
 // key the first one is retried.
 // The caller has locked the keys, so none can be taken before the commit.
-func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobLockForRetryRow) (map[[16]byte]unique.Holder, error) {
+func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobLockForRetryRow) (map[[16]byte]uniqueHolder, error) {
 	var keys []string
 	for _, j := range locked {
 		if j.UniqueKey.Valid && j.State == string(ojs.StateDiscarded) && !slices.Contains(keys, j.UniqueKey.String) {
@@ -125,8 +125,8 @@ func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobL
 	if keys == nil {
 		return nil, nil
 	}
-	held, err := unique.Live(ctx, q, keys)
-	duplicates := map[[16]byte]unique.Holder{}
+	held, err := liveHolders(ctx, q, keys)
+	duplicates := map[[16]byte]uniqueHolder{}
 	for _, j := range locked {
 		if !j.UniqueKey.Valid || j.State != string(ojs.StateDiscarded) {
 			continue
@@ -134,7 +134,7 @@ func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobL
 		if other, found := held[j.UniqueKey.String]; found {
 			duplicates[j.ID] = other
 		} else {
-			held[j.UniqueKey.String] = unique.Holder{ID: j.ID, Key: j.UniqueKey.String, State: ojs.StateAvailable}
+			held[j.UniqueKey.String] = uniqueHolder{ID: j.ID, Key: j.UniqueKey.String, State: ojs.StateAvailable}
 		}
 	}
 	return duplicates, err

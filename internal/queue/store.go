@@ -1,6 +1,6 @@
 // Package queue owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes
 // their events; concurrent callers share statements through package batch. The package also owns the fetch cursors
-// (cursors.go) and the waiting fetches (waiting_fetch.go) of this node. It must never answer a caller before the commit, and never
+// (cursors.go), the waiting fetches (waiting_fetch.go) and what is known of workers (workers.go) on this node. It must never answer a caller before the commit, and never
 // read the clock of this machine to decide about a job.
 package queue
 
@@ -18,13 +18,12 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
-	"github.com/ojsd/ojsd/internal/worker/cache"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -78,13 +77,13 @@ type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
-	Workers *cache.Workers
+	Workers *Workers
 	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
 	Schemas *schema.Store   // checks new jobs
 
-	Maintenance *maintenance.Switch
+	Maintenance *queueconfig.Maintenance
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -93,13 +92,13 @@ type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
 	timer   *timer.Timer
-	workers *cache.Workers
+	workers *Workers
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	schemas *schema.Store
 	config  Config
 
-	maintenance *maintenance.Switch
+	maintenance *queueconfig.Maintenance
 	configured  *queueconfig.Cache
 
 	// Callers of a batcher wait for the slowest lock of their flush. So enqueues have four: a plain one must never wait for an

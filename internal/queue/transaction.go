@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/unique"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -206,7 +206,7 @@ func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inser
 			assignID(j)
 		}
 	}
-	unique.Assign(jobs...)
+	AssignUniqueKeys(jobs...)
 	in := newInsertion(jobs, false)
 	// The caller has chosen how long its transaction waits.
 	in.lockTimeout = ""

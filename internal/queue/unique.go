@@ -1,437 +1,681 @@
 package queue
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"errors"
-	"log/slog"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river/rivershared/util/serviceutil"
+	"github.com/jackc/pgx/v5/pgtype"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Jobs with a unique policy (docs/reference/unique.md) are checked and stored in one transaction, which holds the locks of their
-// keys. Single ones share it like all enqueues. A flush leaves keys alone that another transaction has locked, and keys whose jobs
-// it cannot lock to replace them: an application may keep the transaction of its ojs.enqueue or ojs.cancel open for long, and
-// other keys must not wait for it. Their jobs are tried again with later flushes, so they hold no connection while they wait.
+// What makes a job equivalent to another one (docs/reference/unique.md): the key of a job, the lock of that key, the search for jobs that hold
+// it, and the decision what to do about them. unique_insert.go stores and cancels, in the transaction that holds the lock.
 
-const (
-	// maxBusy is how long the jobs of a locked key are tried again; then they are answered 504. The first pause is short, because
-	// another node has nearly always ended its flush by then.
-	// The reference names it (docs/reference/unique.md, Conflicts).
-	maxBusy                          = 5 * time.Second
-	firstBusyPause, longestBusyPause = 2 * time.Millisecond, 50 * time.Millisecond
-
-	// uniqueLockTimeout is how long an atomic call waits for a lock.
-	uniqueLockTimeout = "5s"
-
-	// maxReplaced bounds the jobs of one statement that cancels what was replaced.
-	maxReplaced = 1000
-
-	// Clients see it as cancelled_by of a job that was replaced.
-	replacedBy = "system:unique"
-)
-
-// flushUnique stores jobs of which some have a unique policy, except those of locked keys.
-// It serves bounded queues too, whose jobs may have policies or not.
-func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
-	in := newInsertion(jobs, false)
-	in.tryLocks = true
-	return s.flushInsertion(ctx, in)
-}
-
-// retryBusy calls again, which tries the jobs of locked keys once more and reports whether some are left, until none is or maxBusy
-// is over.
-// It sleeps in the goroutine of the caller, which holds nothing. again is an insert of its own.
-func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
-	end := time.Now().Add(s.busyFor)
-	for pause := firstBusyPause; ; pause = min(2*pause, longestBusyPause) {
-		serviceutil.CancellableSleep(ctx, pause)
-		if !again() {
-			return nil
-		}
-		if ctx.Err() != nil || time.Now().After(end) {
-			return errors.Join(spec.Timeout(), errors.New("another transaction keeps the unique key locked"))
-		}
-	}
-}
-
-// insertUnique is the insert of jobs of which some have a unique policy. After errTaken the transaction is rolled back, and the rest
-// is decided again: a job that was refused for its id replaces and prevents nothing.
+// uniqueKey is the unique key of a job with a policy: the one that its client computed, or 64 hex digits of a SHA-256 over the parts
+// of the job that its policy names, as canonical JSON (docs/reference/unique.md, Key). Tenants have keys of their own: that of a tenant's
+// job is a SHA-256 over the tenant and this key, as in ojs.tenant_key of SQL.
 //
-// All locks are taken in one order on every node, or transactions would deadlock: keys (ascending), rows of queues (by name),
-// rows of jobs. It writes outcomes into in.res also if it fails; the next try begins with resetting them.
-func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) error {
-	jobs := in.open()
-	// Keys first. Whoever has them is the only one who stores jobs with these keys until its commit.
-	found, err := unique.Check{Try: in.tryLocks, LockTimeout: in.lockTimeout}.Run(ctx, tx, jobs)
-	if err != nil {
-		return err
+// ojs.enqueue computes no key: it takes one that its caller has made. The key is fixed when the job is stored: changes of its
+// meta later do not move it.
+func uniqueKey(j *job.Job) string {
+	key := j.Unique.Key
+	if key == "" {
+		sum := sha256.Sum256(appendCanonical(nil, identity(j)))
+		key = hex.EncodeToString(sum[:])
 	}
-	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
-	// A clone, because a job that takes the time of another one is replaced by a copy in it: the next try must start from what
-	// the client has sent.
-	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
-	if in.bounds != nil {
-		u.bounds = newBoundCheck(s, u.q, in)
-		if err := u.bounds.lock(ctx); err != nil {
-			return err
-		}
+	// The lock of a key is made of its first 64 bits, so tenants do not wait for each other either.
+	if tenant := job.TenantOf(j.Lane); tenant != "" {
+		sum := sha256.Sum256([]byte(tenant + "/" + key))
+		key = hex.EncodeToString(sum[:])
 	}
-	if in.tryLocks {
-		if err := u.tryReplaced(ctx, jobs, &found); err != nil {
-			return err
-		}
-	}
-	refused := false
-	for n, i := range in.todo {
-		in.res[i], in.jobs[i].Outcome = enqueued{}, job.Outcome{}
-		switch v := found.Verdicts[n]; {
-		case found.Locked != nil && !found.Locked[n]:
-			in.res[i].busy = true
-		case v.Busy():
-			refused = refused || !v.Ignore
-		default:
-			u.part.todo = append(u.part.todo, i)
-			if v.Takes != nil {
-				u.part.jobs[i] = scheduledFor(in.jobs[i], *v.Takes)
-			}
-		}
-	}
-	if refused && in.atomic {
-		u.refuse()
-		return errTaken
-	}
-	// The order matters. What answers others is read before it is replaced. Stored jobs leave before the new ones are judged for
-	// room and stored. New ones that replace each other are stored first, so that each has its events.
-	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.judgeRoom, u.insert, u.replaceInserted, u.answerIgnored} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-	u.refuse()
-	s.logDuplicates(ctx, in)
-	return nil
+	return key
 }
 
-// uniqueInsert is one try to insert jobs with verdicts.
-type uniqueInsert struct {
-	store *Store
-	q     *dbsqlc.Queries
-	in    *insertion
-	// It shares res with in.
-	part     insertion                // the jobs to store
-	bounds   *boundCheck              // nil: no queue has a bound
-	verdicts []unique.Verdict         // of in.todo
-	existing map[[16]byte]*job.Record // the answers for jobs that are not stored
-	replaced map[int][]*job.Record    // by the index of the job for which they were cancelled
-	over     map[[16]byte]*job.Record // the same, by id
-}
-
-// tryReplaced locks the stored jobs that are to be replaced. The keys of those that another transaction has locked, or moved since
-// they were found, count as locked.
-// Without it the cancel of a job that an application has locked would stop the whole flush.
-func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *unique.Found) error {
-	var ids [][16]byte
-	for n, v := range found.Verdicts {
-		for _, h := range v.Replaced {
-			if found.Locked[n] && h.Item == unique.Stored {
-				ids = append(ids, h.ID)
-			}
-		}
-	}
-	if ids == nil {
-		return nil
-	}
-	rows, err := u.q.JobLockUnlocked(ctx, ids)
-	if err != nil || len(rows) == len(ids) {
-		return err
-	}
-	locked := make(map[[16]byte]bool, len(rows))
-	for _, id := range rows {
-		locked[id] = true
-	}
-	// A key is busy as a whole: another job of the flush with that key was decided with the same holders.
-	busy := map[string]bool{}
-	for n, v := range found.Verdicts {
-		for _, h := range v.Replaced {
-			busy[jobs[n].UniqueKey] = busy[jobs[n].UniqueKey] || h.Item == unique.Stored && !locked[h.ID]
-		}
-	}
-	for n, j := range jobs {
-		found.Locked[n] = found.Locked[n] && !busy[j.UniqueKey]
-	}
-	return nil
-}
-
-// insert stores the jobs. An id that is taken rolls everything back.
-func (u *uniqueInsert) insert(ctx context.Context) error {
-	if len(u.part.todo) == 0 {
-		return nil
-	}
-	params := u.part.params(u.store.commits.Node)
-	rows, err := u.q.JobInsert(ctx, params)
-	if err != nil {
-		return err
-	}
-	var done [][16]byte
-	if u.in.clientIDs {
-		if done, err = u.q.JobListDoneIDs(ctx, params.Ids); err != nil {
-			return err
-		}
-	}
-	refused := u.part.fill(rows)
-	if u.part.markTaken(done) || refused {
-		return errTaken
-	}
-	// fill has set the outcomes anew.
-	for i, replaced := range u.replaced {
-		u.in.res[i].replaced = replaced
-	}
-	if u.bounds != nil {
-		return u.bounds.finish(ctx, u.part.jobs)
-	}
-	return nil
-}
-
-// judgeRoom leaves out the jobs for which bounded queues have no room. One with a policy may have replaced or prevented others, so that all
-// is decided again without it.
-//
-// errTaken and errFull roll back, so that what was cancelled for a job without room is as before
-// (docs/reference/backpressure.md, At the bound).
-func (u *uniqueInsert) judgeRoom(ctx context.Context) error {
-	if u.bounds == nil {
-		return nil
-	}
-	at := make(map[int]int, len(u.in.todo))
-	for n, i := range u.in.todo {
-		at[i] = n
-	}
-	// Only jobs of this insert: stored ones that were replaced are not in the counts any more.
-	replaces := func(i int) (items []int) {
-		for _, h := range u.verdicts[at[i]].Replaced {
-			if h.Item != unique.Stored {
-				items = append(items, u.in.todo[h.Item])
-			}
-		}
-		return items
-	}
-	accepted, err := u.bounds.judge(ctx, u.part.jobs, u.part.todo, replaces)
-	if err != nil {
-		return err
-	}
-	if u.in.atomic && len(accepted) < len(u.part.todo) {
-		return errTaken
-	}
-	for _, i := range u.part.todo {
-		if u.in.res[i].full != nil && u.in.jobs[i].Unique != nil {
-			return errFull
-		}
-	}
-	u.part.todo = accepted
-	return nil
-}
-
-// replaceStored cancels the stored jobs that new ones replace.
-func (u *uniqueInsert) replaceStored(ctx context.Context) error { return u.replace(ctx, true) }
-
-// replaceInserted cancels the jobs of this insert that later ones of it replace. They are stored first, because both have happened.
-func (u *uniqueInsert) replaceInserted(ctx context.Context) error { return u.replace(ctx, false) }
-
-// replacement is a set of jobs that are cancelled by one statement, because policies with the same states want it.
-type replacement struct {
-	states  []ojs.JobState
-	cancels []cancellation
-}
-
-// Cancels are grouped by the states of the policy, nearly always one group, because the statement takes one list of states.
-func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
-	var sets []*replacement
-	winners := map[[16]byte]int{} // the index of the job that replaces one
-	for n, i := range u.in.todo {
-		for _, h := range u.verdicts[n].Replaced {
-			if u.in.res[i].busy || (h.Item == unique.Stored) != stored {
-				continue
-			}
-			winners[h.ID] = i
-			set := replacementFor(&sets, u.in.jobs[i].Unique.States)
-			data := Cancel{By: replacedBy, Reason: "replaced by " + spec.FormatID(u.in.jobs[i].ID)}.eventData()
-			set.cancels = append(set.cancels, cancellation{h.ID, data})
-		}
-	}
-	for _, set := range sets {
-		for cancels := range slices.Chunk(set.cancels, maxReplaced) {
-			rows, err := u.store.cancelRows(ctx, u.q, cancels, set.states)
-			if err != nil {
-				return err
-			}
-			for k := range rows {
-				u.cancelled(winners[rows[k].ID], (*job.Record)(&rows[k]))
-			}
-		}
-	}
-	return nil
-}
-
-// replacementFor finds or adds the set with these states. A job that has left them since it was found is no duplicate any more; one
-// that workers have taken, above all, goes on if the policy does not name active.
-func replacementFor(sets *[]*replacement, states []ojs.JobState) *replacement {
-	live := slices.DeleteFunc(slices.Clone(states), ojs.JobState.Terminal)
-	for _, set := range *sets {
-		if slices.Equal(set.states, live) {
-			return set
-		}
-	}
-	set := &replacement{states: live}
-	*sets = append(*sets, set)
-	return set
-}
-
-// cancelled records that job i has replaced another one.
-func (u *uniqueInsert) cancelled(i int, old *job.Record) {
-	if u.replaced == nil {
-		u.replaced, u.over = map[int][]*job.Record{}, map[[16]byte]*job.Record{}
-	}
-	u.replaced[i], u.over[old.ID] = append(u.replaced[i], old), old
-	u.in.res[i].replaced, u.in.jobs[i].Outcome.Replaced = u.replaced[i], u.replaced[i]
-	// One that was stored by this insert: its events are emitted, but no fetch is woken for it.
-	for n := range u.in.res {
-		if stored := u.in.res[n].job; stored != nil && stored.ID == old.ID {
-			u.in.res[n].over = true
+// AssignUniqueKeys gives the jobs that have a policy their keys.
+// It may run several times: the key of the first time stays.
+func AssignUniqueKeys(jobs ...*job.Job) {
+	for _, j := range jobs {
+		if j.Unique != nil && j.UniqueKey == "" {
+			j.UniqueKey = uniqueKey(j)
 		}
 	}
 }
 
-// readExisting reads the jobs that are the answer for others, before any is replaced. One that was deleted since it was found makes
-// the check run again.
-func (u *uniqueInsert) readExisting(ctx context.Context) error {
-	var ids [][16]byte
-	u.each(func(_ int, v unique.Verdict) {
-		if v.Ignore && v.Existing.Item == unique.Stored && !slices.Contains(ids, v.Existing.ID) {
-			ids = append(ids, v.Existing.ID)
+// identity is the JSON object that identifies a job, before it is made canonical.
+// The type always counts, also if the policy does not name it.
+func identity(j *job.Job) []byte {
+	u := j.Unique
+	b := append([]byte(`{"type":`), jsonread.Quote(j.Type)...)
+	if u.Text != "" {
+		return append(append(append(b, `,"key":`...), jsonread.Quote(u.Text)...), '}')
+	}
+	for _, key := range u.Keys {
+		switch key {
+		case "queue":
+			b = append(append(b, `,"queue":`...), jsonread.Quote(j.Queue)...)
+		case "args":
+			b = appendArgs(append(b, `,"args":`...), u, j.Args)
+		case "meta":
+			b = appendSelected(append(b, `,"meta":`...), u.MetaKeys, membersOf(j.Meta))
 		}
-	})
-	if ids == nil {
-		return nil
 	}
-	// The look into ojs.jobs alone takes a tenth of the time of JobListByID; the rest is read by that.
-	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
-	if err != nil {
-		return err
-	}
-	u.existing = make(map[[16]byte]*job.Record, len(ids))
-	for i := range live {
-		u.existing[live[i].ID] = (*job.Record)(&live[i])
-	}
-	if len(live) == len(ids) {
-		return nil
-	}
-	ids = slices.DeleteFunc(ids, func(id [16]byte) bool { return u.existing[id] != nil })
-	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
-	if err != nil {
-		return err
-	}
-	if len(rows) < len(ids) {
-		return errGone
-	}
-	for i := range rows {
-		u.existing[rows[i].ID] = (*job.Record)(&rows[i])
-	}
-	return nil
+	return append(b, '}')
 }
 
-// answerIgnored answers with the existing jobs as they were when the job came: one that an earlier job of this insert has replaced
-// is cancelled.
-// It runs last, because the answer may be a job that this insert has stored or cancelled.
-func (u *uniqueInsert) answerIgnored(context.Context) error {
-	u.each(func(i int, v unique.Verdict) {
-		existing := &u.in.res[i].existing
-		switch {
-		case !v.Ignore:
-		case v.Existing.State == ojs.StateCancelled && u.over[v.Existing.ID] != nil:
-			*existing = u.over[v.Existing.ID]
-		case v.Existing.Item != unique.Stored:
-			*existing = u.in.res[u.in.todo[v.Existing.Item]].job
-		default:
-			*existing = u.existing[v.Existing.ID]
-		}
-	})
-	return nil
-}
-
-// refuse answers for the jobs that another one prevents from being stored.
-// Inside of one atomic request the other job was never stored, so its id would mean nothing to the client: the error names the
-// request instead.
-func (u *uniqueInsert) refuse() {
-	u.each(func(i int, v unique.Verdict) {
-		if v.Ignore {
-			return
-		}
-		state := v.Existing.State
-		if v.Existing.Item != unique.Stored && u.in.atomic {
-			u.in.res[i].refused = spec.DuplicateInRequest(u.in.jobs[i].UniqueKey)
-			return
-		}
-		if at := v.Existing.Item; at != unique.Stored && state != ojs.StateCancelled {
-			if stored := u.in.res[u.in.todo[at]].job; stored != nil {
-				state = ojs.JobState(stored.State)
-			}
-		}
-		u.in.res[i].refused = spec.Duplicate(spec.FormatID(v.Existing.ID), state, u.in.jobs[i].UniqueKey)
-	})
-}
-
-// each visits the jobs that are not stored because of another one.
-func (u *uniqueInsert) each(visit func(i int, v unique.Verdict)) {
-	for n, i := range u.in.todo {
-		if v := u.verdicts[n]; v.Busy() && !u.in.res[i].busy {
-			visit(i, v)
-		}
+// appendArgs appends all of args, or an object with the named ones: digits are an index, and any other name is a member of the
+// first object among args that has it. One pass over args, however many names there are.
+// A name that addresses nothing is null here. Decoding has refused it for jobs of clients.
+func appendArgs(b []byte, u *job.Unique, args jsontext.Value) []byte {
+	if len(u.ArgsKeys) == 0 {
+		return append(b, args...)
 	}
-}
-
-// scheduledFor is a copy of the job for another time.
-// A relative time has no text yet; the database adds it (JobInsert).
-func scheduledFor(j *job.Job, at job.When) *job.Job {
-	changed, echo := *j, ""
-	if !at.Relative {
-		echo = spec.FormatTime(at.At)
+	wanted := make(map[string]bool, len(u.ArgsKeys))
+	for _, name := range u.ArgsKeys {
+		wanted[name] = !isIndex(name)
 	}
-	changed.Pending, changed.ScheduledAt, changed.Extra = false, at, job.ScheduledFor(j.Extra, echo)
-	return &changed
-}
-
-// logDuplicates writes the keys of duplicates, which may be made of what clients keep to themselves, at debug level only.
-func (s *Store) logDuplicates(ctx context.Context, in *insertion) {
-	if !s.logger.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	for _, i := range in.todo {
-		j, r := in.jobs[i], in.res[i]
-		if r.refused == nil && r.existing == nil && r.replaced == nil {
+	// A name that was found is not wanted any more, so the first object that has it counts.
+	found := make(map[string]jsontext.Value, len(u.ArgsKeys))
+	var elements []jsontext.Value
+	for e := range jsonread.Elements(args) {
+		elements = append(elements, e)
+		if e[0] != '{' {
 			continue
 		}
-		s.logger.DebugContext(ctx, "an equivalent job exists", slog.String("category", "lifecycle"), slog.Group("ojs",
-			slog.String("job_type", j.Type), slog.String("queue", j.Queue), slog.String("unique_key", j.UniqueKey), slog.String("on_conflict", j.Unique.OnConflict)))
+		own := make(map[string]jsontext.Value)
+		for literal, value := range jsonread.Members(e) {
+			if name := jsonread.Name(literal); wanted[string(name)] {
+				own[string(name)] = value // the last of equal names
+			}
+		}
+		for name, value := range own {
+			found[name], wanted[name] = value, false
+		}
+	}
+	for _, name := range u.ArgsKeys {
+		if i, err := strconv.Atoi(name); err == nil && isIndex(name) && i < len(elements) {
+			found[name] = elements[i]
+		}
+	}
+	return appendSelected(b, u.ArgsKeys, found)
+}
+
+// appendSelected appends an object with the named members; one that is missing is null.
+func appendSelected(b []byte, names []string, values map[string]jsontext.Value) []byte {
+	b = append(b, '{')
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, jsonread.Quote(name)...), ':')
+		if v := values[name]; v != nil {
+			b = append(b, v...)
+		} else {
+			b = append(b, `null`...)
+		}
+	}
+	return append(b, '}')
+}
+
+// nil for a job without meta: all selected members are null then.
+func membersOf(object jsontext.Value) map[string]jsontext.Value {
+	if object == nil {
+		return nil
+	}
+	values := make(map[string]jsontext.Value)
+	for literal, value := range jsonread.Members(object) {
+		values[string(jsonread.Name(literal))] = value
+	}
+	return values
+}
+
+// "" counts as one, but is no number, and so addresses nothing.
+func isIndex(name string) bool { return strings.Trim(name, "0123456789") == "" }
+
+// lockOf is the advisory lock of a key. Keys that share their first 64 bits wait for each other, and nothing else.
+// UniqueLockDiscarded and ojs.enqueue compute the same number in SQL.
+func lockOf(key string) int64 {
+	n, err := strconv.ParseUint(key[:16], 16, 64)
+	if err != nil {
+		panic("unique: a key has to be 64 hex digits: " + err.Error()) // decoding refuses any other
+	}
+	return int64(n) //nolint:gosec // the same 64 bits
+}
+
+// appendCanonical appends v in the form of RFC 8785, with all strings in Unicode NFC. It differs from the RFC where that has no
+// form: integers beyond 2^53 keep their digits instead of being rounded, numbers beyond a double keep their literal, and half of
+// a surrogate pair, which JavaScript clients can send, stays an escape. Of equal names the last one counts.
+//
+// v is valid JSON that jsonread.Check has accepted. A change of the output changes the keys of all jobs that are enqueued later,
+// so that they do not find those that are stored: the vectors in docs/reference/unique.md, Key are tests. Clients that encrypt
+// args compute the same key.
+func appendCanonical(b []byte, v jsontext.Value) []byte {
+	switch v[0] {
+	case '{':
+		return appendObject(b, v)
+	case '[':
+		b = append(b, '[')
+		first := true
+		for e := range jsonread.Elements(v) {
+			if !first {
+				b = append(b, ',')
+			}
+			first, b = false, appendCanonical(b, e)
+		}
+		return append(b, ']')
+	case '"':
+		return appendString(b, normalized(v))
+	case 't', 'f', 'n':
+		return append(b, v...)
+	}
+	return appendNumber(b, v)
+}
+
+type member struct {
+	name  []byte
+	units []uint16 // the order of the RFC is that of UTF-16
+	value jsontext.Value
+	// The place in the object, so that the last of equal names can be found after the sort.
+	place int
+}
+
+// Names are equal if they are equal in NFC, however they were escaped.
+func appendObject(b []byte, v jsontext.Value) []byte {
+	var members []member
+	for literal, value := range jsonread.Members(v) {
+		name := normalized(literal)
+		members = append(members, member{name, unitsOf(name), value, len(members)})
+	}
+	slices.SortFunc(members, func(x, y member) int { // of equal names the last one comes first
+		return cmp.Or(slices.Compare(x.units, y.units), y.place-x.place)
+	})
+	members = slices.CompactFunc(members, func(x, y member) bool { return bytes.Equal(x.name, y.name) })
+	b = append(b, '{')
+	for i, m := range members {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, m.name), ':')
+		b = appendCanonical(b, m.value)
+	}
+	return append(b, '}')
+}
+
+// appendNumber appends a number as JavaScript does.
+//
+// 5, 5.0 and 50e-1 are one number, as for JavaScript. The order of the tests matters: an integer beyond a double must not be
+// parsed as one.
+func appendNumber(b []byte, v jsontext.Value) []byte {
+	if n, kind := jsonread.Int(v); kind == jsonread.IsInt {
+		return strconv.AppendInt(b, n, 10)
+	}
+	// An integer beyond int64 keeps its digits.
+	if !bytes.ContainsAny(v, ".eE") {
+		return append(b, v...)
+	}
+	f, err := strconv.ParseFloat(string(v), 64)
+	// A number beyond a double keeps its literal.
+	if err != nil {
+		return append(b, v...)
+	}
+	if f == 0 {
+		return append(b, '0') // what a double cannot tell from 0 is 0 for JavaScript, and -0 is 0
+	}
+	return append(b, jsontext.Float(f).String()...)
+}
+
+// normalized is the content of a string literal in NFC. A lone surrogate is the three bytes that UTF-8 would have for it, which no
+// valid text contains.
+// Most literals have no escapes, and are not copied for them.
+func normalized(literal jsontext.Value) []byte {
+	if text := literal[1 : len(literal)-1]; !bytes.ContainsRune(text, '\\') {
+		return norm.NFC.Bytes(text)
+	}
+	return norm.NFC.Bytes(unescaped(literal[1 : len(literal)-1]))
+}
+
+// jsontext.AppendUnquote would replace lone surrogates by U+FFFD, and so make different texts equal.
+func unescaped(text []byte) []byte {
+	b := make([]byte, 0, len(text))
+	for i := 0; i < len(text); {
+		if text[i] != '\\' {
+			b = append(b, text[i])
+			i++
+			continue
+		}
+		if text[i+1] != 'u' {
+			b = append(b, escapes[text[i+1]])
+			i += 2
+			continue
+		}
+		r := unit(text[i+2:])
+		i += 6
+		// Two escapes that form a pair are one character. A high surrogate without a low one stays by itself.
+		if utf16.IsSurrogate(r) && i+6 <= len(text) && text[i] == '\\' && text[i+1] == 'u' {
+			if pair := utf16.DecodeRune(r, unit(text[i+2:])); pair != utf8.RuneError {
+				r = pair
+				i += 6
+			}
+		}
+		if utf16.IsSurrogate(r) {
+			b = append(b, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
+		} else {
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return b
+}
+
+// By the character behind the backslash. \u is not among them.
+var escapes = ['u']byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// digits are the four behind \u.
+func unit(digits []byte) rune {
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // valid JSON
+	return rune(n)
+}
+
+// surrogate reads a lone surrogate as unescaped writes it.
+// UTF-8 never has these bytes: 0xED is followed by less than 0xA0 in valid text.
+func surrogate(b []byte) (rune, bool) {
+	if len(b) < 3 || b[0] != 0xED || b[1] < 0xA0 {
+		return 0, false
+	}
+	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
+}
+
+// Code points above U+FFFF sort by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
+func unitsOf(text []byte) []uint16 {
+	units := make([]uint16, 0, len(text))
+	for i := 0; i < len(text); {
+		if r, ok := surrogate(text[i:]); ok {
+			units = append(units, uint16(r))
+			i += 3
+			continue
+		}
+		r, n := utf8.DecodeRune(text[i:])
+		units = utf16.AppendRune(units, r)
+		i += n
+	}
+	return units
+}
+
+// Only what JSON requires is escaped, with the short form where there is one, as RFC 8785 says.
+func appendString(b, text []byte) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c >= ' ' && c != 0xED:
+			b = append(b, c)
+		case c == 0xED:
+			if r, ok := surrogate(text[i:]); ok {
+				b = append(b, '\\', 'u', hex[r>>12], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+				i += 2
+			} else {
+				b = append(b, c)
+			}
+		case short[c] != 0:
+			b = append(b, '\\', short[c])
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	return append(b, '"')
+}
+
+// The reverse of escapes, for control characters; 0: there is no short form.
+var short = [' ']byte{'\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
+
+// uniqueCheck is the look for equivalent jobs of one insert.
+// The zero value waits for locks as long as the transaction does.
+type uniqueCheck struct {
+	// LockTimeout is how long the transaction waits for a lock from here on, in the notation of Postgres. "": unchanged.
+	LockTimeout string
+
+	// Try leaves keys that another transaction has locked alone, instead of waiting for them.
+	// Flushes set it, because their other callers must not wait; see package queue, unique.go.
+	Try bool
+}
+
+// uniqueFound is the outcome of a uniqueCheck.
+type uniqueFound struct {
+	Verdicts []uniqueVerdict // of each job
+	Locked   []bool          // by Try: whether the key of the job was free. Without that, its verdict means nothing
+}
+
+// search is what has to be known about a key.
+// One per key, however many jobs of the insert have it.
+type uniqueSearch struct {
+	key  string
+	lock int64
+	// It is the union of those of all policies of the key, and period the longest: decide applies each policy by itself.
+	states []ojs.JobState
+	period time.Duration // 0: without limit
+	all    bool          // whether the oldest job that blocks is not enough
+}
+
+// searches are those for the keys of jobs with a policy, by their locks.
+// They are sorted by lock: two transactions that lock the same keys in another order would deadlock. Jobs without a policy that
+// have a key take no part, as they prevent nothing.
+func searches(jobs []*job.Job) []*uniqueSearch {
+	var list []*uniqueSearch
+	byKey := make(map[string]*uniqueSearch)
+	for _, j := range jobs {
+		u := j.Unique
+		if u == nil {
+			continue
+		}
+		s := byKey[j.UniqueKey]
+		switch {
+		case s == nil:
+			s = &uniqueSearch{key: j.UniqueKey, lock: lockOf(j.UniqueKey), states: u.States, period: u.Period}
+			byKey[j.UniqueKey], list = s, append(list, s)
+		case !slices.Equal(s.states, u.States) || s.period != u.Period:
+			s.widen(u)
+		}
+		// reject and ignore are answered with the oldest job; replace needs every job.
+		s.all = s.all || u.OnConflict != "reject" && u.OnConflict != "ignore"
+	}
+	slices.SortFunc(list, func(a, b *uniqueSearch) int { return cmp.Compare(a.lock, b.lock) })
+	return list
+}
+
+// widen makes the search one for another policy, too.
+// With two policies the oldest job may block only one of them, hence all. A period of 0 is the longest.
+func (s *uniqueSearch) widen(u *job.Unique) {
+	period := s.period
+	s.all, s.states = true, slices.Clone(s.states)
+	for _, state := range u.States {
+		if !slices.Contains(s.states, state) {
+			s.states = append(s.states, state)
+		}
+	}
+	if s.period = max(s.period, u.Period); min(period, u.Period) == 0 {
+		s.period = 0
 	}
 }
 
-// Deduplicated reports whether all the jobs were answered with equivalent ones, so that the call has stored nothing.
-// The status of a batch depends on it (docs/reference/http.md, Batch).
-func Deduplicated(jobs []*job.Job) bool {
-	return !slices.ContainsFunc(jobs, func(j *job.Job) bool { return !j.Outcome.Deduplicated })
+// done are the states of the search that only jobs in jobs_done have.
+// They are looked for in a statement of its own, and only if the policy names them: that table has a partition per day.
+func (s *uniqueSearch) done() (states []ojs.JobState) {
+	for _, state := range s.states {
+		if state == ojs.StateCompleted || state == ojs.StateCancelled {
+			states = append(states, state)
+		}
+	}
+	return states
 }
 
-// insertInTx is an insert in a transaction of its own, or in a savepoint of the caller's.
-// A savepoint lets errTaken, errFull and errGone be followed by another try in the same transaction.
-func (s *Store) insertInTx(ctx context.Context, db pg.Conn, in *insertion) error {
-	return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertUnique(ctx, tx, in) })
+// params are the arguments of UniqueListHolders and UniqueListDone.
+// Arrays with one element per key.
+type params struct {
+	keys, states []string
+	periods, max []int64
+}
+
+// The states of a key are one text, because PostgreSQL has no arrays of arrays with different lengths.
+func (p *params) add(s *uniqueSearch, states []ojs.JobState) {
+	words := make([]string, len(states))
+	for i, state := range states {
+		words[i] = string(state)
+	}
+	limit := int64(1)
+	if s.all {
+		limit = 0
+	}
+	micros := s.period.Microseconds()
+	if s.period > 0 {
+		// 0 would mean no limit.
+		micros = max(1, micros)
+	}
+	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros), append(p.max, limit)
+}
+
+func (p *params) holders() dbsqlc.UniqueListHoldersParams {
+	return dbsqlc.UniqueListHoldersParams{Keys: p.keys, StatesLists: p.states, PeriodsUs: p.periods, MaxRows: p.max}
+}
+
+// Run locks the keys of the jobs until the end of the transaction, looks for the jobs that hold them, and decides. It is one round
+// trip: each statement of a pipeline has a snapshot of its own.
+//
+// The statements must follow each other: the look has to see what the last holder of a lock has committed. The locks are advisory
+// and end with the transaction, also for keys that no job has. After an error the transaction is over.
+func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqueFound, error) {
+	l := newLook(jobs)
+	if err := pg.Pipeline(ctx, tx, l.steps(ctx, c)...); err != nil {
+		return uniqueFound{}, err
+	}
+	found := uniqueFound{Verdicts: decide(jobs, l.held(), l.now.Time)}
+	if c.Try {
+		found.Locked = make([]bool, len(jobs))
+		for i, j := range jobs {
+			found.Locked[i] = j.Unique == nil || slices.Contains(l.taken, lockOf(j.UniqueKey))
+		}
+	}
+	return found, nil
+}
+
+// look is the statements of a check with their results.
+// The second half is filled by the steps, which a pipeline calls twice: they only assign.
+type look struct {
+	locks      []int64
+	live, done params
+	timed      bool // now is needed
+
+	taken   []int64
+	holders []dbsqlc.UniqueListHoldersRow
+	ended   []dbsqlc.UniqueListDoneRow
+	now     pgtype.Timestamptz
+}
+
+// now is read only for jobs that are scheduled for an absolute time: only for these it decides the state.
+func newLook(jobs []*job.Job) *look {
+	l := &look{timed: slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative })}
+	for _, s := range searches(jobs) {
+		l.locks = append(l.locks, s.lock)
+		// States of finished jobs do no harm here: ojs.jobs has no such rows, but for discarded ones.
+		l.live.add(s, s.states)
+		if states := s.done(); states != nil {
+			l.done.add(s, states)
+		}
+	}
+	return l
+}
+
+// The lock timeout first, then the locks, then the look; the clock last, so that it is read under the locks.
+func (l *look) steps(ctx context.Context, c uniqueCheck) (steps []pg.Step) {
+	// It holds to the end of the transaction, also for the rows of jobs and queues that are locked after the keys.
+	if c.LockTimeout != "" {
+		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).SystemLockTimeout(ctx, c.LockTimeout) })
+	}
+	if c.Try {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			l.taken, err = dbsqlc.New(db).UniqueTryLock(ctx, l.locks)
+			return err
+		})
+	} else {
+		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).UniqueLock(ctx, l.locks) })
+	}
+	steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+		l.holders, err = dbsqlc.New(db).UniqueListHolders(ctx, l.live.holders())
+		return err
+	})
+	if l.done.keys != nil {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			l.ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(l.done.holders()))
+			return err
+		})
+	}
+	if l.timed {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			l.now, err = dbsqlc.New(db).SystemPing(ctx)
+			return err
+		})
+	}
+	return steps
+}
+
+// held are the jobs that were found, by their keys.
+func (l *look) held() map[string][]uniqueHolder {
+	held := make(map[string][]uniqueHolder, len(l.holders))
+	for _, r := range l.holders {
+		held[r.Key] = append(held[r.Key], storedHolder(r))
+	}
+	for _, r := range l.ended {
+		held[r.Key] = append(held[r.Key], storedHolder(dbsqlc.UniqueListHoldersRow(r)))
+	}
+	return held
+}
+
+// An id that is stored has no place in the request, hence storedJob.
+func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
+	return uniqueHolder{
+		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time}, Item: storedJob,
+		createdAt: r.CreatedAt.Time, seenAt: r.Now.Time,
+	}
+}
+
+// liveHolders finds, for each key that a job holds which has not ended, the oldest such job. The caller has locked the keys.
+// Package queue asks before a manual retry. Only jobs that have not ended count then, whatever their policies said.
+func liveHolders(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]uniqueHolder, error) {
+	var p params
+	for _, key := range keys {
+		p.add(&uniqueSearch{key: key}, liveStates)
+	}
+	rows, err := q.UniqueListHolders(ctx, p.holders())
+	held := make(map[string]uniqueHolder, len(rows))
+	for _, r := range rows {
+		held[r.Key] = storedHolder(r)
+	}
+	return held, err
+}
+
+var liveStates = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
+
+// storedJob is the Item of a holder that is no job of the request.
+const storedJob = -1
+
+// uniqueHolder is a job with a key.
+type uniqueHolder struct {
+	ID  [16]byte
+	Key string
+	// judge changes it in memory to cancelled when a job of the request replaces the holder, so that later jobs of the request
+	// see it so.
+	State       ojs.JobState
+	ScheduledAt job.When
+	Item        int // index of the job in the request, which has not been inserted yet; or storedJob
+
+	// Both are by the clock of the database.
+	createdAt, seenAt time.Time // of a stored job: when it was created, and the clock of the statement that found it
+}
+
+// uniqueVerdict is what is to be done with a job. The zero value stores it.
+// It holds only while the locks do, and for a key that was locked; see Found.
+type uniqueVerdict struct {
+	Existing *uniqueHolder // not nil: the job is not stored, because of this one
+	Ignore   bool          // if it is not stored: that is no error
+	// Both stored ones and earlier jobs of the request.
+	Replaced []uniqueHolder // to cancel if it is stored
+	Takes    *job.When      // if it is stored: the time for which it is scheduled instead of its own
+}
+
+// Busy reports whether another job prevents that the job is stored.
+func (v uniqueVerdict) Busy() bool { return v.Existing != nil }
+
+// decide gives the verdicts that the jobs would get one after the other. held has the stored jobs of each key; now is only used for
+// jobs that are scheduled for a time.
+//
+// It is pure: no statement, no clock. A job that is stored joins the holders of its key, so that later ones of the request are
+// judged as if it were in the table. The caller must store exactly what the verdicts say, or decide again.
+func decide(jobs []*job.Job, held map[string][]uniqueHolder, now time.Time) []uniqueVerdict {
+	verdicts := make([]uniqueVerdict, len(jobs))
+	// Oldest first: reject and ignore name the first one that blocks. Jobs of the request are appended behind the stored ones.
+	for _, holders := range held {
+		slices.SortFunc(holders, func(a, b uniqueHolder) int {
+			return cmp.Or(a.createdAt.Compare(b.createdAt), bytes.Compare(a.ID[:], b.ID[:]))
+		})
+	}
+	for i, j := range jobs {
+		if j.UniqueKey == "" {
+			continue
+		}
+		holders := held[j.UniqueKey]
+		if j.Unique != nil {
+			verdicts[i] = judge(j.Unique, holders)
+		}
+		if v := verdicts[i]; !v.Busy() {
+			own := uniqueHolder{ID: j.ID, Key: j.UniqueKey, State: stateOf(j, now), ScheduledAt: j.ScheduledAt, Item: i}
+			if v.Takes != nil {
+				own.State, own.ScheduledAt = ojs.StateScheduled, *v.Takes
+			}
+			held[j.UniqueKey] = append(holders, own)
+		}
+	}
+	return verdicts
+}
+
+// judge applies a policy, and marks the jobs that are to be replaced as cancelled.
+// reject and ignore stop at the oldest job that blocks. replace goes through all of them.
+func judge(u *job.Unique, holders []uniqueHolder) (v uniqueVerdict) {
+	oldest := true
+	for i := range holders {
+		h := &holders[i]
+		if !h.blocks(u) {
+			continue
+		}
+		switch u.OnConflict {
+		case "reject", "ignore":
+			existing := *h
+			return uniqueVerdict{Existing: &existing, Ignore: u.OnConflict == "ignore"}
+		}
+		// Only the oldest of them gives its time (docs/reference/unique.md, Conflicts).
+		if oldest && u.OnConflict == "replace_except_schedule" && h.State == ojs.StateScheduled {
+			at := h.ScheduledAt
+			v.Takes = &at
+		}
+		oldest = false
+		if !h.State.Terminal() { // what has ended stays as it is
+			v.Replaced = append(v.Replaced, *h)
+			h.State = ojs.StateCancelled
+		}
+	}
+	return v
+}
+
+// blocks reports whether the job is a duplicate for a policy.
+// The states and the period are those of the new job. A job of the request has no age.
+func (h *uniqueHolder) blocks(u *job.Unique) bool {
+	return slices.Contains(u.States, h.State) && (u.Period == 0 || h.Item != storedJob || h.seenAt.Before(h.createdAt.Add(u.Period)))
+}
+
+// stateOf is the state in which the job will be stored.
+// It only matters for policies that do not name all states. A time that is reached between this clock and the insert makes a
+// difference of a moment.
+func stateOf(j *job.Job, now time.Time) ojs.JobState {
+	switch at := j.ScheduledAt; {
+	case j.Pending:
+		return ojs.StatePending
+	case at.Set && at.Relative && at.In > 0, at.Set && !at.Relative && at.At.After(now):
+		return ojs.StateScheduled
+	}
+	return ojs.StateAvailable
 }

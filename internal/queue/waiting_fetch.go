@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/service"
+	"github.com/ojsd/ojsd/internal/loop"
 )
 
 // waiter is a waiting fetch. It holds memory only: no connection, and it sends no query.
@@ -288,7 +288,7 @@ func NewPoller(archetype *baseservice.Archetype, s *Store) *Poller {
 
 // Start runs the loop until stopped.
 func (p *Poller) Start(ctx context.Context) error {
-	service.Run(ctx, &p.BaseStartStop, func(ctx context.Context) { service.Every(ctx, pollInterval, p.poll) })
+	loop.Run(ctx, &p.BaseStartStop, func(ctx context.Context) { loop.Every(ctx, pollInterval, p.poll) })
 	return nil
 }
 

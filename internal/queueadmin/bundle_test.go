@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -28,7 +28,7 @@ func extended(c *domaintest.Config) { c.Queues.ExtensionEvents = true }
 // change parses a configuration.
 func change(t *testing.T, text string) queueconfig.Change {
 	t.Helper()
-	object, invalid := rawjson.Check([]byte(text))
+	object, invalid := jsonread.Check([]byte(text))
 	require.Nil(t, invalid)
 	c, invalid := queueconfig.ParseChange(object, "$")
 	require.Nil(t, invalid)

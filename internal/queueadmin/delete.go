@@ -14,11 +14,10 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -335,7 +334,7 @@ const (
 
 	// begunFor is how old a deletion is before a finisher touches it: the request that began it settles and finishes it
 	// itself. Earlier, the row could go while a node still takes jobs for the queue.
-	begunFor = follow.Settled + 2*fenceWait
+	begunFor = loop.Settled + 2*fenceWait
 )
 
 // Finisher deletes queues whose active jobs have ended, and goes on with deletions of nodes that have stopped. Any number of nodes may
@@ -354,14 +353,14 @@ func NewFinisher(archetype *baseservice.Archetype, s *Store) *Finisher {
 
 // Start runs the loop until stopped.
 func (f *Finisher) Start(ctx context.Context) error {
-	service.Run(ctx, &f.BaseStartStop, f.loop)
+	loop.Run(ctx, &f.BaseStartStop, f.loop)
 	return nil
 }
 
 func (f *Finisher) loop(ctx context.Context) {
 	// The deletion may have been begun by a node that has stopped since.
 	f.store.queues.Changed() // a node that starts may be the only one
-	service.Every(ctx, finishInterval, func(ctx context.Context) {
+	loop.Every(ctx, finishInterval, func(ctx context.Context) {
 		if err := f.store.Finish(ctx); err != nil && ctx.Err() == nil {
 			f.Logger.WarnContext(ctx, "deletion of a queue is not finished yet; it is tried again every second", slog.Any("error", err))
 		}

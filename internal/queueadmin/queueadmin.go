@@ -1,5 +1,5 @@
 // Package queueadmin owns what is done to queues as a whole: create, configure, pause, resume, drain, delete and purge, with their
-// events. It must never decide about a single job: the statements of package queue do.
+// events, and the figures of queues, tenants and the deployment. It must never decide about a single job: the statements of package queue do.
 //
 // Most changes are one statement on the row of the queue, with the event of the change. Triggers on the table notify all
 // nodes, which read the row into their caches (package queueconfig) within a second. A pause needs no cache: the statement
@@ -19,9 +19,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/follow"
+	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -69,7 +69,7 @@ type Store struct {
 	logger  *slog.Logger
 	config  Config
 
-	settled  time.Duration // follow.Settled and a little more; only tests change it
+	settled  time.Duration // loop.Settled and a little more; only tests change it
 	begunFor time.Duration // begunFor; only tests change it
 }
 
@@ -77,7 +77,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	return &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, queues: deps.Queues, logger: deps.Logger, config: config,
-		settled: follow.Settled + 250*time.Millisecond, begunFor: begunFor,
+		settled: loop.Settled + 250*time.Millisecond, begunFor: begunFor,
 	}
 }
 
@@ -236,5 +236,5 @@ func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 	case standard%day == 0:
 		return "P" + strconv.Itoa(int(standard/day)) + "D"
 	}
-	return duration.Format(standard)
+	return jsonread.FormatDuration(standard)
 }

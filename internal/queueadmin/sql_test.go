@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // ojs.enqueue gives a job what the server would give it.
@@ -66,7 +66,7 @@ func TestSQLSettingMS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, text := range []string{"PT30S", "P1DT2H3M4.5S", "P1Y2M3W4D", "500ms", "90s", "1.5h", "2d", "1w", "PT1M", "P1M"} {
-		want, err := duration.Parse(text)
+		want, err := jsonread.ParseDuration(text)
 		require.NoError(t, err)
 		require.EqualValues(t, want.Milliseconds(), b.Number(`SELECT ojs.setting_ms(to_json($1::text))`, text), text)
 	}

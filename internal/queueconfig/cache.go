@@ -9,10 +9,10 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 const (
@@ -26,10 +26,10 @@ const (
 
 // Cache is what a node knows of the configuration of queues. It holds the queues with a configuration, or with another status than
 // active, and Default; a look-up of any other queue is a miss in a map. Use NewCache, and run its NewFollower. The age of
-// what it knows, and who waits for a read, are the matter of follow.Value: a change holds on every node within
-// follow.Settled (docs/reference/queues.md, Configuration).
+// what it knows, and who waits for a read, are the matter of loop.Value: a change holds on every node within
+// loop.Settled (docs/reference/queues.md, Configuration).
 type Cache struct {
-	*follow.Value[View]
+	*loop.Value[View]
 
 	logger *slog.Logger
 }
@@ -37,17 +37,17 @@ type Cache struct {
 // NewCache returns a cache that has read nothing yet.
 func NewCache(db *pg.DB, logger *slog.Logger) *Cache {
 	c := &Cache{logger: logger}
-	c.Value = follow.New(db, c.read)
+	c.Value = loop.NewValue(db, c.read)
 	return c
 }
 
 // NewFollower returns the service that reads the cache again.
-func NewFollower(archetype *baseservice.Archetype, c *Cache) *follow.Follower[View] {
-	return follow.NewFollower(archetype, c.Value, "configurations of queues")
+func NewFollower(archetype *baseservice.Archetype, c *Cache) *loop.Follower[View] {
+	return loop.NewFollower(archetype, c.Value, "configurations of queues")
 }
 
 // OnRead sets what is called for each queue of which something new was read; "": for all, because Default has changed. See
-// follow.Value. f runs in the goroutine of the read, so it must neither block nor read the cache anew.
+// loop.Value. f runs in the goroutine of the read, so it must neither block nor read the cache anew.
 func (c *Cache) OnRead(f func(name string)) {
 	c.Value.OnRead(func(before, now *View) {
 		for _, name := range now.changedSince(before) {
@@ -56,7 +56,7 @@ func (c *Cache) OnRead(f func(name string)) {
 	})
 }
 
-// View is follow.Value.View, with an error for clients. After an error nothing may be assumed about a queue: callers refuse
+// View is loop.Value.View, with an error for clients. After an error nothing may be assumed about a queue: callers refuse
 // the request rather than ignore a setting.
 func (c *Cache) View(ctx context.Context) (*View, error) {
 	view, err := c.Value.View(ctx)
@@ -82,7 +82,7 @@ func (c *Cache) Get(ctx context.Context, names ...string) (found map[string]*Que
 	return found, nil
 }
 
-// InTx is follow.Value.InTx, with an error for clients. Callers in a transaction must use it: a read on another connection
+// InTx is loop.Value.InTx, with an error for clients. Callers in a transaction must use it: a read on another connection
 // could wait for one that a transaction has.
 func (c *Cache) InTx(ctx context.Context, q *dbsqlc.Queries) (*View, error) {
 	view, err := c.Value.InTx(ctx, q)
@@ -117,7 +117,7 @@ func (c *Cache) Refresh(ctx context.Context) error {
 }
 
 // read compares the number of changes with that of the view, and reads the queues if it has moved. The number comes from
-// one row, so a read costs little while nothing changes. The result is known itself then, by which follow.Value tells that
+// one row, so a read costs little while nothing changes. The result is known itself then, by which loop.Value tells that
 // there is nothing new.
 func (c *Cache) read(ctx context.Context, q *dbsqlc.Queries, known *View) (*View, error) {
 	if known != nil {
@@ -186,7 +186,7 @@ func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inhe
 
 // It is read from the own configuration, not from the effective one.
 func ownDiscarded(own []byte) *Duration {
-	if v := read(own)[keepDiscarded]; !rawjson.IsNull(v) {
+	if v := read(own)[keepDiscarded]; !jsonread.IsNull(v) {
 		if d, problem := keep(v); problem == "" {
 			return d
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/follow"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 )
@@ -78,7 +78,7 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, err := b.cache.Get(t.Context(), "a")
 		return err == nil && found["a"] != nil
-	}, follow.Settled+10*time.Second, 10*time.Millisecond)
+	}, loop.Settled+10*time.Second, 10*time.Millisecond)
 }
 
 // Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 // apply gives the stored configuration after changes, one after another.
@@ -16,7 +16,7 @@ func apply(t *testing.T, changes ...string) []byte {
 	t.Helper()
 	var stored []byte
 	for _, text := range changes {
-		object, invalid := rawjson.Check([]byte(text))
+		object, invalid := jsonread.Check([]byte(text))
 		require.Nil(t, invalid)
 		change, refused := queueconfig.ParseChange(object, "$")
 		require.Nil(t, refused, text)
@@ -86,7 +86,7 @@ func TestParseChangeRefuses(t *testing.T) {
 				if group, name, nested := strings.Cut(field, "."); nested {
 					text = `"` + group + `":{"` + name + `":` + value + `}`
 				}
-				object, invalid := rawjson.Check([]byte(`{` + text + `}`))
+				object, invalid := jsonread.Check([]byte(`{` + text + `}`))
 				require.Nil(t, invalid)
 				_, refused := queueconfig.ParseChange(object, "$.config")
 				require.NotNil(t, refused)
@@ -100,7 +100,7 @@ func TestParseChangeRefuses(t *testing.T) {
 
 func TestChangeTooLarge(t *testing.T) {
 	t.Parallel()
-	object, invalid := rawjson.Check([]byte(`{"default_retry":{"x":"` + strings.Repeat("y", queueconfig.MaxBytes) + `"}}`))
+	object, invalid := jsonread.Check([]byte(`{"default_retry":{"x":"` + strings.Repeat("y", queueconfig.MaxBytes) + `"}}`))
 	require.Nil(t, invalid)
 	change, refused := queueconfig.ParseChange(object, "$")
 	require.Nil(t, refused)

@@ -9,8 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -40,23 +39,23 @@ func (c *Change) And(other Change) {
 // of nodes.
 func (c *Change) Sets() bool {
 	for _, v := range c.values {
-		if !rawjson.IsNull(v) {
+		if !jsonread.IsNull(v) {
 			return true
 		}
 	}
 	return false
 }
 
-// ParseChange reads a configuration object, which rawjson.Check has accepted; where is its JSONPath, such as $ or $.config. Members
+// ParseChange reads a configuration object, which jsonread.Check has accepted; where is its JSONPath, such as $ or $.config. Members
 // that are no setting are ignored. All mistakes are reported at once. It needs no database and changes nothing. The values
 // are read into a Config that is thrown away: each reader checks and stores in one step.
 func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 	var change Change
-	var problems payload.Problems
+	var problems jsonread.Problems
 	change.collect(object, &problems, where)
 	var config Config
 	for f, v := range change.values {
-		if rawjson.IsNull(v) {
+		if jsonread.IsNull(v) {
 			continue
 		}
 		path := field(f).path()
@@ -81,7 +80,7 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 
 // addInPolicy names the member of a policy that was refused. It reports whether there is one. The general sentence is left
 // out then.
-func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) bool {
+func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string) bool {
 	before := len(*ps)
 	switch {
 	case !storable(v):
@@ -90,7 +89,7 @@ func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) 
 	case f == defaultRetry && v[0] == '{':
 		if _, wire := retry.Parse(v, retry.Default()); wire != nil {
 			name := fmt.Sprint("default_", wire.Details["field"])
-			*ps = append(*ps, payload.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
+			*ps = append(*ps, jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
 		}
 	}
 	return len(*ps) > before
@@ -99,20 +98,20 @@ func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) 
 // storable reports whether SQL functions can read the value, too. Functions in SQL read the stored object (ojs.enqueue),
 // and PostgreSQL has no U+0000 in text.
 func storable(v jsontext.Value) bool {
-	return !bytes.Contains(v, []byte(`\u0000`)) && v.IsValid(jsontext.AllowDuplicateNames(true)) && rawjson.Depth(v) <= maxLevels
+	return !bytes.Contains(v, []byte(`\u0000`)) && v.IsValid(jsontext.AllowDuplicateNames(true)) && jsonread.Depth(v) <= maxLevels
 }
 
 // collect sorts the members into fields. The name of a field wins over an alias of it. Hence two passes over the members:
 // aliases first, names second.
-func (vs *values) collect(object jsontext.Value, problems *payload.Problems, where string) {
-	for literal, value := range rawjson.Members(object) {
+func (vs *values) collect(object jsontext.Value, problems *jsonread.Problems, where string) {
+	for literal, value := range jsonread.Members(object) {
 		// Aliases stand at the top level only.
-		if f, ok := aliases[string(rawjson.Name(literal))]; ok {
+		if f, ok := aliases[string(jsonread.Name(literal))]; ok {
 			vs[f] = value
 		}
 	}
-	for literal, value := range rawjson.Members(object) {
-		name := string(rawjson.Name(literal))
+	for literal, value := range jsonread.Members(object) {
+		name := string(jsonread.Name(literal))
 		switch name {
 		// The members of the object are fields of their own, so a change may send some of them.
 		case "backpressure":
@@ -135,9 +134,9 @@ func (vs *values) collect(object jsontext.Value, problems *payload.Problems, whe
 }
 
 // collectGroup is collect for the object of the fields from first to last.
-func (vs *values) collectGroup(first, last field, object jsontext.Value, problems *payload.Problems, where string) {
+func (vs *values) collectGroup(first, last field, object jsontext.Value, problems *jsonread.Problems, where string) {
 	switch {
-	case rawjson.IsNull(object):
+	case jsonread.IsNull(object):
 		for f := first; f <= last; f++ {
 			vs[f] = object
 		}
@@ -150,7 +149,7 @@ func (vs *values) collectGroup(first, last field, object jsontext.Value, problem
 		problems.Add(ojs.ErrInvalidPayload, group, where+"."+group, expected, object)
 	default:
 		for f := first; f <= last; f++ {
-			if v := payload.Find(object, specs[f].name); v != nil {
+			if v := jsonread.Find(object, specs[f].name); v != nil {
 				vs[f] = v
 			}
 		}
@@ -185,7 +184,7 @@ func Show(stored []byte, completed, discarded, cancelled string) []byte {
 	vs := read(stored)
 	for f, text := range map[field]string{keepCompleted: completed, keepDiscarded: discarded, keepCancelled: cancelled} {
 		if vs[f] == nil && text != "" {
-			vs[f] = payload.Quote(text)
+			vs[f] = jsonread.Quote(text)
 		}
 	}
 	b := vs.encode()
@@ -195,7 +194,7 @@ func Show(stored []byte, completed, discarded, cancelled string) []byte {
 	b = b[:len(b)-1]
 	for _, name := range []string{"max_size", "max_size_bytes", "overflow_policy"} {
 		if v := vs[aliases[name]]; v != nil {
-			b = payload.AppendMember(b, payload.Quote(name), v)
+			b = jsonread.AppendMember(b, jsonread.Quote(name), v)
 		}
 	}
 	return append(b, '}')
@@ -204,8 +203,8 @@ func Show(stored []byte, completed, discarded, cancelled string) []byte {
 // read gives the fields of a stored object; what is no object has none. Mistakes are ignored: what is stored was checked,
 // perhaps by another release.
 func read(stored []byte) (vs values) {
-	if object, invalid := rawjson.Check(stored); invalid == nil {
-		vs.collect(object, new(payload.Problems), "$")
+	if object, invalid := jsonread.Check(stored); invalid == nil {
+		vs.collect(object, new(jsonread.Problems), "$")
 	}
 	return vs
 }
@@ -220,18 +219,18 @@ func (vs *values) encode() []byte {
 		}
 	}
 	for f, v := range vs {
-		if rawjson.IsNull(v) {
+		if jsonread.IsNull(v) {
 			continue
 		}
 		s := &specs[f]
 		if s.group != group {
 			end()
 			if group = s.group; group != "" {
-				b = payload.AppendMember(b, payload.Quote(group), nil)
+				b = jsonread.AppendMember(b, jsonread.Quote(group), nil)
 				b = append(b, '{')
 			}
 		}
-		b = payload.AppendMember(b, payload.Quote(s.name), v)
+		b = jsonread.AppendMember(b, jsonread.Quote(s.name), v)
 	}
 	if end(); len(b) == 1 {
 		return nil
@@ -246,12 +245,12 @@ func Decode(stored []byte) (Config, error) {
 	if stored == nil {
 		return config, nil
 	}
-	if _, invalid := rawjson.Check(stored); invalid != nil {
+	if _, invalid := jsonread.Check(stored); invalid != nil {
 		return Config{}, errors.New("decode queue configuration: not a JSON object")
 	}
 	var err error
 	for f, v := range read(stored) {
-		if rawjson.IsNull(v) {
+		if jsonread.IsNull(v) {
 			continue
 		}
 		if expected := specs[f].read(&config, v); expected != "" {

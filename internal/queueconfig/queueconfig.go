@@ -1,5 +1,5 @@
 // Package queueconfig owns what is configured for a queue: the fields that clients send, their effective values, and the cache
-// that every enqueue of a node reads. It must never cost a queue without configuration a statement, a lock or a count.
+// that every enqueue of a node reads; and the maintenance switch (maintenance.go). It must never cost a queue without configuration a statement, a lock or a count.
 //
 // A queue is plain if it is active and has no configuration, neither its own nor that of Default. Nearly all queues are,
 // and none of them is in the cache. Everything in a View is read-only and shared by all requests of the node.
@@ -8,7 +8,7 @@
 // the rows, cache.go reads them and answers look-ups without a lock. patch.go merges what clients send into what is stored;
 // the transaction around it belongs to package queueadmin.
 //
-// How old a view may be is part of the contract with clients: a change holds on every node within follow.Settled
+// How old a view may be is part of the contract with clients: a change holds on every node within loop.Settled
 // (docs/reference/queues.md, Configuration).
 package queueconfig
 
@@ -19,11 +19,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // Default is the name under which the values are kept that queues inherit. No queue can have it. It is a row of ojs.queues
@@ -239,8 +237,8 @@ const (
 // count reads an integer from least on. The pointer is nil if there is a problem.
 func count(v jsontext.Value, least, most int64) (*int64, string) {
 	// 5.0 and 50e-1 are integers, too.
-	n, kind := rawjson.Int(v)
-	if kind != rawjson.IsInt || n < least || n > most {
+	n, kind := jsonread.Int(v)
+	if kind != jsonread.IsInt || n < least || n > most {
 		return nil, "an integer from " + strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(most, 10)
 	}
 	return &n, ""
@@ -287,7 +285,7 @@ func readMaxTenantDepth(c *Config, v jsontext.Value) string {
 
 // The words are compared with their letter case.
 func readStrategy(c *Config, v jsontext.Value) string {
-	text, _ := rawjson.Text(v)
+	text, _ := jsonread.Text(v)
 	switch text {
 	case Reject, Block, DropOldest:
 		c.backpressure().Strategy = text
@@ -310,15 +308,15 @@ func readThreshold(c *Config, v jsontext.Value) string {
 // refused like 0.
 func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 	var ms int64
-	if text, ok := rawjson.Text(v); ok {
-		d, err := duration.Parse(text)
+	if text, ok := jsonread.Text(v); ok {
+		d, err := jsonread.ParseDuration(text)
 		if err != nil {
 			return nil, expected
 		}
 		ms = d.Milliseconds()
 	} else {
-		n, kind := rawjson.Int(v)
-		if kind != rawjson.IsInt || n > maxMS/1000 {
+		n, kind := jsonread.Int(v)
+		if kind != jsonread.IsInt || n > maxMS/1000 {
 			return nil, expected
 		}
 		ms = n * 1000
@@ -332,12 +330,12 @@ func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 
 // The bound is that of a job's own visibility timeout.
 func readVisibility(c *Config, v jsontext.Value) (expected string) {
-	c.VisibilityTimeoutMS, expected = seconds(v, payload.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
+	c.VisibilityTimeoutMS, expected = seconds(v, jsonread.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
 	return expected
 }
 
 func readTimeout(c *Config, v jsontext.Value) (expected string) {
-	c.DefaultTimeoutMS, expected = seconds(v, duration.Max.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
+	c.DefaultTimeoutMS, expected = seconds(v, jsonread.MaxDuration.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
 	return expected
 }
 
@@ -356,8 +354,8 @@ func readRetry(c *Config, v jsontext.Value) string {
 
 // Zero would remove jobs before anybody could read them.
 func keep(v jsontext.Value) (*Duration, string) {
-	text, _ := rawjson.Text(v)
-	d, err := duration.Parse(text)
+	text, _ := jsonread.Text(v)
+	d, err := jsonread.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return nil, "a duration above zero such as P7D or 24h, at most 36500 days"
 	}
@@ -382,7 +380,7 @@ func readCancelled(c *Config, v jsontext.Value) (expected string) {
 // The dead letter is a state, not a queue: these two are stored and shown, and nothing else.
 
 func readDeadLetterQueue(_ *Config, v jsontext.Value) string {
-	if text, ok := rawjson.Text(v); !ok || !payload.IsName(text) || len(text) > maxTextLen {
+	if text, ok := jsonread.Text(v); !ok || !jsonread.IsName(text) || len(text) > maxTextLen {
 		return "a name of at most 255 bytes"
 	}
 	return ""
@@ -401,12 +399,12 @@ func patterns(v jsontext.Value) ([]string, string) {
 	if v[0] != '[' {
 		return nil, expected
 	}
-	list, ok := payload.Texts(v)
+	list, ok := jsonread.Texts(v)
 	if !ok || len(list) == 0 || len(list) > maxPatterns {
 		return nil, expected
 	}
 	for _, p := range list {
-		if !payload.IsName(p) || len(p) > maxTextLen || strings.Contains(p[:len(p)-1], "*") {
+		if !jsonread.IsName(p) || len(p) > maxTextLen || strings.Contains(p[:len(p)-1], "*") {
 			return nil, expected
 		}
 	}
@@ -431,21 +429,21 @@ func readFairness(c *Config, v jsontext.Value) string {
 		return expected
 	}
 	f := Fairness{Weights: map[string]int64{}}
-	f.FairKey, _ = rawjson.Text(payload.Present(payload.Find(v, "key")))
+	f.FairKey, _ = jsonread.Text(jsonread.Present(jsonread.Find(v, "key")))
 	name, isMeta := strings.CutPrefix(f.FairKey, "meta.")
-	if f.FairKey != "tenant" && (!isMeta || !payload.IsName(name)) || len(f.FairKey) > maxTextLen {
+	if f.FairKey != "tenant" && (!isMeta || !jsonread.IsName(name)) || len(f.FairKey) > maxTextLen {
 		return expected
 	}
-	weights := payload.Present(payload.Find(v, "weights"))
+	weights := jsonread.Present(jsonread.Find(v, "weights"))
 	if weights != nil {
 		if weights[0] != '{' {
 			return expected
 		}
-		for literal, value := range rawjson.Members(weights) {
+		for literal, value := range jsonread.Members(weights) {
 			// A weight of 0 would let a key wait for ever.
 			n, problem := count(value, 1, maxWeight)
-			key := string(rawjson.Name(literal))
-			if problem != "" || !payload.IsName(key) || len(f.Weights) == maxWeights {
+			key := string(jsonread.Name(literal))
+			if problem != "" || !jsonread.IsName(key) || len(f.Weights) == maxWeights {
 				return expected
 			}
 			f.Weights[key] = *n
@@ -457,7 +455,7 @@ func readFairness(c *Config, v jsontext.Value) string {
 
 // The first problem is shown here; addInPolicy names all of them.
 func readRateLimit(c *Config, v jsontext.Value) string {
-	var problems payload.Problems
+	var problems jsonread.Problems
 	c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)
 	if len(problems) > 0 {
 		return "a rate-limit policy: " + strings.TrimSuffix(problems[0].Message, ".")

@@ -18,9 +18,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -133,14 +133,14 @@ func (p *Pruner) due() bool {
 
 // Start runs the loop until stopped. The first run is at once, because no server may have run for long.
 func (p *Pruner) Start(ctx context.Context) error {
-	service.Run(ctx, &p.BaseStartStop, p.loop)
+	loop.Run(ctx, &p.BaseStartStop, p.loop)
 	return nil
 }
 
 // loop runs at once, because no server may have run for long.
 func (p *Pruner) loop(ctx context.Context) {
 	p.run(ctx)
-	service.Every(ctx, p.config.Interval, func(ctx context.Context) {
+	loop.Every(ctx, p.config.Interval, func(ctx context.Context) {
 		if p.due() {
 			p.run(ctx)
 		}

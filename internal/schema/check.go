@@ -16,7 +16,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -98,7 +98,7 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	if err != nil {
 		return nil, err
 	}
-	s.loading.Lock() // one at a time: that of a large schema takes long. Not while it reads, as in follow.Value.InTx
+	s.loading.Lock() // one at a time: that of a large schema takes long. Not while it reads, as in loop.Value.InTx
 	defer s.loading.Unlock()
 	if c := s.compiled.get(info); c != nil {
 		return c, nil
@@ -117,10 +117,10 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 }
 
 // check is nil if args, a JSON array, satisfy the schema. It does not change args and may be called by any number of
-// goroutines, one of which runs at a time. An error tells up to payload.MaxProblems violations.
+// goroutines, one of which runs at a time. An error tells up to jsonread.MaxProblems violations.
 func (c *compiled) check(args []byte) *ojs.Error {
 	value, err := decodeJSON(args)
-	if err != nil { // rawjson has accepted it: it is nested deeper than the standard library reads
+	if err != nil { // jsonread has accepted it: it is nested deeper than the standard library reads
 		return c.refuse(err.Error())
 	}
 	var at []string // of the value inside args
@@ -141,13 +141,13 @@ func (c *compiled) check(args []byte) *ojs.Error {
 	case err != nil:
 		return c.refuse("it takes too long to check args of this size against this schema; send less in one job, or make the schema simpler")
 	case invalid != nil:
-		return c.refusal(flatten(invalid, "$.args", at, payload.MaxProblems))
+		return c.refusal(flatten(invalid, "$.args", at, jsonread.MaxProblems))
 	}
 	return nil
 }
 
 func (c *compiled) refuse(message string) *ojs.Error {
-	return c.refusal([]payload.Violation{{Path: "$.args", Message: message}})
+	return c.refusal([]jsonread.Violation{{Path: "$.args", Message: message}})
 }
 
 // run validates a value within the budget. Its errors are errBudget and what hostile schemas make the library panic with.
@@ -169,7 +169,7 @@ func (c *compiled) run(value any) (invalid *jsonschema.ValidationError, err erro
 	return invalid, nil
 }
 
-// The depth is that of args, which rawjson has bounded.
+// The depth is that of args, which jsonread has bounded.
 func numbersFit(value any) bool {
 	switch v := value.(type) {
 	case json.Number:
@@ -199,12 +199,12 @@ var english = message.NewPrinter(language.English)
 // flatten lists the innermost causes of a validation error, up to a number of them. root is the JSONPath of the value in which the one
 // that was checked has the location base. Only innermost causes tell what to change; the others say that a part does not
 // fit. anyOf lists those of all its branches.
-func flatten(err *jsonschema.ValidationError, root string, base []string, most int) (list []payload.Violation) {
+func flatten(err *jsonschema.ValidationError, root string, base []string, most int) (list []jsonread.Violation) {
 	var walk func(e *jsonschema.ValidationError)
 	walk = func(e *jsonschema.ValidationError) {
 		if len(e.Causes) == 0 && len(list) < most {
 			location := slices.Concat(base, e.InstanceLocation)
-			list = append(list, payload.Violation{
+			list = append(list, jsonread.Violation{
 				Path: jsonPath(root, location), Pointer: jsonPointer(location),
 				Message: job.Shorten(e.ErrorKind.LocalizedString(english), maxMessage),
 			})
@@ -218,7 +218,7 @@ func flatten(err *jsonschema.ValidationError, root string, base []string, most i
 		}
 	}
 	walk(err)
-	slices.SortStableFunc(list, func(a, b payload.Violation) int { return strings.Compare(a.Pointer, b.Pointer) }) // members come in random order
+	slices.SortStableFunc(list, func(a, b jsonread.Violation) int { return strings.Compare(a.Pointer, b.Pointer) }) // members come in random order
 	return list
 }
 
@@ -240,9 +240,9 @@ func jsonPath(root string, location []string) string {
 	for _, token := range location {
 		token = job.Shorten(token, maxMessage)
 		switch {
-		case payload.AllIn(token, digit) && token != "":
+		case jsonread.AllIn(token, digit) && token != "":
 			b = append(append(append(b, '['), token...), ']')
-		case payload.AllIn(token, isWord) && token != "":
+		case jsonread.AllIn(token, isWord) && token != "":
 			b = append(append(b, '.'), token...)
 		default:
 			b = append(strconv.AppendQuote(append(b, '['), token), ']')
@@ -254,7 +254,7 @@ func jsonPath(root string, location []string) string {
 func isWord(c byte) bool { return alphanumeric(c) || c == '_' }
 
 // refusal is the 422 for args that violate a schema. list has at least one element.
-func (c *compiled) refusal(list []payload.Violation) *ojs.Error {
+func (c *compiled) refusal(list []jsonread.Violation) *ojs.Error {
 	return spec.NewError(ojs.ErrSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
 		"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,
 	})

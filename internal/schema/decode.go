@@ -4,8 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -23,10 +22,10 @@ func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
 	// A version of digits in a path counts as a number, as there is no JSON type to tell.
 	in := &Registration{Schema: Schema{Info: Info{Key: key, VersionNumber: IsNumber(key.Version)}}}
 	if !job.ValidType(key.Type) {
-		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", payload.Quote(key.Type))
+		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", jsonread.Quote(key.Type))
 	}
 	if !ValidVersion(key.Version) {
-		b.Problems.Add(ojs.ErrInvalidPayload, "version", "$.version", versionExpected, payload.Quote(key.Version))
+		b.Problems.Add(ojs.ErrInvalidPayload, "version", "$.version", versionExpected, jsonread.Quote(key.Version))
 	}
 	in.URI = "urn:ojs:schema:" + key.Type + ":" + key.Version
 	if b.Get("uri") != nil {
@@ -44,7 +43,7 @@ func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 	}
 	in := &Registration{}
 	in.URI = b.uri()
-	in.Type, _ = rawjson.Text(b.Get("type"))
+	in.Type, _ = jsonread.Text(b.Get("type"))
 	if !job.ValidType(in.Type) {
 		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", b.Get("type"))
 	}
@@ -52,21 +51,21 @@ func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 	return b.finish(in)
 }
 
-type reader struct{ payload.Body }
+type reader struct{ jsonread.Body }
 
 func read(body []byte) (*reader, *ojs.Error) {
-	v, err := rawjson.Check(body)
+	v, err := jsonread.Check(body)
 	if err != nil {
 		return nil, err
 	}
 	b := &reader{}
-	b.Fields, _ = payload.Read(v, registrationNames)
+	b.Fields, _ = jsonread.Read(v, registrationNames)
 	return b, nil
 }
 
 // It is shown in paths and errors, and must be unique in the database.
 func (b *reader) uri() string {
-	text, _ := rawjson.Text(b.Get("uri"))
+	text, _ := jsonread.Text(b.Get("uri"))
 	if len(text) > maxURIBytes || !job.AbsoluteURI(text) {
 		b.Refuse("uri", fmt.Sprintf("an absolute URI of at most %d bytes, such as urn:example:invoice:v1", maxURIBytes))
 	}
@@ -79,7 +78,7 @@ const versionExpected = "an integer >= 0, or a string of letters, digits and . _
 // Registration object).
 func (b *reader) version() (text string, number bool) {
 	v := b.Get("version")
-	text, isText := rawjson.Text(v)
+	text, isText := jsonread.Text(v)
 	if !isText && v != nil {
 		text, number = string(v), true
 	}
@@ -107,7 +106,7 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	if len(document) > MaxBytes {
 		return nil, spec.TooLarge("schema", MaxBytes, len(document))
 	}
-	in.Document = rawjson.Compact(document)
+	in.Document = jsonread.Compact(document)
 	if _, err := compile(in.Info, in.Document); err != nil {
 		return nil, badSchema(err)
 	}
@@ -117,5 +116,5 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 // The error has the place in the document, where the compiler tells it.
 func badSchema(err error) *ojs.Error {
 	wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
-	return spec.With(wire, "validation_errors", []payload.Violation{{Path: "$.schema", Message: err.Error()}})
+	return spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: err.Error()}})
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/follow"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -147,20 +147,20 @@ func compareDigits(a, b string) int {
 }
 
 // Store registers schemas and checks jobs against them. Use New, and run its NewFollower. index may be older than the
-// database by a second, and follow.Value decides who reads it. loading is held while a schema is compiled, never while a
+// database by a second, and loop.Value decides who reads it. loading is held while a schema is compiled, never while a
 // statement runs: a transaction that waits for it would keep its connection.
 type Store struct {
 	db     *pg.DB
 	logger *slog.Logger
 
-	index    *follow.Value[index]
+	index    *loop.Value[index]
 	compiled compiledSchemas
 	loading  sync.Mutex
 }
 
 // New returns a registry on the database.
 func New(db *pg.DB, logger *slog.Logger) *Store {
-	return &Store{db: db, logger: logger, index: follow.New(db, readIndex)}
+	return &Store{db: db, logger: logger, index: loop.NewValue(db, readIndex)}
 }
 
 // Changed is called when schemas may have changed on any node. It does not block.
@@ -474,8 +474,8 @@ func (s *compiledSchemas) clear() {
 
 // NewFollower returns the service that reads the changes of schemas that other nodes make. It bounds how long a node checks
 // by old schemas (docs/reference/schemas.md, Which schema applies).
-func NewFollower(archetype *baseservice.Archetype, s *Store) *follow.Follower[index] {
-	return follow.NewFollower(archetype, s.index, "schemas")
+func NewFollower(archetype *baseservice.Archetype, s *Store) *loop.Follower[index] {
+	return loop.NewFollower(archetype, s.index, "schemas")
 }
 
 // readIndex reads the names of all schemas if they have changed. Documents are not read: most are never needed on this

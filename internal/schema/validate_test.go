@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 func compiledFrom(t *testing.T, document string) *compiled {
@@ -25,7 +25,7 @@ func violations(t *testing.T, c *compiled, args string) (lines []string) {
 		return nil
 	}
 	require.Equal(t, "schema_validation", err.Code)
-	for _, v := range err.Details["validation_errors"].([]payload.Violation) {
+	for _, v := range err.Details["validation_errors"].([]jsonread.Violation) {
 		lines = append(lines, v.Path+" "+v.Pointer+" "+v.Message)
 	}
 	return lines
@@ -60,7 +60,7 @@ func TestViolationsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := compiledFrom(t, `{"items":{"enum":["`+strings.Repeat(`x","`, 1000)+`"]}}`)
 	lines := violations(t, c, `[`+strings.Repeat(`1,`, 100)+`1]`)
-	require.Len(t, lines, payload.MaxProblems)
+	require.Len(t, lines, jsonread.MaxProblems)
 	require.Less(t, len(lines[0]), 400)
 }
 

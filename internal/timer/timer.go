@@ -19,8 +19,8 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -146,7 +146,7 @@ func (t *Timer) Overdue() time.Duration {
 
 // Start runs the loop until stopped.
 func (t *Timer) Start(ctx context.Context) error {
-	service.Run(ctx, &t.BaseStartStop, t.loop)
+	loop.Run(ctx, &t.BaseStartStop, t.loop)
 	return nil
 }
 

@@ -9,8 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -84,12 +83,12 @@ func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) 
 		return "", overlapS, err
 	}
 	r.secret()
-	if v := r.members["overlap_seconds"]; !rawjson.IsNull(v) {
-		n, kind := rawjson.Int(v)
+	if v := r.members["overlap_seconds"]; !jsonread.IsNull(v) {
+		n, kind := jsonread.Int(v)
 		switch {
-		case kind == rawjson.NotInt:
+		case kind == jsonread.NotInt:
 			r.mistyped("overlap_seconds", "an integer of seconds")
-		case kind != rawjson.IsInt || n < 0 || n > 30*24*3600:
+		case kind != jsonread.IsInt || n < 0 || n > 30*24*3600:
 			r.limit("overlap_seconds", "from 0 to 2592000 s")
 		default:
 			overlapS = n
@@ -113,8 +112,8 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 	}
 	r.need("since", "an RFC 3339 time with offset, or an age such as 1h")
 	res.Since, res.Until = r.when("since"), r.when("until")
-	switch text, _ := rawjson.Text(r.members["only"]); {
-	case rawjson.IsNull(r.members["only"]), text == "failed":
+	switch text, _ := jsonread.Text(r.members["only"]); {
+	case jsonread.IsNull(r.members["only"]), text == "failed":
 	case text == "all":
 		res.All = true
 	default:
@@ -128,26 +127,26 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 type reader struct {
 	members  map[string]jsontext.Value
 	w        *Definition
-	problems payload.Problems
+	problems jsonread.Problems
 	refused  *ojs.Error
 }
 
 // read begins a decoding on top of w, which holds what is not sent. Of members with equal names the last one counts.
 func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
 	r := &reader{members: map[string]jsontext.Value{}, w: w}
-	for literal, value := range rawjson.Members(v) {
-		r.members[string(rawjson.Name(literal))] = value
+	for literal, value := range jsonread.Members(v) {
+		r.members[string(jsonread.Name(literal))] = value
 	}
 	return r, nil
 }
 
 // need refuses a member that is absent or null, and forgets it, so that it is refused once.
 func (r *reader) need(name, expected string) {
-	if rawjson.IsNull(r.members[name]) {
+	if jsonread.IsNull(r.members[name]) {
 		r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, nil)
 		delete(r.members, name)
 	}
@@ -159,8 +158,8 @@ func (r *reader) mistyped(name, expected string) {
 
 // when reads a time or an age; without the member it is not set.
 func (r *reader) when(name string) (when job.When) {
-	if v := r.members[name]; !rawjson.IsNull(v) {
-		text, _ := rawjson.Text(v)
+	if v := r.members[name]; !jsonread.IsNull(v) {
+		text, _ := jsonread.Text(v)
 		var ok bool
 		if when, ok = job.ParseAge(text); !ok {
 			r.mistyped(name, "an RFC 3339 time with offset, or an age such as 1h")
@@ -172,7 +171,7 @@ func (r *reader) when(name string) (when job.When) {
 // limit refuses a value that has the right type. Only the first one is named: the answer has room for one field.
 func (r *reader) limit(name, expected string) {
 	if r.refused == nil {
-		r.refused = spec.Validation(name, rawjson.Show(r.members[name]), "'"+name+"' must be "+expected+".")
+		r.refused = spec.Validation(name, jsonread.Show(r.members[name]), "'"+name+"' must be "+expected+".")
 	}
 }
 
@@ -186,7 +185,7 @@ func (r *reader) err() *ojs.Error {
 // Members that are absent keep their values in w, so it serves creation and change alike.
 func (r *reader) read() *ojs.Error {
 	if v, sent := r.members["url"]; sent {
-		text, ok := rawjson.Text(v)
+		text, ok := jsonread.Text(v)
 		switch {
 		case !ok || strings.Contains(text, "\x00"):
 			r.mistyped("url", "an https URL")
@@ -197,7 +196,7 @@ func (r *reader) read() *ojs.Error {
 	}
 	if v, sent := r.members["events"]; sent {
 		r.w.Events = r.list("events", v)
-		if v[0] == '[' && rawjson.Len(v) == 0 {
+		if v[0] == '[' && jsonread.Len(v) == 0 {
 			r.limit("events", "a list of 1 to 50 patterns")
 		}
 	}
@@ -224,13 +223,13 @@ func (r *reader) list(name string, v jsontext.Value) []string {
 // The value must not be in an error: errors are logged and shown.
 func (r *reader) secret() {
 	v := r.members["secret"]
-	if rawjson.IsNull(v) { // like one that was not sent
+	if jsonread.IsNull(v) { // like one that was not sent
 		return
 	}
-	text, ok := rawjson.Text(v)
+	text, ok := jsonread.Text(v)
 	switch {
 	case !ok:
-		r.problems = append(r.problems, payload.Problem{
+		r.problems = append(r.problems, jsonread.Problem{
 			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
 		})
 	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
@@ -260,25 +259,25 @@ func (r *reader) filter() {
 	w := r.w
 	w.Filter, w.Queues, w.JobTypes, w.Sources = nil, nil, nil, nil
 	switch {
-	case rawjson.IsNull(v):
+	case jsonread.IsNull(v):
 		return
 	case v[0] != '{':
 		r.mistyped("filter", "an object with queues, job_types or sources")
 		return
 	}
-	for literal, value := range rawjson.Members(v) {
-		name := string(rawjson.Name(literal))
+	for literal, value := range jsonread.Members(v) {
+		name := string(jsonread.Name(literal))
 		into, known := map[string]*[]string{"queues": &w.Queues, "job_types": &w.JobTypes, "sources": &w.Sources}[name]
 		switch {
 		case !known:
 			r.problems.Add(ojs.ErrInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
-		case rawjson.IsNull(value): // of equal names the last counts
+		case jsonread.IsNull(value): // of equal names the last counts
 			*into = nil
 		default:
 			*into = nonEmpty(r.list("filter."+name, value))
 		}
 	}
-	if w.Filter = rawjson.Compact(v); len(w.Filter) > maxWebhookFilter {
+	if w.Filter = jsonread.Compact(v); len(w.Filter) > maxWebhookFilter {
 		r.limit("filter", "at most 16384 bytes long")
 	}
 }
@@ -303,12 +302,12 @@ func (r *reader) metadata() {
 	v, sent := r.members["metadata"]
 	switch {
 	case !sent:
-	case rawjson.IsNull(v):
+	case jsonread.IsNull(v):
 		r.w.Metadata = nil
 	case v[0] != '{':
 		r.mistyped("metadata", "an object")
 	default:
-		r.w.Metadata = rawjson.Compact(v)
+		r.w.Metadata = jsonread.Compact(v)
 		if len(r.w.Metadata) > maxWebhookMetadata {
 			r.limit("metadata", "at most 4096 bytes long")
 		}
@@ -331,13 +330,13 @@ func (r *reader) integer(name string, into *int32, low, high int64, otherwise in
 	if !sent {
 		return
 	}
-	n, kind := rawjson.Int(v)
+	n, kind := jsonread.Int(v)
 	switch {
-	case rawjson.IsNull(v):
+	case jsonread.IsNull(v):
 		*into = otherwise
-	case kind == rawjson.NotInt:
+	case kind == jsonread.NotInt:
 		r.mistyped(name, "an integer")
-	case kind != rawjson.IsInt || n < low || n > high:
+	case kind != jsonread.IsInt || n < low || n > high:
 		r.limit(name, "an integer from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
 	default:
 		*into = int32(n)
@@ -350,11 +349,11 @@ func (r *reader) choice(name string, into *string, words ...string) {
 	if !sent {
 		return
 	}
-	if rawjson.IsNull(v) {
+	if jsonread.IsNull(v) {
 		*into = words[0]
 		return
 	}
-	text, ok := rawjson.Text(v)
+	text, ok := jsonread.Text(v)
 	switch {
 	case !ok:
 		r.mistyped(name, strings.Join(words, " or "))
@@ -366,7 +365,7 @@ func (r *reader) choice(name string, into *string, words ...string) {
 
 func (r *reader) boolean(name string, into *bool) {
 	if v, sent := r.members[name]; sent {
-		value, ok := rawjson.Bool(v)
+		value, ok := jsonread.Bool(v)
 		if !ok {
 			r.mistyped(name, "a boolean")
 			return

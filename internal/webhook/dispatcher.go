@@ -22,9 +22,9 @@ import (
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/service"
 )
 
 const (
@@ -109,7 +109,7 @@ func (d *Dispatcher) Status() string {
 // first, gives the requests stopGrace, cuts them off then, and returns when each has recorded its outcome or released its
 // lease.
 func (d *Dispatcher) Start(ctx context.Context) error {
-	service.Run(ctx, &d.BaseStartStop, d.run)
+	loop.Run(ctx, &d.BaseStartStop, d.run)
 	return nil
 }
 

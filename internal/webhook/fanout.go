@@ -12,7 +12,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/service"
+	"github.com/ojsd/ojsd/internal/loop"
 )
 
 // fanOutRest lets several publications share a pass. It is a part of the time between publication and the first attempt, so
@@ -59,7 +59,7 @@ func (m *FanOut) Wake() {
 
 // Start runs the loop until stopped. It runs a pass at once, for events that were published while no node ran.
 func (m *FanOut) Start(ctx context.Context) error {
-	service.Run(ctx, &m.BaseStartStop, m.loop)
+	loop.Run(ctx, &m.BaseStartStop, m.loop)
 	return nil
 }
 

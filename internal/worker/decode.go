@@ -7,8 +7,7 @@ import (
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -57,13 +56,13 @@ func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
 // DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
 // are taken if they fit and dropped if not. A refused heartbeat could make a healthy worker dead, hence the leniency.
 func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Beat{}, err
 	}
 	b := body{}
-	var others []payload.Member
-	b.Fields, others = payload.Read(v, heartbeatNames)
+	var others []jsonread.Member
+	b.Fields, others = jsonread.Read(v, heartbeatNames)
 	r := Beat{WorkerID: b.WorkerID(), State: b.workerState(), VisibilityMS: b.VisibilityMS(), Facts: facts(others)}
 	if r.WorkerID == "" && len(b.Problems) == 0 {
 		b.Refuse("worker_id", "the non-empty id of this worker")
@@ -76,8 +75,8 @@ func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 
 // NewBeat is DecodeHeartbeat for values that a transport has read, with at most one job. Empty and zero values were not sent.
 func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Error) {
-	var ps payload.Problems
-	b := Beat{WorkerID: payload.CheckWorkerID(workerID, &ps), State: stateOf(state), VisibilityMS: payload.CheckVisibilityMS(visibilityMS, &ps)}
+	var ps jsonread.Problems
+	b := Beat{WorkerID: jsonread.CheckWorkerID(workerID, &ps), State: stateOf(state), VisibilityMS: jsonread.CheckVisibilityMS(visibilityMS, &ps)}
 	if b.WorkerID == "" && len(ps) == 0 {
 		ps.Add(ojs.ErrInvalidPayload, "worker_id", "$.worker_id", "the non-empty id of this worker", nil)
 	}
@@ -88,14 +87,14 @@ func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Erro
 }
 
 // body is the body of a heartbeat.
-type body struct{ payload.Body }
+type body struct{ jsonread.Body }
 
 // An unknown state counts as not reported, so the stored one stays.
 func (b *body) workerState() string {
-	if stop, _ := rawjson.Bool(b.Get("shutdown")); stop {
+	if stop, _ := jsonread.Bool(b.Get("shutdown")); stop {
 		return "terminate"
 	}
-	text, _ := rawjson.Text(b.Get("state"))
+	text, _ := jsonread.Text(b.Get("state"))
 	return stateOf(text)
 }
 
@@ -128,13 +127,13 @@ func (b *body) activeJobs(r *Beat) {
 		ids = append(ids, b.IDs("active_job_ids")...)
 	}
 	if v := b.Get("job_id"); v != nil {
-		if id, ok := rawjson.Text(v); ok {
+		if id, ok := jsonread.Text(v); ok {
 			ids = append(ids, id)
 		} else {
 			b.Refuse("job_id", "a job id")
 		}
 	}
-	r.Jobs = job.NewIDList(payload.Distinct(ids))
+	r.Jobs = job.NewIDList(jsonread.Distinct(ids))
 	if !reported {
 		r.ActiveJobs = len(r.Jobs.Texts)
 	}
@@ -143,33 +142,33 @@ func (b *body) activeJobs(r *Beat) {
 // Values that do not fit are left out, one by one; nil queues mean that none were sent, an empty list that the worker has
 // none.
 func (b *body) describe(r *Beat) {
-	hostname, _ := rawjson.Text(b.Get("hostname"))
+	hostname, _ := jsonread.Text(b.Get("hostname"))
 	r.Hostname = job.Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
-	if n, kind := rawjson.Int(b.Get("pid")); kind == rawjson.IsInt {
+	if n, kind := jsonread.Int(b.Get("pid")); kind == jsonread.IsInt {
 		r.PID = n
 	}
-	if n, kind := rawjson.Int(b.Get("concurrency")); kind == rawjson.IsInt && n > 0 && n <= math.MaxInt32 {
+	if n, kind := jsonread.Int(b.Get("concurrency")); kind == jsonread.IsInt && n > 0 && n <= math.MaxInt32 {
 		r.Concurrency = int(n)
 	}
 	if v := b.Get("queues"); v != nil && v[0] == '[' {
 		r.Queues = []string{}
-		for e := range rawjson.Elements(v) {
+		for e := range jsonread.Elements(v) {
 			if name, kind, _ := job.QueueProblem(e); kind == "" {
 				r.Queues = append(r.Queues, name)
 			}
 		}
-		r.Queues = payload.Distinct(r.Queues)
+		r.Queues = jsonread.Distinct(r.Queues)
 	}
 }
 
 // They are shown as sent, apart from U+0000 and halves of surrogate pairs, because statements read members of them (pools.sql).
-func facts(others []payload.Member) []byte {
+func facts(others []jsonread.Member) []byte {
 	b := []byte{'{'}
 	for _, name := range factNames {
 		for _, other := range slices.Backward(others) { // the last of equal names
 			if m := other; string(m.Name) == name {
-				if !rawjson.IsNull(m.Value) && rawjson.Depth(m.Value) <= (job.Limits{}).Depth() {
-					b = payload.AppendMember(b, m.Literal, rawjson.StorableText(m.Value))
+				if !jsonread.IsNull(m.Value) && jsonread.Depth(m.Value) <= (job.Limits{}).Depth() {
+					b = jsonread.AppendMember(b, m.Literal, jsonread.StorableText(m.Value))
 				}
 				break
 			}
@@ -192,8 +191,8 @@ func load(facts []byte) string {
 	if facts == nil {
 		return ""
 	}
-	for literal, value := range rawjson.Members(facts) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(facts) {
+		switch string(jsonread.Name(literal)) {
 		case "memory_mb", "cpu_percent":
 			if value.Kind() == '0' && len(value) <= maxNumber {
 				b = append(append(append(append(b, ','), literal...), ':'), value...)
@@ -217,16 +216,16 @@ func DecodeLeave(worker Ref, raw []byte) (Leave, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return r, nil
 	}
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return r, err
 	}
-	f, _ := payload.Read(v, []string{"reason", "jobs_completed"})
-	switch text, _ := rawjson.Text(f.Get("reason")); text {
+	f, _ := jsonread.Read(v, []string{"reason", "jobs_completed"})
+	switch text, _ := jsonread.Text(f.Get("reason")); text {
 	case "signal", "error":
 		r.Reason = text
 	}
-	if n, kind := rawjson.Int(f.Get("jobs_completed")); kind == rawjson.IsInt && n >= 0 && n < math.MaxInt64 {
+	if n, kind := jsonread.Int(f.Get("jobs_completed")); kind == jsonread.IsInt && n >= 0 && n < math.MaxInt64 {
 		r.JobsCompleted = n
 	}
 	return r, nil
@@ -234,13 +233,13 @@ func DecodeLeave(worker Ref, raw []byte) (Leave, *ojs.Error) {
 
 // DecodeDirective reads an operator's directive: running, quiet or terminate.
 func DecodeDirective(raw []byte) (string, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return "", err
 	}
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, []string{"directive"})
-	switch text, _ := rawjson.Text(b.Get("directive")); text {
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, []string{"directive"})
+	switch text, _ := jsonread.Text(b.Get("directive")); text {
 	case "running", "resume":
 		return "running", nil
 	case "quiet", "terminate":

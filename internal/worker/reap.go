@@ -14,9 +14,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/service"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -62,7 +62,7 @@ func signal(c chan struct{}) {
 
 // Start runs the loop until stopped.
 func (l *Liveness) Start(ctx context.Context) error {
-	service.Run(ctx, &l.BaseStartStop, l.loop)
+	loop.Run(ctx, &l.BaseStartStop, l.loop)
 	return nil
 }
 

@@ -13,9 +13,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -123,7 +122,7 @@ func ParseKey(text string) (key Key, ok bool) {
 	}
 	key = Key{b[0] == 1, time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), string(b[9:])}
 	year := key.Seen.UTC().Year()
-	return key, year > 0 && year < 10_000 && payload.IsName(key.ID) && utf8.ValidString(key.ID)
+	return key, year > 0 && year < 10_000 && jsonread.IsName(key.ID) && utf8.ValidString(key.ID)
 }
 
 // Page is a part of the list of workers. The three figures come from three statements without a common snapshot.
@@ -269,9 +268,9 @@ func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResu
 
 // Other values are ignored: meta belongs to the client.
 func testDirective(meta []byte) (directive string) {
-	for literal, value := range rawjson.Members(meta) {
-		if string(rawjson.Name(literal)) == "test_directive" {
-			directive, _ = rawjson.Text(value)
+	for literal, value := range jsonread.Members(meta) {
+		if string(jsonread.Name(literal)) == "test_directive" {
+			directive, _ = jsonread.Text(value)
 		}
 	}
 	if !isQuiet(directive) {

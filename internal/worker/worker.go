@@ -3,7 +3,7 @@
 // clock of this machine that a worker is dead.
 //
 // A worker exists for the server from its first heartbeat or registration until it deregisters, or an hour after its death.
-// Whether it is dead is decided in SQL. A node keeps what it may forget in package worker/cache: which workers are quiet,
+// Whether it is dead is decided in SQL. A node keeps what it may forget in queue.Workers: which workers are quiet,
 // and the calls that count as signs of life until they are written.
 //
 // Two rules keep a worker that comes back from its old jobs: an expired worker has a time of death, and jobs that it
@@ -24,7 +24,6 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
-	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -56,7 +55,7 @@ type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
-	Workers *cache.Workers
+	Workers *queue.Workers
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
@@ -68,7 +67,7 @@ type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
 	timer   *timer.Timer
-	workers *cache.Workers
+	workers *queue.Workers
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer

@@ -9,8 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -46,13 +45,13 @@ func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) 
 	return newReader(lim, maxDepth).decode(raw)
 }
 
-// A body that is no JSON object is refused by rawjson.Check with the errors of every other request.
+// A body that is no JSON object is refused by jsonread.Check with the errors of every other request.
 func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
-	v, err := rawjson.Check(raw)
+	v, err := jsonread.Check(raw)
 	if err != nil {
 		return nil, err
 	}
-	f, _ := payload.Read(v, workflowNames)
+	f, _ := jsonread.Read(v, workflowNames)
 	var d *Definition
 	// The form without a type is that of the SDKs. A body with a type is a typed one even if its steps have depends_on,
 	// which is ignored there (docs/reference/workflows.md, Definition).
@@ -65,7 +64,7 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 		return nil, err
 	}
 	d.jobs = r.jobs
-	text, _ := rawjson.Text(f.Get("id"))
+	text, _ := jsonread.Text(f.Get("id"))
 	// The id is read last, so it cannot be the cause of a refusal.
 	d.ID, d.ClientID = spec.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
 	return d, nil
@@ -81,7 +80,7 @@ var callbackNames = [...]string{"on_complete", "on_success", "on_failure"}
 
 // reader decodes one definition. It is used once. leaves, edges and templateRoom count over the whole tree, because the
 // limits hold for the tree and not for each workflow in it. Reading goes on after a mistake, to report up to
-// payload.MaxProblems of them, but not after a limit: the rest of a body that is too large is not worth the time.
+// jsonread.MaxProblems of them, but not after a limit: the rest of a body that is too large is not worth the time.
 type reader struct {
 	refusals
 	lim          job.Limits
@@ -106,7 +105,7 @@ func (r *reader) done() bool { return r.stopped || r.full() }
 
 // typedForm reads a chain, a group or a batch: a root, or a nested workflow. f has the members of the workflow by name. The
 // returned definition is never nil; Type is "" if it could not be read, and then nothing below it is.
-func (r *reader) typedForm(f *payload.Fields, path string, outer job.Defaults, depth int) *Definition {
+func (r *reader) typedForm(f *jsonread.Fields, path string, outer job.Defaults, depth int) *Definition {
 	d := &Definition{Type: r.workflowType(f.Get("type"), path, depth)}
 	if d.Type == "" {
 		return d
@@ -125,7 +124,7 @@ func (r *reader) typedForm(f *payload.Fields, path string, outer job.Defaults, d
 // dag is no type that can be sent. saga is answered 422, because it is a word that clients know, not a mistake of form
 // (docs/reference/workflows.md, Errors).
 func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
-	text, _ := rawjson.Text(v)
+	text, _ := jsonread.Text(v)
 	switch t := Type(text); {
 	case t == Chain || t == Group || t == Batch:
 		return t
@@ -140,10 +139,10 @@ func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
 // head reads name, options and meta of a workflow, and gives what its jobs inherit. outer are the options of the workflows
 // around it; its own come before them. After a mistake in options the jobs are read with outer only: each of them would
 // report the same mistake again.
-func (r *reader) head(d *Definition, f *payload.Fields, path string, outer job.Defaults) job.Defaults {
+func (r *reader) head(d *Definition, f *jsonread.Fields, path string, outer job.Defaults) job.Defaults {
 	d.Name = string(d.Type)
 	if v := f.Get("name"); v != nil {
-		text, ok := rawjson.Text(v)
+		text, ok := jsonread.Text(v)
 		if !ok || utf8.RuneCountInString(text) > maxNameChars || strings.Contains(text, "\x00") {
 			r.refuse(path+".name", "a string of at most 255 characters without U+0000", v)
 		}
@@ -157,7 +156,7 @@ func (r *reader) head(d *Definition, f *payload.Fields, path string, outer job.D
 		return outer // so that the jobs do not repeat the mistake
 	}
 	if meta != nil {
-		d.Meta = rawjson.Compact(meta)
+		d.Meta = jsonread.Compact(meta)
 	}
 	if path == "$" { // what is nested belongs to the tenant of the root
 		var err *ojs.Error
@@ -184,18 +183,18 @@ func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
 	}
 	b := []byte(`{"type":"x","args":[]`)
 	if meta != nil {
-		b = payload.AppendMember(b, []byte(`"meta"`), meta)
+		b = jsonread.AppendMember(b, []byte(`"meta"`), meta)
 	}
 	if options != nil && options[0] == '{' {
 		b = append(b, `,"options":{`...)
-		for literal, value := range rawjson.Members(options) {
-			if string(rawjson.Name(literal)) != "unique" {
-				b = payload.AppendMember(b, literal, value)
+		for literal, value := range jsonread.Members(options) {
+			if string(jsonread.Name(literal)) != "unique" {
+				b = jsonread.AppendMember(b, literal, value)
 			}
 		}
 		b = append(b, '}')
 	} else if options != nil {
-		b = payload.AppendMember(b, []byte(`"options"`), options)
+		b = jsonread.AppendMember(b, []byte(`"options"`), options)
 	}
 	_, err := job.DecodeItem(append(b, '}'), r.lim)
 	return err
@@ -203,18 +202,18 @@ func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
 
 // members reads the list of a typed workflow. d.Members grows by one for each element that is read, also for one with a
 // mistake: paths of later mistakes count elements.
-func (r *reader) members(d *Definition, f *payload.Fields, path string, defaults job.Defaults, depth int) {
+func (r *reader) members(d *Definition, f *jsonread.Fields, path string, defaults job.Defaults, depth int) {
 	list, path := memberList(d.Type, f, path)
 	// path is that of the name that was sent, or of the preferred one if none was.
-	if list == nil || list[0] != '[' || rawjson.Len(list) == 0 {
+	if list == nil || list[0] != '[' || jsonread.Len(list) == 0 {
 		r.refuse(path, "an array of at least one job or workflow", list)
 		return
 	}
-	if !r.fits(rawjson.Len(list), path, list) {
+	if !r.fits(jsonread.Len(list), path, list) {
 		return
 	}
-	ids := make(map[string]bool, rawjson.Len(list))
-	for item := range rawjson.Elements(list) {
+	ids := make(map[string]bool, jsonread.Len(list))
+	for item := range jsonread.Elements(list) {
 		if r.done() {
 			return
 		}
@@ -245,7 +244,7 @@ func (r *reader) members(d *Definition, f *payload.Fields, path string, defaults
 
 // memberList finds the list under the name that counts for the type, and its path. Clients use different names for one
 // thing; the order of the names decides if a body has several (docs/reference/workflows.md, Definition).
-func memberList(t Type, f *payload.Fields, path string) (jsontext.Value, string) {
+func memberList(t Type, f *jsonread.Fields, path string) (jsontext.Value, string) {
 	names := []string{"jobs", "steps", "tasks"}
 	if t == Chain {
 		names = []string{"steps", "jobs"}
@@ -275,9 +274,9 @@ func inheritPriority(defaults job.Defaults, first jsontext.Value, m *Member) job
 	if m.Job == nil || defaults.Has("priority") {
 		return defaults
 	}
-	v := payload.Present(payload.Find(first, "priority"))
-	if options := payload.Present(payload.Find(first, "options")); options != nil {
-		if own := payload.Present(payload.Find(options, "priority")); own != nil {
+	v := jsonread.Present(jsonread.Find(first, "priority"))
+	if options := jsonread.Present(jsonread.Find(first, "options")); options != nil {
+		if own := jsonread.Present(jsonread.Find(options, "priority")); own != nil {
 			v = own
 		}
 	}
@@ -301,7 +300,7 @@ func (r *reader) member(m *Member, item jsontext.Value, s shape, path string, de
 		r.refuse(path, "a job: workflows are nested at most "+strconv.Itoa(r.maxDepth)+" levels deep", item)
 		return
 	}
-	f, _ := payload.Read(item, workflowNames)
+	f, _ := jsonread.Read(item, workflowNames)
 	m.Nested = r.typedForm(&f, path, defaults, depth+1)
 }
 
@@ -342,20 +341,20 @@ type shape struct {
 // One pass over the members, as each look-up by name would be one.
 func shapeOf(item jsontext.Value) (s shape) {
 	var lists [4]bool
-	for literal, value := range rawjson.Members(item) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(item) {
+		switch string(jsonread.Name(literal)) {
 		case "id":
-			s.id = payload.Present(value)
+			s.id = jsonread.Present(value)
 		case "depends_on":
-			s.dependsOn = payload.Present(value)
+			s.dependsOn = jsonread.Present(value)
 		case "steps":
-			lists[0] = !rawjson.IsNull(value)
+			lists[0] = !jsonread.IsNull(value)
 		case "jobs":
-			lists[1] = !rawjson.IsNull(value)
+			lists[1] = !jsonread.IsNull(value)
 		case "tasks":
-			lists[2] = !rawjson.IsNull(value)
+			lists[2] = !jsonread.IsNull(value)
 		case "callbacks":
-			lists[3] = !rawjson.IsNull(value)
+			lists[3] = !jsonread.IsNull(value)
 		}
 	}
 	s.nested = lists[0] || lists[1] || lists[2] || lists[3]
@@ -363,7 +362,7 @@ func shapeOf(item jsontext.Value) (s shape) {
 }
 
 func (r *reader) stepID(v jsontext.Value, path string) string {
-	text, ok := rawjson.Text(v)
+	text, ok := jsonread.Text(v)
 	if !ok || !validStepID(text) {
 		r.refuse(path+".id", stepIDExpected, v)
 	}
@@ -373,24 +372,24 @@ func (r *reader) stepID(v jsontext.Value, path string) string {
 const stepIDExpected = "a string of 1 to 128 characters without U+0000"
 
 func validStepID(s string) bool {
-	return payload.IsName(s) && utf8.RuneCountInString(s) <= maxStepIDChars
+	return jsonread.IsName(s) && utf8.RuneCountInString(s) <= maxStepIDChars
 }
 
 // callbacks reads those of a batch, from callbacks or from the workflow itself. A member of `callbacks` comes before one of
 // the same name at the top level. Both places are in use by clients (docs/reference/workflows.md, Definition).
-func (r *reader) callbacks(d *Definition, f *payload.Fields, path string, defaults job.Defaults) {
-	var given payload.Fields
+func (r *reader) callbacks(d *Definition, f *jsonread.Fields, path string, defaults job.Defaults) {
+	var given jsonread.Fields
 	if v := f.Get("callbacks"); v != nil && v[0] != '{' {
 		r.refuse(path+".callbacks", "an object with on_complete, on_success or on_failure", v)
 		return
 	} else if v != nil {
-		var unknown []payload.Member
-		given, unknown = payload.Read(v, callbackNames[:])
-		for _, m := range unknown[:min(len(unknown), payload.MaxProblems)] {
+		var unknown []jsonread.Member
+		given, unknown = jsonread.Read(v, callbackNames[:])
+		for _, m := range unknown[:min(len(unknown), jsonread.MaxProblems)] {
 			r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure", m.Value)
 		}
 	} else {
-		given = payload.Named(callbackNames[:])
+		given = jsonread.Named(callbackNames[:])
 	}
 	for _, name := range callbackNames {
 		v, at := given.Get(name), path+".callbacks."+name
@@ -417,15 +416,15 @@ func indexed(path string, i int) string { return path + "[" + strconv.Itoa(i) + 
 
 // refusals collects what is wrong with a definition. The earliest check decides the error, as for one job: fields (400) before
 // policies (422) before sizes (413), and of equal ones the first in the body; validation_errors tells of all. all has at
-// most payload.MaxProblems entries; first counts whether it is among them or not.
+// most jsonread.MaxProblems entries; first counts whether it is among them or not.
 type refusals struct {
 	first *ojs.Error
-	all   []payload.Violation
+	all   []jsonread.Violation
 }
 
 // refuse notes that the value at path is not what was expected; nil: it is missing.
 func (r *refusals) refuse(path, expected string, v jsontext.Value) {
-	var ps payload.Problems
+	var ps jsonread.Problems
 	ps.Add(ojs.ErrInvalidPayload, strings.TrimPrefix(path, "$."), path, expected, v)
 	ps.Hint("Correct the definition of the workflow; docs/reference/workflows.md shows each form.")
 	r.add("$", ps.Err())
@@ -435,13 +434,13 @@ func (r *refusals) refuse(path, expected string, v jsontext.Value) {
 // Reading goes from the front of the body to its end, so a later refusal replaces the first one only if its check comes
 // earlier.
 func (r *refusals) add(path string, err *ojs.Error) {
-	list, ok := err.Details["validation_errors"].([]payload.Violation)
+	list, ok := err.Details["validation_errors"].([]jsonread.Violation)
 	if !ok {
-		list = []payload.Violation{{Path: "$", Message: err.Message}}
+		list = []jsonread.Violation{{Path: "$", Message: err.Message}}
 	}
 	for _, v := range list {
-		if len(r.all) < payload.MaxProblems {
-			r.all = append(r.all, payload.Violation{Path: path + strings.TrimPrefix(v.Path, "$"), Message: v.Message})
+		if len(r.all) < jsonread.MaxProblems {
+			r.all = append(r.all, jsonread.Violation{Path: path + strings.TrimPrefix(v.Path, "$"), Message: v.Message})
 		}
 	}
 	if r.first != nil && stage(r.first) <= stage(err) {
@@ -454,7 +453,7 @@ func (r *refusals) add(path string, err *ojs.Error) {
 }
 
 // full reports whether nothing more would be reported, so that a body of nothing but mistakes ends early.
-func (r *refusals) full() bool { return len(r.all) >= payload.MaxProblems }
+func (r *refusals) full() bool { return len(r.all) >= jsonread.MaxProblems }
 
 // Every refusal of a definition has all mistakes in its details, also when one of them decided the code.
 func (r *refusals) err() *ojs.Error {
@@ -494,9 +493,9 @@ type StepDraft struct {
 // read by the same decoder, so that the rules and the stored template are the same for both transports.
 func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 	r := newReader(lim, maxDepth)
-	f := payload.Named(workflowNames)
+	f := jsonread.Named(workflowNames)
 	if t.Name != "" {
-		f.Set("name", payload.Quote(t.Name))
+		f.Set("name", jsonread.Quote(t.Name))
 	}
 	var d *Definition
 	if len(t.Steps) == 0 {
@@ -505,7 +504,7 @@ func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 		list := make([]sentStep, len(t.Steps))
 		for i, s := range t.Steps {
 			list[i] = sentStep{id: s.ID, dependsOn: s.DependsOn, item: s.Job.Encode(), callback: -1}
-			r.checkStepID(&list[i], payload.Quote(s.ID), indexed("$.steps", i))
+			r.checkStepID(&list[i], jsonread.Quote(s.ID), indexed("$.steps", i))
 		}
 		d = r.graph(&f, list)
 	}
@@ -536,9 +535,9 @@ type sentStep struct {
 }
 
 // stepsForm reads the steps of a body. It returns nil if nothing of the steps can be read; a refusal is noted then.
-func (r *reader) stepsForm(f *payload.Fields) *Definition {
+func (r *reader) stepsForm(f *jsonread.Fields) *Definition {
 	array := f.Get("steps")
-	n := rawjson.Len(array)
+	n := jsonread.Len(array)
 	if n == 0 {
 		r.refuse("$.steps", stepsExpected, array)
 	}
@@ -546,7 +545,7 @@ func (r *reader) stepsForm(f *payload.Fields) *Definition {
 		return nil
 	}
 	list := make([]sentStep, 0, n)
-	for item := range rawjson.Elements(array) {
+	for item := range jsonread.Elements(array) {
 		if r.done() {
 			return nil
 		}
@@ -564,12 +563,12 @@ func (r *reader) step(item jsontext.Value, path string) sentStep {
 		return s
 	}
 	s.shape = shapeOf(item)
-	s.id, _ = rawjson.Text(s.shape.id)
+	s.id, _ = jsonread.Text(s.shape.id)
 	r.checkStepID(&s, s.shape.id, path)
 	if v := s.shape.dependsOn; v != nil {
 		texts, ok := []string(nil), v[0] == '['
 		if ok {
-			texts, ok = payload.Texts(v)
+			texts, ok = jsonread.Texts(v)
 		}
 		if !ok {
 			r.refuse(path+".depends_on", "an array of ids of steps", v)
@@ -594,16 +593,16 @@ func (r *reader) checkStepID(s *sentStep, sent jsontext.Value, path string) {
 // must be taken out before the job is decoded, whose options know no such name (docs/reference/workflows.md, Steps with
 // dependencies).
 func (r *reader) callbackType(s *sentStep, path string) {
-	options := payload.Present(payload.Find(s.item, "options"))
+	options := jsonread.Present(jsonread.Find(s.item, "options"))
 	if options == nil || options[0] != '{' {
 		return
 	}
-	v := payload.Find(options, "callback_type")
+	v := jsonread.Find(options, "callback_type")
 	if v == nil {
 		return
 	}
-	if !rawjson.IsNull(v) {
-		text, _ := rawjson.Text(v)
+	if !jsonread.IsNull(v) {
+		text, _ := jsonread.Text(v)
 		if s.callback = callbackIndex(text); s.callback < 0 {
 			r.refuse(path+".options.callback_type", "on_complete, on_success or on_failure", v)
 		}
@@ -624,25 +623,25 @@ func callbackIndex(name string) int {
 // All other members keep their order and bytes.
 func withoutCallbackType(item jsontext.Value) jsontext.Value {
 	b := []byte{'{'}
-	for literal, value := range rawjson.Members(item) {
-		if string(rawjson.Name(literal)) == "options" && value[0] == '{' {
+	for literal, value := range jsonread.Members(item) {
+		if string(jsonread.Name(literal)) == "options" && value[0] == '{' {
 			options := []byte{'{'}
-			for name, v := range rawjson.Members(value) {
-				if string(rawjson.Name(name)) != "callback_type" {
-					options = payload.AppendMember(options, name, v)
+			for name, v := range jsonread.Members(value) {
+				if string(jsonread.Name(name)) != "callback_type" {
+					options = jsonread.AppendMember(options, name, v)
 				}
 			}
 			options = append(options, '}')
 			value = options
 		}
-		b = payload.AppendMember(b, literal, value)
+		b = jsonread.AppendMember(b, literal, value)
 	}
 	return append(b, '}')
 }
 
 // graph makes the workflow that the steps describe. Each step of this function needs what the one before has found: ids,
 // edges, callbacks, types, jobs. Mistakes in ids or edges end it early, because later checks index by them.
-func (r *reader) graph(f *payload.Fields, list []sentStep) *Definition {
+func (r *reader) graph(f *jsonread.Fields, list []sentStep) *Definition {
 	g := &graph{reader: r, list: list, index: make(map[string]int, len(list))}
 	d := &Definition{StepsForm: true}
 	if !g.indexSteps() || !g.checkEdges() {
@@ -682,7 +681,7 @@ type graph struct {
 func (g *graph) indexSteps() bool {
 	for i, s := range g.list {
 		if _, taken := g.index[s.id]; taken && s.id != "" {
-			g.refuse(indexed("$.steps", i)+".id", "unique among the steps", payload.Quote(s.id))
+			g.refuse(indexed("$.steps", i)+".id", "unique among the steps", jsonread.Quote(s.id))
 		}
 		g.index[s.id] = i
 		// The bound is checked before the edges are looked at.
@@ -707,11 +706,11 @@ func (g *graph) checkEdges() bool {
 			on, known := g.index[id]
 			switch {
 			case !known:
-				g.refuse(indexed(path, n), "the id of a step", payload.Quote(id))
+				g.refuse(indexed(path, n), "the id of a step", jsonread.Quote(id))
 			case on == i:
-				g.refuse(indexed(path, n), "the id of another step", payload.Quote(id))
+				g.refuse(indexed(path, n), "the id of another step", jsonread.Quote(id))
 			case latest[on] == i+1:
-				g.refuse(indexed(path, n), "named once", payload.Quote(id))
+				g.refuse(indexed(path, n), "named once", jsonread.Quote(id))
 			default:
 				latest[on] = i + 1
 			}
@@ -785,7 +784,7 @@ func (g *graph) checkCallbacks() {
 		}
 		for n, id := range s.dependsOn {
 			if g.list[g.index[id]].callback >= 0 && !g.done() {
-				g.refuse(indexed(path+".depends_on", n), "the id of a step that is no callback", payload.Quote(id))
+				g.refuse(indexed(path+".depends_on", n), "the id of a step that is no callback", jsonread.Quote(id))
 			}
 		}
 	}
@@ -902,7 +901,7 @@ func quoteAll(texts []string) jsontext.Value {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, payload.Quote(text)...)
+		b = append(b, jsonread.Quote(text)...)
 	}
 	return append(b, ']')
 }

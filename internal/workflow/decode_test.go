@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -275,7 +275,7 @@ func TestDecodeRefuses(t *testing.T) {
 		require.Equal(t, want.code, err.Code, "%s: %s", body, err.Message)
 		require.NotEmpty(t, err.Message)
 		if want.path != "" {
-			list := err.Details["validation_errors"].([]payload.Violation)
+			list := err.Details["validation_errors"].([]jsonread.Violation)
 			require.Equal(t, want.path, list[0].Path, "%s: %s", body, list[0].Message)
 			require.NotContains(t, list[0].Message, "required: send free")
 		}
@@ -288,7 +288,7 @@ func TestDecodeReportsAllMistakes(t *testing.T) {
 	_, err := workflow.Decode([]byte(`{"type":"chain","steps":[{"type":"a","args":[],"retry":{"max_attempts":-1}},{"type":"B","args":[]},{"type":"c"}]}`), job.Limits{}, 0)
 	require.Equal(t, "invalid_payload", err.Code)
 	require.Contains(t, err.Message, "steps[1]: ")
-	list := err.Details["validation_errors"].([]payload.Violation)
+	list := err.Details["validation_errors"].([]jsonread.Violation)
 	require.Equal(t, []string{"$.steps[0].retry.max_attempts", "$.steps[1].type", "$.steps[2].args"}, []string{list[0].Path, list[1].Path, list[2].Path})
 }
 
@@ -300,7 +300,7 @@ func TestDecodeLimits(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 1, decode(t, nestedBody(5)).Leaves)
 	_, err := workflow.Decode([]byte(nestedBody(6)), job.Limits{}, 0)
-	require.Equal(t, "$.steps[0].steps[0].steps[0].steps[0].steps[0]", err.Details["validation_errors"].([]payload.Violation)[0].Path)
+	require.Equal(t, "$.steps[0].steps[0].steps[0].steps[0].steps[0]", err.Details["validation_errors"].([]jsonread.Violation)[0].Path)
 	_, err = workflow.Decode([]byte(nestedBody(6)), job.Limits{}, 6)
 	require.Nil(t, err)
 
@@ -369,9 +369,9 @@ func TestDefineIsDecode(t *testing.T) {
 	require.Equal(t, []any{"n", true, "q", true}, []any{d.Name, d.StepsForm, d.Members[0].Job.Queue, d.Members[0].Job.ExpiresAt.Relative})
 
 	_, err = workflow.Define(workflow.Draft{}, job.Limits{}, 0)
-	require.Equal(t, "$.steps", err.Details["validation_errors"].([]payload.Violation)[0].Path)
+	require.Equal(t, "$.steps", err.Details["validation_errors"].([]jsonread.Violation)[0].Path)
 	_, err = workflow.Define(workflow.Draft{Steps: []workflow.StepDraft{{Job: job.Draft{Type: "x", Args: []byte(`[]`)}}}}, job.Limits{}, 0)
-	require.Equal(t, "$.steps[0].id", err.Details["validation_errors"].([]payload.Violation)[0].Path)
+	require.Equal(t, "$.steps[0].id", err.Details["validation_errors"].([]jsonread.Violation)[0].Path)
 }
 
 // The examples of the reference have the types under whose headings they stand.

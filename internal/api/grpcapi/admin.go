@@ -22,8 +22,8 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -68,13 +68,13 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 }
 
 // queuesAfter are the queues whose names follow name; for a tenant those in which it has had jobs, with the number of these.
-func (a *API) queuesAfter(ctx context.Context, name string, limit int) (queues []tenant.Queue, more bool, err error) {
+func (a *API) queuesAfter(ctx context.Context, name string, limit int) (queues []queueadmin.TenantQueue, more bool, err error) {
 	if caller := tenantOf(ctx); caller != "" {
 		return a.Tenants.QueuesAfter(ctx, caller, name, limit)
 	}
 	rows, more, err := a.Jobs.QueuesAfter(ctx, name, limit)
 	for _, r := range rows {
-		queues = append(queues, tenant.Queue(r))
+		queues = append(queues, queueadmin.TenantQueue(r))
 	}
 	return queues, more, err
 }

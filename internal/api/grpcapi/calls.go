@@ -18,8 +18,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Names of metadata (docs/reference/grpc.md, Metadata).
@@ -280,7 +280,7 @@ func (a *API) confine(ctx context.Context, req any) error {
 	}
 	switch of := methodReach[call.method]; of {
 	case operators:
-		return tenant.ErrOperators()
+		return queueadmin.ErrOperators()
 	case everybody, confined:
 		return nil
 	default:

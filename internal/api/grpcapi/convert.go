@@ -21,7 +21,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -73,18 +73,18 @@ func stateOf(state string) ojsv1.JobState {
 func jobErrorOf(object jsontext.Value) *ojsv1.JobError {
 	out := &ojsv1.JobError{}
 	kind := ""
-	for literal, value := range rawjson.Members(object) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(object) {
+		switch string(jsonread.Name(literal)) {
 		case "code":
-			out.Code, _ = rawjson.Text(value)
+			out.Code, _ = jsonread.Text(value)
 		case "type":
-			kind, _ = rawjson.Text(value)
+			kind, _ = jsonread.Text(value)
 		case "message":
-			out.Message, _ = rawjson.Text(value)
+			out.Message, _ = jsonread.Text(value)
 		case "retryable":
-			out.Retryable, _ = rawjson.Bool(value)
+			out.Retryable, _ = jsonread.Bool(value)
 		case "attempt":
-			n, _ := rawjson.Int(value)
+			n, _ := jsonread.Int(value)
 			out.Attempt = narrow(n)
 		case "occurred_at":
 			out.OccurredAt = when(value)
@@ -150,7 +150,7 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 
 // It is nil for what is no time.
 func when(v jsontext.Value) *moment {
-	text, _ := rawjson.Text(v)
+	text, _ := jsonread.Text(v)
 	at, ok := job.ParseTime(text)
 	if !ok {
 		return nil
@@ -160,8 +160,8 @@ func when(v jsontext.Value) *moment {
 
 // A fraction or a text, which enqueue refuses, is shown as nothing.
 func millisecondsOf(v jsontext.Value) *durationpb.Duration {
-	n, kind := rawjson.Int(v)
-	if kind != rawjson.IsInt {
+	n, kind := jsonread.Int(v)
+	if kind != jsonread.IsInt {
 		return nil
 	}
 	return milliseconds(n)
@@ -173,8 +173,8 @@ func texts(array jsontext.Value) []string {
 		return nil
 	}
 	var list []string
-	for e := range rawjson.Elements(array) {
-		text, _ := rawjson.Text(e)
+	for e := range jsonread.Elements(array) {
+		text, _ := jsonread.Text(e)
 		list = append(list, text)
 	}
 	return list
@@ -332,8 +332,8 @@ func readExtra(object []byte) extras {
 	if object == nil {
 		return e
 	}
-	for literal, value := range rawjson.Members(object) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(object) {
+		switch string(jsonread.Name(literal)) {
 		case "timeout_ms":
 			e.timeout = millisecondsOf(value)
 		case "visibility_timeout_ms":
@@ -349,7 +349,7 @@ func readExtra(object []byte) extras {
 		case "unique":
 			e.unique = value
 		case "workflow_id":
-			e.workflow, _ = rawjson.Text(value)
+			e.workflow, _ = jsonread.Text(value)
 		}
 	}
 	return e
@@ -361,10 +361,10 @@ func readExtra(object []byte) extras {
 func valueOf(v jsontext.Value) *structpb.Value {
 	switch v.Kind() {
 	case 't', 'f':
-		b, _ := rawjson.Bool(v)
+		b, _ := jsonread.Bool(v)
 		return structpb.NewBoolValue(b)
 	case '"':
-		text, _ := rawjson.Text(v)
+		text, _ := jsonread.Text(v)
 		return structpb.NewStringValue(text)
 	case '0':
 		return structpb.NewNumberValue(number(v))
@@ -384,7 +384,7 @@ func number(v jsontext.Value) float64 {
 
 func valuesOf(array jsontext.Value) []*structpb.Value {
 	var list []*structpb.Value
-	for e := range rawjson.Elements(array) {
+	for e := range jsonread.Elements(array) {
 		list = append(list, valueOf(e))
 	}
 	return list
@@ -394,8 +394,8 @@ func valuesOf(array jsontext.Value) []*structpb.Value {
 // The members of equal names are merged to the last one, as HTTP has it.
 func structOf(object jsontext.Value) *structpb.Struct {
 	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-	for literal, value := range rawjson.Members(object) {
-		s.Fields[string(rawjson.Name(literal))] = valueOf(value)
+	for literal, value := range jsonread.Members(object) {
+		s.Fields[string(jsonread.Name(literal))] = valueOf(value)
 	}
 	return s
 }
@@ -512,7 +512,7 @@ func (r *reader) appendValue(b []byte, field string, kind ojs.ErrorKind, v *stru
 			return append(b, "null"...)
 		}
 		// A whole number is stored without a fraction, as HTTP clients send it.
-		return rawjson.AppendNumber(b, v.NumberValue)
+		return jsonread.AppendNumber(b, v.NumberValue)
 	case *structpb.Value_StringValue:
 		return appendText(b, v.StringValue)
 	case *structpb.Value_BoolValue:

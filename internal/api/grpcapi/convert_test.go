@@ -19,7 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -86,7 +86,7 @@ func TestNumbers(t *testing.T) {
 		0: "0", 1: "1", -2: "-2", 2.5: "2.5", 1e6: "1000000", 9007199254740993: "9007199254740992", 1e21: "1e+21", 1e-7: "1e-07", 0.000001: "0.000001",
 		math.MaxFloat64: "1.7976931348623157e+308",
 	} {
-		require.Equal(t, want, string(rawjson.AppendNumber(nil, f)))
+		require.Equal(t, want, string(jsonread.AppendNumber(nil, f)))
 	}
 	require.Equal(t, structpb.NewNullValue().GetKind(), valueOf(jsontext.Value("null")).GetKind())
 	require.InDelta(t, math.MaxFloat64, number(jsontext.Value("1e400")), 0)

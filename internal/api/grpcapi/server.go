@@ -42,8 +42,8 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -56,7 +56,7 @@ type Config struct {
 	Limits job.Limits
 
 	// Tenancy says whether calls name their tenant. Zero: optional.
-	Tenancy tenant.Mode
+	Tenancy queueadmin.TenantMode
 
 	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression.
 	MaxBatchBytes int

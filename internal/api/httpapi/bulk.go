@@ -13,8 +13,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -301,9 +301,9 @@ func sentJobID(item jsontext.Value) (id string) {
 	if item[0] != '{' {
 		return ""
 	}
-	for literal, value := range rawjson.Members(item) {
-		if string(rawjson.Name(literal)) == "job_id" {
-			id, _ = rawjson.Text(value)
+	for literal, value := range jsonread.Members(item) {
+		if string(jsonread.Name(literal)) == "job_id" {
+			id, _ = jsonread.Text(value)
 		}
 	}
 	return id
@@ -333,7 +333,7 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 	if key == "" {
 		return queue.IdempotencyKey{Operation: operation}, nil
 	}
-	hash := sha256.Sum256(rawjson.Compact(body))
+	hash := sha256.Sum256(jsonread.Compact(body))
 	return queue.IdempotencyKey{Holder: a.caller(c.Request()).Holder(), Operation: operation, Key: key, Hash: hash[:]}, nil
 }
 

@@ -10,9 +10,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/deadletter"
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -268,8 +267,8 @@ func (a *API) postPurge(r *request) error {
 	}
 	if !blank(r.body) {
 		// The first member is enough for the error.
-		for literal := range rawjson.Members(r.body) {
-			name := string(rawjson.Name(literal))
+		for literal := range jsonread.Members(r.body) {
+			name := string(jsonread.Name(literal))
 			return spec.InvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
 		}
 	}
@@ -335,12 +334,12 @@ func (a *API) getDeadLetterStats(r *request) error {
 }
 
 // days prints whole days as such.
-// Other durations are shown as duration.Format writes them.
+// Other durations are shown as jsonread.FormatDuration writes them.
 func days(d time.Duration) string {
 	if day := 24 * time.Hour; d >= day && d%day == 0 {
 		return "P" + strconv.FormatInt(int64(d/day), 10) + "D"
 	}
-	return duration.Format(d)
+	return jsonread.FormatDuration(d)
 }
 
 // appendReplays appends what a job shows of its dead-letter mark and of manual retries (docs/reference/retries.md, Dead letters).

@@ -13,11 +13,10 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -499,8 +498,8 @@ func appendRecord(b []byte, e *eventlog.Event) []byte {
 func membersOf(data string) map[string]jsontext.Value {
 	members := map[string]jsontext.Value{}
 	if strings.HasPrefix(data, "{") {
-		for literal, value := range rawjson.Members(jsontext.Value(data)) {
-			members[string(rawjson.Name(literal))] = value
+		for literal, value := range jsonread.Members(jsontext.Value(data)) {
+			members[string(jsonread.Name(literal))] = value
 		}
 	}
 	return members
@@ -544,7 +543,7 @@ func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) 
 
 // willRetry reads the data of job.failed; next_state is the state in which the failure has left the job.
 func willRetry(failure map[string]jsontext.Value) bool {
-	next, _ := rawjson.Text(failure["next_state"])
+	next, _ := jsonread.Text(failure["next_state"])
 	return next != string(ojs.StateDiscarded)
 }
 
@@ -568,7 +567,7 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 		}
 		return "worker", worker
 	}
-	by, _ := rawjson.Text(data["cancelled_by"])
+	by, _ := jsonread.Text(data["cancelled_by"])
 	switch {
 	// The scheduler, crons and the like.
 	case source != "api" && !strings.HasPrefix(source, "api/"):
@@ -630,7 +629,7 @@ func (a *API) getRetries(r *request) error {
 		}
 		b = append(b, `],"policy":{"max_attempts":`...)
 		b = strconv.AppendInt(b, job.MaxAttempts, 10)
-		b = appendText(b, "initial_interval", duration.Format(policy.InitialInterval))
+		b = appendText(b, "initial_interval", jsonread.FormatDuration(policy.InitialInterval))
 		b = appendText(b, "backoff_strategy", policy.Strategy)
 		return append(b, `}}`...)
 	})
@@ -648,10 +647,10 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 		case "job.failed":
 			data := membersOf(e.Data)
 			run := failedRun{message: errorText(data["error"]), started: started, failedAt: spec.FormatTime(e.Time)}
-			run.attempt, _ = rawjson.Int(data["attempt"])
-			run.state, _ = rawjson.Text(data["next_state"])
+			run.attempt, _ = jsonread.Int(data["attempt"])
+			run.state, _ = jsonread.Text(data["next_state"])
 			// It is absent for a failure after which the job is not tried again.
-			run.nextRetry, _ = rawjson.Text(data["retry_at"])
+			run.nextRetry, _ = jsonread.Text(data["retry_at"])
 			runs = append(runs, run)
 		}
 	}
@@ -664,8 +663,8 @@ func recordedRuns(errors [][]byte) (runs []failedRun) {
 	for _, e := range errors {
 		data := membersOf(string(e))
 		run := failedRun{message: errorText(e), state: string(ojs.StateRetryable)}
-		run.attempt, _ = rawjson.Int(data["attempt"])
-		run.failedAt, _ = rawjson.Text(data["occurred_at"])
+		run.attempt, _ = jsonread.Int(data["attempt"])
+		run.failedAt, _ = jsonread.Text(data["occurred_at"])
 		runs = append(runs, run)
 	}
 	return runs
@@ -675,7 +674,7 @@ func recordedRuns(errors [][]byte) (runs []failedRun) {
 func errorText(e jsontext.Value) string {
 	members := membersOf(string(e))
 	for _, name := range []string{"message", "code"} {
-		if text, _ := rawjson.Text(members[name]); text != "" {
+		if text, _ := jsonread.Text(members[name]); text != "" {
 			return text
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -83,8 +83,8 @@ func appendExtra(b, extra []byte, as shape) []byte {
 		b = append(b, ',')
 		return append(b, extra[1:len(extra)-1]...)
 	}
-	for literal, value := range rawjson.Members(extra) {
-		if string(rawjson.Name(literal)) != "job" {
+	for literal, value := range jsonread.Members(extra) {
+		if string(jsonread.Name(literal)) != "job" {
 			b = append(b, ',')
 			b = append(b, literal...)
 			b = append(b, ':')

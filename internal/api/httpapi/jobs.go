@@ -14,10 +14,10 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -193,7 +193,7 @@ func checkCommand(body []byte) error {
 	if blank(body) {
 		return nil
 	}
-	_, wire := rawjson.Check(body)
+	_, wire := jsonread.Check(body)
 	return asError(wire)
 }
 
@@ -606,11 +606,11 @@ func (a *API) getExplanation(r *request) error {
 		return err
 	}
 	if caller := a.tenant(r.Request()); caller != "" {
-		if explanation, err = tenant.Explanation(explanation, caller); err != nil {
+		if explanation, err = queueadmin.TenantExplanation(explanation, caller); err != nil {
 			return err
 		}
 	}
-	return send(r, http.StatusOK, rawjson.Compact(explanation))
+	return send(r, http.StatusOK, jsonread.Compact(explanation))
 }
 
 // listUnique lists the jobs that hold unique keys (docs/reference/unique.md, List).

@@ -8,7 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -74,7 +74,7 @@ func (a *API) getProgress(r *request) error {
 }
 
 // progress, message and data are null until something was reported.
-func appendProgress(b []byte, p progress.Progress) []byte {
+func appendProgress(b []byte, p queue.Progress) []byte {
 	b = spec.AppendID(append(b, `{"job_id":"`...), p.JobID)
 	b = appendText(append(b, '"'), "state", string(p.State))
 	b = append(b, `,"progress":`...)
@@ -209,10 +209,10 @@ func (a *API) getResume(r *request) error {
 }
 
 // checkpoint reads the checkpoint of the job in the path; Stored is nil if it has none.
-func (a *API) checkpoint(c echo.Context) ([16]byte, progress.Checkpoint, error) {
+func (a *API) checkpoint(c echo.Context) ([16]byte, queue.Checkpoint, error) {
 	id, err := jobID(c)
 	if err != nil {
-		return id, progress.Checkpoint{}, err
+		return id, queue.Checkpoint{}, err
 	}
 	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
 	return id, saved, err
@@ -235,7 +235,7 @@ func (a *API) deleteCheckpoint(r *request) error {
 
 // appendSaved appends the head of an answer, still open.
 // created_at is the time of this save by the clock of the database, not that of the first one.
-func appendSaved(b []byte, saved progress.Checkpoint) []byte {
+func appendSaved(b []byte, saved queue.Checkpoint) []byte {
 	b = spec.AppendID(append(b, `{"job_id":"`...), saved.JobID)
 	b = append(b, `","sequence":`...)
 	b = strconv.AppendInt(b, saved.Sequence, 10)
@@ -244,7 +244,7 @@ func appendSaved(b []byte, saved progress.Checkpoint) []byte {
 
 // appendCheckpoint appends the whole object, braces included. step_index and metadata that were not sent are 0 and {},
 // because the helpers do not expect null.
-func appendCheckpoint(b []byte, saved progress.Checkpoint) []byte {
+func appendCheckpoint(b []byte, saved queue.Checkpoint) []byte {
 	state, step, metadata := job.CheckpointParts(saved.Stored)
 	b = appendSaved(b, saved)
 	b = append(append(b, `,"state":`...), state...)

@@ -15,14 +15,11 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
-	fields "github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/stats"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -61,7 +58,7 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 	if blank(body) {
 		return nil, nil
 	}
-	object, wire := rawjson.Check(body)
+	object, wire := jsonread.Check(body)
 	return object, asError(wire)
 }
 
@@ -118,7 +115,7 @@ func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64,
 	if err := checkTenantOffset(p); err != nil {
 		return nil, 0, false, err
 	}
-	own, err := a.Tenants.QueuesPage(ctx, caller, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
+	own, err := a.Tenants.QueuesPage(ctx, caller, queueadmin.TenantFilter{After: p.cursor, Offset: p.offset, Limit: p.limit})
 	for _, q := range own.Queues {
 		items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
 	}
@@ -136,17 +133,17 @@ func appendQueueStatus(b []byte, name, status string) []byte {
 // postQueue creates a queue, 409 if it exists: clients use it to find out whether a name is free. Settings may stand beside
 // name, as the CLI sends them, and in config; the latter win.
 func (a *API) postQueue(r *request) error {
-	object, wire := rawjson.Check(r.body)
+	object, wire := jsonread.Check(r.body)
 	if wire != nil {
 		return wire
 	}
-	name, isText := rawjson.Text(fields.Present(fields.Find(object, "name")))
+	name, isText := jsonread.Text(jsonread.Present(jsonread.Find(object, "name")))
 	if !isText {
-		return spec.InvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
+		return spec.InvalidPayload("name", "the name of the queue", jsonread.Show(jsonread.Find(object, "name")), "'name' is required: send the name of the queue.")
 	}
 	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
 	// parameters.
-	if _, kind, expected := job.QueueProblem(fields.Quote(name)); kind != "" {
+	if _, kind, expected := job.QueueProblem(jsonread.Quote(name)); kind != "" {
 		return spec.InvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
 	// Members of a queue that are no settings, such as name and config, are ignored by it.
@@ -154,9 +151,9 @@ func (a *API) postQueue(r *request) error {
 	if wire != nil {
 		return wire
 	}
-	if config := fields.Present(fields.Find(object, "config")); config != nil {
+	if config := jsonread.Present(jsonread.Find(object, "config")); config != nil {
 		if config[0] != '{' {
-			return spec.InvalidPayload("config", "an object", rawjson.Show(config), "'config' must be an object, got "+rawjson.Describe(config)+".")
+			return spec.InvalidPayload("config", "an object", jsonread.Show(config), "'config' must be an object, got "+jsonread.Describe(config)+".")
 		}
 		nested, wire := queueconfig.ParseChange(config, "$.config")
 		if wire != nil {
@@ -381,7 +378,7 @@ func (a *API) putQueueConfig(r *request) error {
 
 // configChange reads the body of a call that changes a configuration.
 func configChange(body []byte) (queueconfig.Change, error) {
-	object, wire := rawjson.Check(body)
+	object, wire := jsonread.Check(body)
 	if wire != nil {
 		return queueconfig.Change{}, wire
 	}
@@ -429,10 +426,10 @@ func textMember(object jsontext.Value, name string) (string, error) {
 	if object == nil {
 		return "", nil
 	}
-	v := fields.Present(fields.Find(object, name))
-	text, isText := rawjson.Text(v)
+	v := jsonread.Present(jsonread.Find(object, name))
+	text, isText := jsonread.Text(v)
 	if v != nil && !isText {
-		return "", spec.InvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
+		return "", spec.InvalidPayload(name, "a string", jsonread.Show(v), "'"+name+"' must be a string, got "+jsonread.Describe(v)+".")
 	}
 	return text, nil
 }
@@ -604,29 +601,29 @@ func (a *API) purgeQueue(r *request) error {
 // confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
 // the array as sent.
 func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
-	object, wire := rawjson.Check(body)
+	object, wire := jsonread.Check(body)
 	if wire != nil {
 		return p, nil, wire
 	}
 	// Problems of a body have a JSONPath, which the helper adds.
 	refuse := func(field, expected string, v jsontext.Value) error {
-		var ps fields.Problems
+		var ps jsonread.Problems
 		ps.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, v)
 		return ps.Err()
 	}
-	v := fields.Present(fields.Find(object, "states"))
+	v := jsonread.Present(jsonread.Find(object, "states"))
 	const expected = "an array of job states but active, at least one"
 	if v == nil || v[0] != '[' {
 		return p, nil, refuse("states", expected, v)
 	}
-	names, ok := fields.Texts(v)
+	names, ok := jsonread.Texts(v)
 	// A state that is listed twice is no mistake.
-	names = fields.Distinct(names)
+	names = jsonread.Distinct(names)
 	if !ok || len(names) == 0 {
 		return p, nil, refuse("states", expected, v)
 	}
-	confirm := fields.Present(fields.Find(object, "confirm"))
-	confirmed, isBool := rawjson.Bool(confirm)
+	confirm := jsonread.Present(jsonread.Find(object, "confirm"))
+	confirmed, isBool := jsonread.Bool(confirm)
 	if confirm != nil && !isBool {
 		return p, nil, refuse("confirm", "a boolean", confirm)
 	}
@@ -642,7 +639,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 		}
 		p.States = append(p.States, state)
 	}
-	return p, rawjson.Compact(v), nil
+	return p, jsonread.Compact(v), nil
 }
 
 // adminQueueRoutes are those of docs/reference/admin.md, Queues.
@@ -693,7 +690,7 @@ type adminQueue struct {
 	Configuration     json.RawMessage `json:"configuration,omitempty"`
 }
 
-func newAdminQueue(q stats.Queue) adminQueue {
+func newAdminQueue(q queueadmin.QueueStatistics) adminQueue {
 	v := adminQueue{
 		Name: q.Name, State: q.Status, Status: q.Status, Paused: q.Status == "paused", Counts: newStateCounts(q.Jobs),
 		CreatedAt: spec.FormatTime(q.CreatedAt), UpdatedAt: spec.FormatTime(q.UpdatedAt),
@@ -720,7 +717,7 @@ func (a *API) listAdminQueues(r *request) error {
 	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
 		return api.ErrCursor(page.cursor)
 	}
-	found, err := a.Stats.Queues(r.Request().Context(), stats.Page{After: page.cursor, Offset: page.offset, Limit: page.limit})
+	found, err := a.Stats.Queues(r.Request().Context(), queueadmin.StatisticsPage{After: page.cursor, Offset: page.offset, Limit: page.limit})
 	if err != nil {
 		return err
 	}
@@ -772,11 +769,11 @@ func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) 
 // shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
 // The two members are taken out of the configuration and appended in their longer form; all others are copied as they are
 // stored, so a member that this release does not know is shown as well.
-func (a *API) shownConfig(q stats.Queue) json.RawMessage {
+func (a *API) shownConfig(q queueadmin.QueueStatistics) json.RawMessage {
 	b := []byte{'{'}
-	for literal, value := range rawjson.Members(q.Config.JSON()) {
-		if name := string(rawjson.Name(literal)); name != "retention" && name != "backpressure" {
-			b = fields.AppendMember(b, literal, value)
+	for literal, value := range jsonread.Members(q.Config.JSON()) {
+		if name := string(jsonread.Name(literal)); name != "retention" && name != "backpressure" {
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	// In order: what the queue sets, as the client wrote it; null if the server keeps such jobs for ever; the setting of this
@@ -795,10 +792,10 @@ func (a *API) shownConfig(q stats.Queue) json.RawMessage {
 		"completed": kept(r.Completed, a.config.RetentionCompleted), "cancelled": kept(r.Cancelled, a.config.RetentionCompleted),
 		"discarded": kept(r.Discarded, a.config.RetentionDiscarded),
 	})
-	b = fields.AppendMember(b, fields.Quote("retention"), retention)
+	b = jsonread.AppendMember(b, jsonread.Quote("retention"), retention)
 	if bound := newBound(q); bound != nil {
 		text, _ := json.Marshal(bound)
-		b = fields.AppendMember(b, fields.Quote("backpressure"), text)
+		b = jsonread.AppendMember(b, jsonread.Quote("backpressure"), text)
 	}
 	return append(b, '}')
 }
@@ -822,7 +819,7 @@ type boundView struct {
 }
 
 // newBound returns nil for a queue that nothing bounds.
-func newBound(q stats.Queue) *boundView {
+func newBound(q queueadmin.QueueStatistics) *boundView {
 	bound := q.Config.Backpressure
 	if bound == nil || !bound.Bounds() {
 		return nil

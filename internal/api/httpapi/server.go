@@ -20,8 +20,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -38,7 +38,7 @@ type Config struct {
 	Limits job.Limits
 
 	// Tenancy says whether calls name their tenant. Zero: optional.
-	Tenancy tenant.Mode
+	Tenancy queueadmin.TenantMode
 
 	// MaxBatchBytes bounds the body of batch calls after decompression.
 	// 32 MiB in a server. It is no setting.

@@ -19,7 +19,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -624,7 +623,7 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 // readProgress reads the object of a job whose events tell that it has changed; nil if the job was deleted or pruned. While the database is
 // away it tries again: the events do not come again, and the last of them may have been the end of the job, without which the stream would
 // stay open for ever.
-func (s *sse) readProgress(id [16]byte) (*progress.Progress, error) {
+func (s *sse) readProgress(id [16]byte) (*queue.Progress, error) {
 	for {
 		job, err := s.api.Progress.Get(s.ctx, id)
 		if err == nil {
@@ -650,7 +649,7 @@ var ends = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDis
 // showProgress sends the object under both names, and how the job ended if it has.
 // at is the position of the stream, so a client may show how far it has come; the stream itself cannot be resumed. With a
 // final state it reports over, after the last frame.
-func (s *sse) showProgress(p progress.Progress, at eventlog.Position, reported bool) (over bool, err error) {
+func (s *sse) showProgress(p queue.Progress, at eventlog.Position, reported bool) (over bool, err error) {
 	var b []byte
 	if reported {
 		// A line break between tokens of a client's object would end the field data.

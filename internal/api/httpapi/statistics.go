@@ -8,8 +8,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -36,7 +36,7 @@ type stateCounts struct {
 	Cancelled int64 `json:"cancelled"`
 }
 
-func newStateCounts(c stats.Counts) stateCounts {
+func newStateCounts(c queueadmin.Counts) stateCounts {
 	return stateCounts{
 		Available: c[ojs.StateAvailable], Active: c[ojs.StateActive], Scheduled: c[ojs.StateScheduled], Retryable: c[ojs.StateRetryable],
 		Pending: c[ojs.StatePending], Completed: c[ojs.StateCompleted], Discarded: c[ojs.StateDiscarded], Cancelled: c[ojs.StateCancelled],
@@ -159,7 +159,7 @@ func (a *API) getStatsHistory(r *request) error {
 	if err != nil {
 		return err
 	}
-	h := stats.HistoryQuery{Queue: queue, Period: stats.Periods[period]}
+	h := queueadmin.HistoryQuery{Queue: queue, Period: queueadmin.Periods[period]}
 	// Without since the last hour is shown; the store cuts what is older than what is kept.
 	if h.Since, err = ageParameter(r, "since"); err != nil {
 		return err

@@ -11,12 +11,12 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/internal/duration"
-	"github.com/ojsd/ojsd/internal/maintenance"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -94,7 +94,7 @@ func (a *API) getManifest(r *request) error {
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
-			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC, "multi_tenancy": a.config.Tenancy != tenant.Off,
+			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC, "multi_tenancy": a.config.Tenancy != queueadmin.TenantsOff,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
@@ -183,7 +183,7 @@ type maintenanceBody struct {
 }
 
 // sendMaintenance leaves out times that are not set.
-func sendMaintenance(c echo.Context, s maintenance.State) error {
+func sendMaintenance(c echo.Context, s queueconfig.MaintenanceState) error {
 	text := func(t time.Time) string {
 		if t.IsZero() {
 			return ""
@@ -209,7 +209,7 @@ func (a *API) getMaintenance(r *request) error {
 // postMaintenance turns maintenance on or off. Both are idempotent. When it returns, this node follows the change; the others
 // follow within a second (docs/reference/admin.md, Maintenance).
 func (a *API) postMaintenance(r *request) error {
-	in, wire := maintenance.Decode(r.body)
+	in, wire := queueconfig.DecodeMaintenance(r.body)
 	if wire != nil {
 		return wire
 	}
@@ -220,7 +220,7 @@ func (a *API) postMaintenance(r *request) error {
 			return err
 		}
 		// The state after an end is known without a read.
-		return sendMaintenance(r, maintenance.State{})
+		return sendMaintenance(r, queueconfig.MaintenanceState{})
 	}
 	in.Start.By = by
 	state, err := a.Maintenance.Start(r.Request().Context(), in.Start)
@@ -246,8 +246,8 @@ func (a *API) getConfig(r *request) error {
 		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
 		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
 		// Durations are shown as ISO 8601 texts, as in jobs.
-		"default_visibility_timeout": duration.Format(conf.DefaultVisibility), "default_timeout": duration.Format(conf.DefaultTimeout),
-		"worker_dead_after": duration.Format(a.Workers.DeadAfter()),
+		"default_visibility_timeout": jsonread.FormatDuration(conf.DefaultVisibility), "default_timeout": jsonread.FormatDuration(conf.DefaultTimeout),
+		"worker_dead_after": jsonread.FormatDuration(a.Workers.DeadAfter()),
 		"retention": map[string]any{
 			"completed": kept(conf.RetentionCompleted), "cancelled": kept(conf.RetentionCompleted), "discarded": kept(conf.RetentionDiscarded),
 			"dead_letter": kept(conf.DeadLetterMaxAge), "dead_letter_max_count": conf.DeadLetterMaxCount,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -72,7 +72,7 @@ func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
 		case !known, of == everybody, of == confined: // what is not known is no route
 			return next(c)
 		case of == operators:
-			return tenant.ErrOperators()
+			return queueadmin.ErrOperators()
 		}
 		found, err := a.inReach(c, of, caller)
 		if err != nil {
@@ -100,7 +100,7 @@ func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
 	}
 }
 
-// It is a method of tenant.Store.
+// It is a method of queueadmin.Tenants.
 type hasID func(ctx context.Context, tenant string, id [16]byte) (bool, error)
 
 // read is the function with which the handler reads the id, so both agree on what an id is.
@@ -207,25 +207,25 @@ func (a *API) listTenants(r *request) error {
 }
 
 // tenantPage reads nothing of other tenants for a tenant: its list has one entry or none.
-func (a *API) tenantPage(c echo.Context, p page) (tenant.Page, error) {
+func (a *API) tenantPage(c echo.Context, p page) (queueadmin.TenantPage, error) {
 	ctx, caller := c.Request().Context(), a.tenant(c.Request())
 	if caller == "" {
-		return a.Tenants.List(ctx, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
+		return a.Tenants.List(ctx, queueadmin.TenantFilter{After: p.cursor, Offset: p.offset, Limit: p.limit})
 	}
 	// There is no second page of one tenant.
 	if p.offset > 0 || p.cursor != "" {
-		return tenant.Page{Total: 1}, nil
+		return queueadmin.TenantPage{Total: 1}, nil
 	}
 	own, err := a.Tenants.Stats(ctx, caller)
 	// A tenant that has had no job is not known yet; its list is empty and not an error.
 	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) { // it has had no job yet
-		return tenant.Page{}, nil
+		return queueadmin.TenantPage{}, nil
 	}
-	return tenant.Page{Tenants: []tenant.Counts{own.Counts}, Total: 1}, err
+	return queueadmin.TenantPage{Tenants: []queueadmin.TenantCounts{own.TenantCounts}, Total: 1}, err
 }
 
 // appendTenants appends the array; each entry has counts and no queues.
-func appendTenants(b []byte, tenants []tenant.Counts) []byte {
+func appendTenants(b []byte, tenants []queueadmin.TenantCounts) []byte {
 	b = append(b, '[')
 	for i := range tenants {
 		if i > 0 {
@@ -243,7 +243,7 @@ var countedStates = []ojs.JobState{
 
 // appendCounts appends an object, still open.
 // All eight states are shown, 0 included.
-func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
+func appendCounts(b []byte, name, total string, counts *queueadmin.TenantCounts) []byte {
 	b = append(append(append(b, `{"`...), name...), `":`...)
 	b = appendQuoted(b, counts.Name)
 	b = append(append(append(b, `,"`...), total...), `":`...)
@@ -268,7 +268,7 @@ func (a *API) getTenant(r *request) error {
 		return err
 	}
 	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(appendCounts(b, "tenant_id", "total_jobs", &stats.Counts), `,"queues":[`...)
+		b = append(appendCounts(b, "tenant_id", "total_jobs", &stats.TenantCounts), `,"queues":[`...)
 		for i := range stats.Queues {
 			if i > 0 {
 				b = append(b, ',')

@@ -22,7 +22,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/tenant"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 )
 
 // tenants is a running node with data of tenant zulu, which tenant aaa must not reach.
@@ -34,7 +34,7 @@ type tenants struct {
 	leak []string          // texts that are in no answer to aaa
 }
 
-func newTenants(t *testing.T, mode tenant.Mode) *tenants {
+func newTenants(t *testing.T, mode queueadmin.TenantMode) *tenants {
 	t.Helper()
 	c := app.FromConfig(config.Default(), slog.New(slog.DiscardHandler), "1.2.3")
 	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.DatabaseMaxConns, c.Tenancy, c.TestReset = dbtest.URL(t), "127.0.0.1:0", false, 8, mode, true
@@ -237,7 +237,7 @@ var streamed = []string{"GET /ojs/v1/events/stream", "GET /ojs/v1/queues/:name/e
 // it answers, unless it is in others.
 func TestTenantsReachOnlyTheirOwn(t *testing.T) {
 	t.Parallel()
-	n := newTenants(t, tenant.Optional)
+	n := newTenants(t, queueadmin.TenantsOptional)
 	n.fill()
 	before, others := n.state(), n.others()
 	for _, route := range allRoutes() {
@@ -319,7 +319,7 @@ func (n *tenants) rateLimits() {
 // TestTenantStreams: a stream shows the events of its tenant alone. The job of aaa comes last, so that events of zulu would come before.
 func TestTenantStreams(t *testing.T) {
 	t.Parallel()
-	n := newTenants(t, tenant.Optional)
+	n := newTenants(t, queueadmin.TenantsOptional)
 	n.ok("zulu", "POST", "/ojs/v1/jobs", `{"type":"b.job","args":[],"queue":"q"}`, "")
 	for _, path := range []string{"/ojs/v1/events/stream", "/ojs/v1/queues/q/events"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -390,7 +390,7 @@ func TestTenancySetting(t *testing.T) {
 	})
 	t.Run("Required", func(t *testing.T) {
 		t.Parallel()
-		n := newTenants(t, tenant.Required)
+		n := newTenants(t, queueadmin.TenantsRequired)
 		for path, body := range map[string]string{
 			"/ojs/v1/jobs": job, "/ojs/v1/jobs/batch": `{"jobs":[` + job + `]}`, "/ojs/v1/workflows": `{"type":"group","jobs":[` + job + `]}`,
 			"/ojs/v1/cron": `{"name":"c","expression":"@daily","type":"t","args":[]}`,
@@ -404,7 +404,7 @@ func TestTenancySetting(t *testing.T) {
 	})
 	t.Run("Off", func(t *testing.T) {
 		t.Parallel()
-		n := newTenants(t, tenant.Off)
+		n := newTenants(t, queueadmin.TenantsOff)
 		id := n.ok("a b", "POST", "/ojs/v1/jobs", job, "job.id")
 		require.Equal(t, "", lane(n, id))
 		n.ok("other", "GET", "/ojs/v1/jobs/"+id, "", "")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
@@ -631,14 +631,14 @@ func appendJSON(b []byte, arrays ...[]byte) []byte {
 func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype.Timestamptz) {
 	labels, started := []byte(`[]`), registered
 	if facts != nil {
-		for literal, value := range rawjson.Members(facts) {
-			switch string(rawjson.Name(literal)) {
+		for literal, value := range jsonread.Members(facts) {
+			switch string(jsonread.Name(literal)) {
 			// labels are shown even if there are none.
 			case "labels":
 				labels = value
 			// It is text that the worker has sent; it is shown in the form of all times.
 			case "started_at":
-				text, _ := rawjson.Text(value)
+				text, _ := jsonread.Text(value)
 				if t, ok := job.ParseTime(text); ok {
 					started = pgtype.Timestamptz{Time: t, Valid: true}
 				}

@@ -8,8 +8,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -83,7 +83,7 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 		h.Set("Idempotent-Replayed", "true")
 	}
 	// shownWorkflow appends the id first.
-	id, _ := rawjson.Text(firstMember(answer.Body))
+	id, _ := jsonread.Text(firstMember(answer.Body))
 	h.Set("Location", "/ojs/v1/workflows/"+id)
 	// The stored object is cut open at its last brace, so that the wrapper stands beside its members, as in the first answer.
 	return respondEach(c, answer.Status, 2*len(answer.Body), func(b []byte, next flush) []byte {
@@ -95,7 +95,7 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 
 // firstMember is the value of an object's first member; that of a workflow is its id.
 func firstMember(object []byte) []byte {
-	for _, value := range rawjson.Members(object) {
+	for _, value := range jsonread.Members(object) {
 		return value
 	}
 	return nil
@@ -246,7 +246,7 @@ func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
 	b = appendText(append(b, '"'), "type", string(w.Type))
 	b = appendText(b, "state", w.State)
 	// It is computed from the steps that were read, so it agrees with them.
-	b = rawjson.AppendNumber(append(b, `,"progress":`...), w.Progress())
+	b = jsonread.AppendNumber(append(b, `,"progress":`...), w.Progress())
 	b = appendMoment(b, "updated_at", lastMoment(w))
 	b = append(b, `,"steps":[`...)
 	for i := range w.Steps {
@@ -258,7 +258,7 @@ func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
 		b = appendJobID(b, st.JobID)
 		b = appendText(b, "type", st.Type)
 		b = appendText(b, "state", st.State)
-		b = rawjson.AppendNumber(append(b, `,"progress":`...), st.Done())
+		b = jsonread.AppendNumber(append(b, `,"progress":`...), st.Done())
 		b = next(append(b, '}'))
 	}
 	return append(b, `]}`...)
@@ -541,12 +541,12 @@ func appendStepError(b []byte, id string, st *workflow.Step) []byte {
 	b = appendQuoted(append(b, `{"step_id":`...), id)
 	b = appendJobID(b, st.JobID)
 	var code, message string
-	for literal, value := range rawjson.Members(st.Error) {
-		switch string(rawjson.Name(literal)) {
+	for literal, value := range jsonread.Members(st.Error) {
+		switch string(jsonread.Name(literal)) {
 		case "code":
-			code, _ = rawjson.Text(value)
+			code, _ = jsonread.Text(value)
 		case "message":
-			message, _ = rawjson.Text(value)
+			message, _ = jsonread.Text(value)
 		}
 	}
 	b = appendText(appendText(b, "code", code), "message", message)

@@ -11,21 +11,16 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
-	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/stats"
-	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
-	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -42,7 +37,7 @@ type Deps struct {
 type Config struct {
 	Queue    queue.Config
 	Queues   queueadmin.Config
-	Progress progress.Config
+	Progress queue.ProgressConfig
 	Worker   worker.Config
 	Cron     cron.Config
 	Workflow workflow.Config
@@ -54,7 +49,7 @@ type Config struct {
 // demand.
 type Domains struct {
 	api.Domains
-	Cache      *cache.Workers
+	Cache      *queue.Workers
 	Configured *queueconfig.Cache
 }
 
@@ -62,11 +57,11 @@ type Domains struct {
 // It sends no statement. Package queue is made first, because the others call it; a domain that needs to be called back by it
 // registers itself in its constructor.
 func New(d Deps, c Config) Domains {
-	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
+	workers, configured, schemas := queue.NewWorkers(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
 		limits.QueueRetry = configured.Retry
 	}
-	upkeep := maintenance.New(d.DB, d.Logger)
+	upkeep := queueconfig.NewMaintenance(d.DB, d.Logger)
 	jobs := queue.New(queue.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
 		Schemas: schemas,
@@ -74,9 +69,9 @@ func New(d Deps, c Config) Domains {
 	domains := Domains{
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB), Schemas: schemas,
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
 			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
-			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+			Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
@@ -86,7 +81,7 @@ func New(d Deps, c Config) Domains {
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
 			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
-			Tenants:   tenant.New(d.DB),
+			Tenants:   queueadmin.NewTenants(d.DB),
 		},
 	}
 	return domains

@@ -5,7 +5,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // Draft is a retry policy that a transport has read, before any rule was applied. A zero field was not sent.
@@ -41,7 +41,7 @@ func (d *Draft) Encode() []byte {
 	integer("max_interval_ms", d.MaxIntervalMS)
 	if d.BackoffCoefficient != 0 {
 		member("backoff_coefficient")
-		b = rawjson.AppendNumber(b, d.BackoffCoefficient)
+		b = jsonread.AppendNumber(b, d.BackoffCoefficient)
 	}
 	if d.Jitter {
 		member("jitter")

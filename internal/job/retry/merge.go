@@ -1,6 +1,6 @@
 package retry
 
-import "github.com/ojsd/ojsd/internal/rawjson"
+import "github.com/ojsd/ojsd/internal/jsonread"
 
 // Merge gives the retry object that shows a policy after a change of some of its fields: what was sent first (nil: nothing),
 // without the fields that the change sets under any name, and then the change. It changes only what is shown. The policy in
@@ -14,18 +14,18 @@ func Merge(first, change []byte) []byte {
 		if len(b) > 1 {
 			b = append(b, ',')
 		}
-		b = rawjson.AppendCompact(append(append(b, literal...), ':'), value)
+		b = jsonread.AppendCompact(append(append(b, literal...), ':'), value)
 	}
-	if !rawjson.IsNull(first) {
-		for literal, value := range rawjson.Members(first) {
-			i, known := spellingByName[string(rawjson.Name(literal))]
+	if !jsonread.IsNull(first) {
+		for literal, value := range jsonread.Members(first) {
+			i, known := spellingByName[string(jsonread.Name(literal))]
 			if !known || set[spellings[i].field].value == nil {
 				member(literal, value)
 			}
 		}
 	}
-	for literal, value := range rawjson.Members(change) {
-		if !rawjson.IsNull(value) {
+	for literal, value := range jsonread.Members(change) {
+		if !jsonread.IsNull(value) {
 			member(literal, value)
 		}
 	}

@@ -6,8 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/duration"
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -70,11 +69,11 @@ type sent struct {
 // and null give base. Unknown members are ignored. On an error the policy that it returns is not usable. It stops at the first
 // wrong field, in the order of the constants above.
 func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
-	if rawjson.IsNull(raw) {
+	if jsonread.IsNull(raw) {
 		return base, nil
 	}
 	if raw[0] != '{' {
-		return base, spec.Validation("retry", rawjson.Show(raw), "retry must be an object, got "+rawjson.Describe(raw)+".")
+		return base, spec.Validation("retry", jsonread.Show(raw), "retry must be an object, got "+jsonread.Describe(raw)+".")
 	}
 	p := base
 	fields := collect(raw)
@@ -93,12 +92,12 @@ func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
 // A spelling that was sent as null, or as 0 where 0 means not sent, gives way to the next alias.
 func collect(raw jsontext.Value) (won [fieldCount]sent) {
 	var values [len(spellings)]jsontext.Value
-	for name, value := range rawjson.Members(raw) {
-		i, known := spellingByName[string(rawjson.Name(name))]
+	for name, value := range jsonread.Members(raw) {
+		i, known := spellingByName[string(jsonread.Name(name))]
 		if !known {
 			continue
 		}
-		if rawjson.IsNull(value) || spellings[i].ms && isZero(value) {
+		if jsonread.IsNull(value) || spellings[i].ms && isZero(value) {
 			value = nil
 		}
 		values[i] = value
@@ -112,8 +111,8 @@ func collect(raw jsontext.Value) (won [fieldCount]sent) {
 }
 
 func isZero(v jsontext.Value) bool {
-	n, kind := rawjson.Int(v)
-	return kind == rawjson.IsInt && n == 0
+	n, kind := jsonread.Int(v)
+	return kind == jsonread.IsInt && n == 0
 }
 
 // set takes over one value. It returns what the field must be if the value is something else.
@@ -122,9 +121,9 @@ func (p *Policy) set(f field, s sent) (want string) {
 	switch f {
 	// The range has no upper end: a job may be retried for ever.
 	case maxAttempts:
-		var kind rawjson.IntResult
-		p.MaxAttempts, kind = rawjson.Int(s.value)
-		return expect(kind == rawjson.IsInt && p.MaxAttempts >= 0, "an integer >= 0")
+		var kind jsonread.IntResult
+		p.MaxAttempts, kind = jsonread.Int(s.value)
+		return expect(kind == jsonread.IsInt && p.MaxAttempts >= 0, "an integer >= 0")
 	case initialInterval:
 		p.InitialInterval, want = interval(s)
 		return want
@@ -136,14 +135,14 @@ func (p *Policy) set(f field, s sent) (want string) {
 		p.BackoffCoefficient, ok = number(s.value)
 		return expect(ok && p.BackoffCoefficient >= 1, "a number >= 1.0")
 	case jitter:
-		p.Jitter, ok = rawjson.Bool(s.value)
+		p.Jitter, ok = jsonread.Bool(s.value)
 		return expect(ok, "a boolean")
 	// The list replaces that of the base: lists are not merged.
 	case nonRetryable:
 		p.NonRetryable, ok = patterns(s.value)
 		return expect(ok, "an array of non-empty strings")
 	case onExhaustion:
-		p.OnExhaustion, _ = rawjson.Text(s.value)
+		p.OnExhaustion, _ = jsonread.Text(s.value)
 		return expect(p.OnExhaustion == ExhaustDiscard || p.OnExhaustion == ExhaustDeadLetter, "discard or dead_letter")
 	default:
 		p.Strategy, ok = strategyOf(s.value)
@@ -162,12 +161,12 @@ func expect(ok bool, want string) string {
 // interval is 1 ms. One below half of it would be rounded to 0, which is stored as the default: it is refused.
 func interval(s sent) (d time.Duration, want string) {
 	if s.ms {
-		n, kind := rawjson.Int(s.value)
-		ok := kind == rawjson.IsInt && n > 0 && n <= duration.Max.Milliseconds()
+		n, kind := jsonread.Int(s.value)
+		ok := kind == jsonread.IsInt && n > 0 && n <= jsonread.MaxDuration.Milliseconds()
 		return time.Duration(n) * time.Millisecond, expect(ok, "an integer >= 0 of milliseconds, at most 36500 days")
 	}
-	text, _ := rawjson.Text(s.value)
-	d, err := duration.ParseISO(text)
+	text, _ := jsonread.Text(s.value)
+	d, err := jsonread.ParseISODuration(text)
 	return d, expect(err == nil && d > 0, "an ISO 8601 duration of at least 1 ms such as PT1S, at most 36500 days")
 }
 
@@ -182,8 +181,8 @@ func patterns(v jsontext.Value) ([]string, bool) {
 		return nil, false
 	}
 	var list []string
-	for e := range rawjson.Elements(v) {
-		text, _ := rawjson.Text(e)
+	for e := range jsonread.Elements(v) {
+		text, _ := jsonread.Text(e)
 		if text == "" {
 			return nil, false
 		}
@@ -193,7 +192,7 @@ func patterns(v jsontext.Value) ([]string, bool) {
 }
 
 func strategyOf(v jsontext.Value) (string, bool) {
-	switch text, _ := rawjson.Text(v); text {
+	switch text, _ := jsonread.Text(v); text {
 	case Exponential, Linear, Polynomial, Constant:
 		return text, true
 	case "none":
@@ -213,7 +212,7 @@ func (p *Policy) settleIntervals(initial, limit sent) *ojs.Error {
 	}
 	switch {
 	case initial.value != nil && limit.value != nil:
-		return refuse(limit, "at least initial_interval ("+duration.Format(p.InitialInterval)+")")
+		return refuse(limit, "at least initial_interval ("+jsonread.FormatDuration(p.InitialInterval)+")")
 	case limit.value != nil:
 		p.InitialInterval = p.MaxInterval
 	default:
@@ -229,12 +228,12 @@ func refuse(s sent, want string) *ojs.Error {
 	if s.name != name {
 		message = "retry." + s.name + " (" + name + ") must be " + want + ", got " + shorten(s.value) + "."
 	}
-	return spec.Validation("retry."+name, rawjson.Show(s.value), message)
+	return spec.Validation("retry."+name, jsonread.Show(s.value), message)
 }
 
 func shorten(v jsontext.Value) string {
 	if len(v) > 60 {
-		return rawjson.Describe(v)
+		return jsonread.Describe(v)
 	}
-	return string(rawjson.Compact(v))
+	return string(jsonread.Compact(v))
 }

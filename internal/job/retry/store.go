@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
 // Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
@@ -52,7 +52,7 @@ func Decode(stored []byte) (Policy, error) {
 	if stored == nil {
 		return Default(), nil
 	}
-	v, invalid := rawjson.Check(stored)
+	v, invalid := jsonread.Check(stored)
 	if invalid != nil {
 		return Default(), errors.New("decode retry policy: not a JSON object")
 	}

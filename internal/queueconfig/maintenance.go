@@ -1,0 +1,234 @@
+package queueconfig
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/riverqueue/river/rivershared/baseservice"
+
+	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/loop"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// While the maintenance switch of the deployment is on, fetches get nothing, and scheduled jobs, retries and crons wait. Every node keeps what
+// it knows of the switch in memory, and follows a change within a second. What waits is decided by the domains: they ask On.
+
+// MaintenanceState is the switch.
+// The zero value is off.
+type MaintenanceState struct {
+	On           bool
+	Reason       string
+	StartedAt    time.Time
+	StartedBy    string
+	EndsAt       time.Time // zero: it does not end by itself
+	EstimatedEnd time.Time // zero: nobody has said
+}
+
+// on: a switch with an end is off from then on, by the clock of the database.
+func (s *MaintenanceState) on() bool {
+	return s != nil && s.On && (s.EndsAt.IsZero() || clock.Now().Before(s.EndsAt))
+}
+
+// Maintenance is the switch as a node knows it. Use NewMaintenance, and run its NewFollower.
+type Maintenance struct {
+	db     *pg.DB
+	logger *slog.Logger
+	state  *loop.Value[MaintenanceState]
+	end    *time.Timer // has the follower read when the switch is to turn itself off
+	ended  func()
+}
+
+// NewMaintenance returns a switch that is off until it was read.
+// app reads it before the first request.
+func NewMaintenance(db *pg.DB, logger *slog.Logger) *Maintenance {
+	s := &Maintenance{db: db, logger: logger, ended: func() {}}
+	s.state = loop.NewValue(db, readState)
+	s.state.OnRead(s.onRead)
+	s.end = time.AfterFunc(math.MaxInt64, s.state.Changed)
+	return s
+}
+
+// NewFollower returns the service that reads the switch when it may have changed, and notices when it is off again.
+func NewMaintenanceFollower(archetype *baseservice.Archetype, s *Maintenance) *loop.Follower[MaintenanceState] {
+	return loop.NewFollower(archetype, s.state, "maintenance switch")
+}
+
+// OnEnded sets what is called after the switch was on: what has waited is to go on. It must not block.
+func (s *Maintenance) OnEnded(f func()) { s.ended = f }
+
+// OnListening sets how the switch learns whether notifications arrive.
+func (s *Maintenance) OnListening(f func() bool) { s.state.OnListening(f) }
+
+// Changed is called when the switch may have changed on any node. It does not block.
+func (s *Maintenance) Changed() { s.state.Changed() }
+
+// On reports whether the switch is on. It reads memory only.
+// It is asked by every fetch, sweep and tick, so it must not wait. A node that cannot reach the database goes on with what it
+// knew last.
+func (s *Maintenance) On() bool {
+	s.state.Poll()
+	return s.state.Latest().on()
+}
+
+// Forget is for a reset of the database, which turns the switch off.
+// The state is forgotten at once, without waiting for the read.
+func (s *Maintenance) Forget() {
+	was := s.state.Latest()
+	s.state.Forget()
+	if was != nil && was.On {
+		s.ended()
+	}
+}
+
+// Get reads the switch.
+// It also remembers what it has read, and sets the clock of the node by the row.
+func (s *Maintenance) Get(ctx context.Context) (MaintenanceState, error) {
+	state, err := s.state.Read(ctx)
+	if err != nil {
+		return MaintenanceState{}, pg.ClientError(err)
+	}
+	return *state, nil
+}
+
+// readState reads the switch anew each time: it is one row, and whether it has ended is for the database to say.
+func readState(ctx context.Context, q *dbsqlc.Queries, _ *MaintenanceState) (*MaintenanceState, error) {
+	asked := time.Now()
+	row, err := q.MaintenanceGet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	clock.Set(row.Now.Time, asked)
+	state := MaintenanceState{}
+	if row.StartedAt.Valid && (!row.EndsAt.Valid || row.EndsAt.Time.After(row.Now.Time)) {
+		state = newState(row)
+	}
+	return &state, nil
+}
+
+func (s *Maintenance) onRead(before, now *MaintenanceState) {
+	s.end.Stop()
+	if now.On && !now.EndsAt.IsZero() {
+		s.end.Reset(now.EndsAt.Sub(clock.Now()))
+	}
+	if before != nil && before.On && !now.On {
+		s.ended()
+	}
+}
+
+// refresh lets this node know of a change that it has made; other nodes are notified by the change itself.
+func (s *Maintenance) refresh(ctx context.Context) {
+	if _, err := s.state.Read(ctx); err != nil {
+		s.state.Changed() // the follower tries again
+	}
+}
+
+// MaintenanceStart is a request to turn the switch on.
+// Durations count from now by the clock of the database.
+type MaintenanceStart struct {
+	Reason   string
+	Lasts    time.Duration // then it turns itself off; 0: it does not
+	Estimate time.Duration // until the end, shown only; 0: Lasts
+	By       string
+}
+
+// Start turns the switch on, or changes its end and its reason.
+// It is idempotent but for the times. The statement notifies the other nodes. Who began it, and when, stays if it is on
+// already.
+func (s *Maintenance) Start(ctx context.Context, p MaintenanceStart) (MaintenanceState, error) {
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	row, err := s.db.Q.MaintenanceStart(bounded, dbsqlc.MaintenanceStartParams{
+		Lasts: interval(p.Lasts), Estimate: interval(p.Estimate), Reason: p.Reason, StartedBy: p.By,
+	})
+	if err != nil {
+		return MaintenanceState{}, pg.WriteError(err)
+	}
+	state := newState(dbsqlc.MaintenanceGetRow{
+		StartedAt: row.StartedAt, EndsAt: row.EndsAt, EstimatedEnd: row.EstimatedEnd, Reason: row.Reason, StartedBy: row.StartedBy, Now: row.Now,
+	})
+	s.refresh(ctx)
+	s.logger.InfoContext(ctx, "maintenance is on: no job is fetched until it ends", slog.String("category", "system"),
+		slog.Group("attributes", "reason", p.Reason, "by", p.By, "ends_at", state.EndsAt))
+	return state, nil
+}
+
+// End turns the switch off.
+func (s *Maintenance) End(ctx context.Context, by string) error {
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	ended, err := s.db.Q.MaintenanceEnd(bounded)
+	if err != nil {
+		return pg.WriteError(err)
+	}
+	s.refresh(ctx)
+	if len(ended) > 0 {
+		s.logger.InfoContext(ctx, "maintenance is off", slog.String("category", "system"), slog.Group("attributes", "by", by))
+	}
+	return nil
+}
+
+func newState(row dbsqlc.MaintenanceGetRow) MaintenanceState {
+	return MaintenanceState{
+		On: true, Reason: row.Reason, StartedAt: row.StartedAt.Time, StartedBy: row.StartedBy, EndsAt: row.EndsAt.Time, EstimatedEnd: row.EstimatedEnd.Time,
+	}
+}
+
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d > 0}
+}
+
+// maxReason bounds the bytes of a reason.
+// It is shown to everybody who looks at the switch.
+const maxReason = 1024
+
+// MaintenanceRequest is the body of POST /admin/system/maintenance (docs/reference/admin.md, Maintenance).
+// Without Enabled the other members are checked and have no effect.
+type MaintenanceRequest struct {
+	Enabled bool
+	Start   MaintenanceStart // only with Enabled; By is what the body claims
+}
+
+// DecodeMaintenance reads a request.
+// All problems are listed. A reason with U+0000 could not be stored.
+func DecodeMaintenance(raw []byte) (MaintenanceRequest, *ojs.Error) {
+	v, err := jsonread.Check(raw)
+	if err != nil {
+		return MaintenanceRequest{}, err
+	}
+	b := jsonread.Body{}
+	b.Fields, _ = jsonread.Read(v, []string{"enabled", "reason", "duration", "estimated_duration", "started_by"})
+	r := MaintenanceRequest{Enabled: b.Boolean("enabled")}
+	if b.Get("enabled") == nil {
+		b.Refuse("enabled", "true or false")
+	}
+	text, _ := jsonread.Text(b.Get("reason"))
+	if b.Get("reason") != nil && (len(text) > maxReason || text != "" && !jsonread.IsName(text)) {
+		b.Refuse("reason", "a string of at most 1024 bytes without U+0000")
+	} else if v := b.Get("reason"); v != nil && v[0] != '"' {
+		b.Refuse("reason", "a string")
+	}
+	by, _ := jsonread.Text(b.Get("started_by"))
+	r.Start = MaintenanceStart{Reason: text, Lasts: length(&b, "duration"), Estimate: length(&b, "estimated_duration"), By: by}
+	return r, b.Problems.Err()
+}
+
+// It is 0 if the member was not sent; 0 itself is refused, because it would end maintenance at once.
+func length(b *jsonread.Body, name string) time.Duration {
+	v := b.Get(name)
+	if v == nil {
+		return 0
+	}
+	text, _ := jsonread.Text(v)
+	d, err := jsonread.ParseDuration(text)
+	if err != nil || d <= 0 {
+		b.Refuse(name, "a duration above 0, such as 30m or PT30M")
+	}
+	return d
+}
