@@ -81,6 +81,118 @@ func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
 	s.releaseCrons(ctx, namesOf(rows, func(r *job.Record) pgtype.Text { return r.Cron }))
 }
 
+// completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
+//
+// The two parts are two transactions. If the second fails after the first has committed, the callers of the second part have no
+// row. refuse finds their jobs active and unlocked, and answers ErrLocked, so they are tried again.
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.completeUnreported(ctx, acks)
+	if err != nil || len(rows) == len(acks) {
+		return rows, err
+	}
+	// A flush never has a job twice (its key), so ids are enough to tell which acks are left. Those of refused jobs are among
+	// them, and JobProgressFlush leaves these out again.
+	completed := make(map[[16]byte]bool, len(rows))
+	for i := range rows {
+		completed[rows[i].ID] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+	reported, err := s.completeReported(ctx, rest)
+	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
+		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
+			slog.Int("jobs", len(rest)), slog.Any("error", err))
+		return rows, nil
+	}
+	return append(rows, reported...), err
+}
+
+// completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
+// The first try locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set
+// by the statement itself and ends with its transaction.
+func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
+	p := s.completeParams(acks)
+	err = s.db.WithPartitions(ctx, func() error {
+		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
+			return err
+		})
+	})
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended.
+	if pg.IsTimeout(err) && ctx.Err() == nil {
+		return s.completeUnlocked(ctx, acks)
+	}
+	return rows, err
+}
+
+// The order of the rows is any; InOrder sorts them by the acks.
+func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteParams) ([]job.Record, error) {
+	rows, err := q.JobComplete(ctx, *p)
+	jobs := make([]job.Record, len(rows))
+	for i := range rows {
+		jobs[i] = completedRecord(&rows[i])
+	}
+	return jobs, err
+}
+
+// completedRecord sets the columns that JobComplete leaves out, because they are the same for every completed job.
+// A job that has reported progress is shown with 1 at its end, as the statement stores it.
+func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
+	if r.Progress.Valid {
+		r.Progress.Float64 = 1
+	}
+	return job.Record{
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateCompleted), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
+		CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
+		WorkerID: r.WorkerID, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, RetryDelayMs: r.RetryDelayMs,
+		ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true}, PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true},
+		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey,
+		Lane: r.Lane, LimitKey: r.LimitKey, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
+		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
+		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
+	}
+}
+
+// completeUnlocked completes the jobs that no other transaction has locked.
+// Acks of locked jobs have no row afterwards. Their callers wait one by one (operation.retryLocked), so one locked job delays its
+// flush by lockTimeout once.
+func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	ids := make([][16]byte, len(acks))
+	for i, a := range acks {
+		ids[i] = a.JobID
+	}
+	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
+}
+
+// completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
+func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+	for _, a := range acks {
+		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
+	}
+	return s.completeSome(ctx, acks, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, p) })
+}
+
+// completeSome completes, in one transaction, the jobs that pick chooses.
+//
+// It may run twice, if a partition of jobs_done is missing. pick locks its rows, so JobComplete waits for none of them.
+func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
+	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
+		rows = nil
+		q := dbsqlc.New(tx)
+		ids, err := pick(q)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		p := s.completeParams(slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(ids, a.JobID) }))
+		p.Reported = reported
+		rows, err = completeJobs(ctx, q, &p)
+		return err
+	})
+	return rows, err
+}
+
 // completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
 // result, so each worker is sent once, and results only if there are any.
 //
@@ -118,90 +230,6 @@ func ackSource(worker string) string {
 		return ""
 	}
 	return eventlog.WorkerSource(worker)
-}
-
-// completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
-//
-// The two parts are two transactions. If the second fails after the first has committed, the callers of the second part have no
-// row. refuse finds their jobs active and unlocked, and answers ErrLocked, so they are tried again.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.completeUnreported(ctx, acks)
-	if err != nil || len(rows) == len(acks) {
-		return rows, err
-	}
-	// A flush never has a job twice (its key), so ids are enough to tell which acks are left. Those of refused jobs are among
-	// them, and JobProgressFlush leaves these out again.
-	completed := make(map[[16]byte]bool, len(rows))
-	for i := range rows {
-		completed[rows[i].ID] = true
-	}
-	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
-	reported, err := s.completeReported(ctx, rest)
-	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
-		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
-			slog.Int("jobs", len(rest)), slog.Any("error", err))
-		return rows, nil
-	}
-	return append(rows, reported...), err
-}
-
-// completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
-func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
-	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
-	for _, a := range acks {
-		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
-	}
-	return s.completeSome(ctx, acks, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, p) })
-}
-
-// completeSome completes, in one transaction, the jobs that pick chooses.
-//
-// It may run twice, if a partition of jobs_done is missing. pick locks its rows, so JobComplete waits for none of them.
-func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
-	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
-		rows = nil
-		q := dbsqlc.New(tx)
-		ids, err := pick(q)
-		if err != nil || len(ids) == 0 {
-			return err
-		}
-		p := s.completeParams(slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(ids, a.JobID) }))
-		p.Reported = reported
-		rows, err = completeJobs(ctx, q, &p)
-		return err
-	})
-	return rows, err
-}
-
-// completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
-// The first try locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set
-// by the statement itself and ends with its transaction.
-func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
-	p := s.completeParams(acks)
-	err = s.db.WithPartitions(ctx, func() error {
-		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
-			return err
-		})
-	})
-	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended.
-	if pg.IsTimeout(err) && ctx.Err() == nil {
-		return s.completeUnlocked(ctx, acks)
-	}
-	return rows, err
-}
-
-// completeUnlocked completes the jobs that no other transaction has locked.
-// Acks of locked jobs have no row afterwards. Their callers wait one by one (operation.retryLocked), so one locked job delays its
-// flush by lockTimeout once.
-func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
-	ids := make([][16]byte, len(acks))
-	for i, a := range acks {
-		ids[i] = a.JobID
-	}
-	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
 }
 
 // resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag.
@@ -725,64 +753,4 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 		return nil, err
 	}
 	return nil, spec.Conflict(spec.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
-}
-
-// claimJobs returns the jobs in the order in which the claim found them.
-// A data-modifying WITH returns its rows in any order, hence the sort by slot.
-func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams) ([]job.Record, error) {
-	rows, err := q.JobFetch(ctx, *p)
-	order := make([]int, len(rows))
-	for i := range rows {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(rows[a].Slot, rows[b].Slot) })
-	jobs := make([]job.Record, len(rows))
-	for i, n := range order {
-		jobs[i] = claimedRecord(&rows[n])
-	}
-	return jobs, err
-}
-
-// claimedRecord sets the columns that JobFetch leaves out, because they are the same for every job that it claims. ReadySeq is the place
-// of the job before the claim, not the number of the claim, which the table has.
-// endClaim needs that place to raise the cursors.
-func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
-	return job.Record{
-		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
-		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, ScheduledAt: r.ScheduledAt,
-		ExpiresAt: r.ExpiresAt, TotalDueAt: r.TotalDueAt, WorkerID: r.WorkerID, LeaseUntil: r.LeaseUntil, LeaseMs: r.LeaseMs, StallDueAt: r.StallDueAt,
-		VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, StallMs: r.StallMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: r.ResultTtlS,
-		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, CronSerial: r.CronSerial, WorkflowID: r.WorkflowID,
-		UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey, OnLimit: r.OnLimit, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra,
-		Error: r.Error, Errors: r.Errors, PreviousErrors: r.PreviousErrors, Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq,
-		CheckpointAt: r.CheckpointAt, Size: r.Size,
-	}
-}
-
-// The order of the rows is any; InOrder sorts them by the acks.
-func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteParams) ([]job.Record, error) {
-	rows, err := q.JobComplete(ctx, *p)
-	jobs := make([]job.Record, len(rows))
-	for i := range rows {
-		jobs[i] = completedRecord(&rows[i])
-	}
-	return jobs, err
-}
-
-// completedRecord sets the columns that JobComplete leaves out, because they are the same for every completed job.
-// A job that has reported progress is shown with 1 at its end, as the statement stores it.
-func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
-	if r.Progress.Valid {
-		r.Progress.Float64 = 1
-	}
-	return job.Record{
-		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateCompleted), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
-		CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		WorkerID: r.WorkerID, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, RetryDelayMs: r.RetryDelayMs,
-		ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true}, PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true},
-		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey,
-		Lane: r.Lane, LimitKey: r.LimitKey, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
-		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
-		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
-	}
 }

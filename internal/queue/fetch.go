@@ -277,6 +277,38 @@ func (s *Store) claimOnce(ctx context.Context, claimants []claimant, owners []in
 	return []claimPart{r}, nil
 }
 
+// claimJobs returns the jobs in the order in which the claim found them.
+// A data-modifying WITH returns its rows in any order, hence the sort by slot.
+func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams) ([]job.Record, error) {
+	rows, err := q.JobFetch(ctx, *p)
+	order := make([]int, len(rows))
+	for i := range rows {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(rows[a].Slot, rows[b].Slot) })
+	jobs := make([]job.Record, len(rows))
+	for i, n := range order {
+		jobs[i] = claimedRecord(&rows[n])
+	}
+	return jobs, err
+}
+
+// claimedRecord sets the columns that JobFetch leaves out, because they are the same for every job that it claims. ReadySeq is the place
+// of the job before the claim, not the number of the claim, which the table has.
+// endClaim needs that place to raise the cursors.
+func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
+	return job.Record{
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
+		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, ScheduledAt: r.ScheduledAt,
+		ExpiresAt: r.ExpiresAt, TotalDueAt: r.TotalDueAt, WorkerID: r.WorkerID, LeaseUntil: r.LeaseUntil, LeaseMs: r.LeaseMs, StallDueAt: r.StallDueAt,
+		VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, StallMs: r.StallMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: r.ResultTtlS,
+		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, CronSerial: r.CronSerial, WorkflowID: r.WorkflowID,
+		UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey, OnLimit: r.OnLimit, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra,
+		Error: r.Error, Errors: r.Errors, PreviousErrors: r.PreviousErrors, Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq,
+		CheckpointAt: r.CheckpointAt, Size: r.Size,
+	}
+}
+
 // claimed is what a round of a claim has got.
 type claimed struct {
 	jobs  int

@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -63,6 +64,27 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 		return e.existing, nil
 	}
 	return e.job, nil
+}
+
+// flushEnqueue stores jobs whose ids were made here, and gives them to waiting fetches in the same transaction.
+func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	// Before handoff, because a fetch of a tenant may only get jobs of its lanes. insert does it again, with the same result.
+	s.assignLanes(ctx, s.db.Pool, jobs)
+	if h := s.claimForWaiting(jobs); h != nil {
+		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
+			return res, err
+		}
+	}
+	return s.flushInsertion(ctx, newInsertion(jobs, false))
+}
+
+// Nothing is emitted after an error, also if the insert may have committed: lookUpEnqueues does it when that is known.
+func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, error) {
+	res, err := s.insert(ctx, s.db.Pool, in)
+	if err == nil {
+		s.afterEnqueue(ctx, res, nil)
+	}
+	return res, err
 }
 
 // errTaken rolls back an insert because finished jobs have some of its client-chosen ids, or because a job of an atomic insert was
@@ -122,7 +144,11 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	in.bounds = s.boundsOf(view, in.jobs)
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
-		err = s.tryInsert(ctx, db, in)
+		if pooled { // Write marks an error after which the outcome is unknown; the owner of a transaction marks its own
+			err = s.db.Write(ctx, func(conn *pgxpool.Conn) error { return s.tryInsert(ctx, conn, in) })
+		} else {
+			err = s.tryInsert(ctx, db, in)
+		}
 		switch {
 		case err == nil, errors.Is(err, errTaken) && in.atomic:
 			return in.res, nil
@@ -144,6 +170,111 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 		}
 	}
 	return in.res, nil
+}
+
+// acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
+// of an atomic insert, none is.
+//
+// It runs once per insert and not once per try: a deadlock does not read the configuration again.
+func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) error {
+	if s.config.StrictQueues {
+		if err := s.refuseUnknown(ctx, db, in); err != nil {
+			return err
+		}
+	}
+	view, err := s.view(ctx, db)
+	if err != nil {
+		return err
+	}
+	// A plain view has no queue with a configuration. Then only refuseUnknown can have refused something.
+	if !view.Plain() {
+		for _, i := range in.todo {
+			if q := view.Queue(in.jobs[i].Queue); q != nil && in.res[i].refused == nil {
+				in.res[i].refused = admission(q, in.jobs[i])
+			}
+		}
+	} else if !s.config.StrictQueues {
+		return nil
+	}
+	refused := func(i int) bool { return in.res[i].refused != nil }
+	if in.atomic && slices.ContainsFunc(in.todo, refused) {
+		in.todo = nil
+	}
+	in.todo = slices.DeleteFunc(in.todo, refused)
+	return nil
+}
+
+// view is what is known of queues.
+// On the pool it is at most a second old (queueconfig.Settled). In the transaction of a caller it is what was read last, because
+// a look would need a second connection.
+func (s *Store) view(ctx context.Context, db pg.Conn) (*queueconfig.View, error) {
+	if !s.isPool(db) {
+		return s.configured.InTx(ctx, dbsqlc.New(db))
+	}
+	return s.configured.View(ctx)
+}
+
+// admission is why a queue does not take a job. nil: it takes it, and the job has what it inherits.
+// The order of the cases is the order in which a client sees the errors. A producer without a name is not checked: authentication
+// is off then.
+func admission(q *queueconfig.Queue, j *job.Job) *ojs.Error {
+	if !j.Admitted {
+		switch {
+		case q.Draining():
+			return spec.With(spec.QueuePaused(q.Name), "status", queueconfig.Draining)
+		case !q.Config.AllowsType(j.Type):
+			return spec.JobTypeNotAllowed(q.Name, j.Type)
+		case j.Producer != "" && !q.Config.AllowsProducer(j.Producer):
+			return spec.ProducerNotAllowed(q.Name)
+		}
+	}
+	inherit(q, j)
+	return nil
+}
+
+// Inherit gives a job the timeouts that it has of its queue, as far as this node knows the queue.
+// Crons call it before they choose their own default, which is longer than that of the server.
+func (s *Store) Inherit(j *job.Job) {
+	if q := s.configured.Known(j.Queue); q != nil {
+		inherit(q, j)
+	}
+}
+
+// inherit never replaces what the job sets itself; 0 is not set. It may run twice for a job, as the second time finds the values
+// of the first.
+func inherit(q *queueconfig.Queue, j *job.Job) {
+	if j.TimeoutMS == 0 && q.Config.DefaultTimeoutMS != nil {
+		j.TimeoutMS = *q.Config.DefaultTimeoutMS
+	}
+	if j.VisibilityMS == 0 && q.Config.VisibilityTimeoutMS != nil {
+		j.VisibilityMS = *q.Config.VisibilityTimeoutMS
+	}
+}
+
+// refuseUnknown refuses jobs of queues that nobody has created, with strict queues.
+func (s *Store) refuseUnknown(ctx context.Context, db pg.Conn, in *insertion) error {
+	// A row that is deleted while the statement runs must not be taken for known for an hour from the end of it.
+	now := time.Now() // before the statement
+	var unknown []string
+	for _, i := range in.todo {
+		if j := in.jobs[i]; !j.Admitted && !s.queues.has(j.Queue, now) && !slices.Contains(unknown, j.Queue) {
+			unknown = append(unknown, j.Queue)
+		}
+	}
+	if unknown == nil {
+		return nil
+	}
+	// Known queues are not added to s.queues here: createQueues does that, which also moves used_at.
+	found, err := dbsqlc.New(db).QueueListKnown(ctx, unknown)
+	if err != nil {
+		return err
+	}
+	for _, i := range in.todo {
+		if name := in.jobs[i].Queue; slices.Contains(unknown, name) && !slices.Contains(found, name) && !in.jobs[i].Admitted {
+			in.res[i].refused = spec.NotFound("queue", name)
+		}
+	}
+	return nil
 }
 
 // createQueues creates the queues that this node does not know. In a transaction it uses that connection, and does not
@@ -175,58 +306,26 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 // isPool reports whether db is the pool and not the transaction of a caller.
 func (s *Store) isPool(db pg.Conn) bool { return db == pg.Conn(s.db.Pool) }
 
-// tryInsert is one statement and, only if clients chose ids, a transaction around it. Ids of finished jobs are taken too.
-// They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
-// id to jobs_done while the insert ran.
-// Only on the pool can the outcome be unknown: Write marks the error then. The owner of a transaction marks its own.
+// tryInsert is one try of an insert: one statement or, if it decides about more than the new rows, a transaction. The cases are ordered by what
+// they lock: unique keys include bounds, and bounds include client-chosen ids.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
-	if !s.isPool(db) {
-		return s.insertOn(ctx, db, in)
+	if !in.unique && in.bounds == nil && !in.clientIDs {
+		return in.storeAll(ctx, db, s.commits.Node)
 	}
-	return s.db.Write(ctx, func(conn *pgxpool.Conn) error { return s.insertOn(ctx, conn, in) })
-}
-
-// insertOn stores the jobs on a connection. Only ids that clients have chosen can be taken, so only they cost a transaction and a look at
-// jobs_done.
-//
-// The cases are ordered by what they lock: unique keys include bounds, and bounds include client-chosen ids.
-func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
-	switch {
-	case in.unique:
-		return s.insertInTx(ctx, db, in)
-	case in.bounds != nil:
-		return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertBounded(ctx, tx, in) })
-	}
-	if !in.clientIDs {
-		rows, err := in.statement(ctx, s.commits.Node)(db)
-		if err != nil {
-			return err
-		}
-		in.fill(rows)
-		return nil
-	}
-	params := in.params(s.commits.Node)
 	return pg.InTx(ctx, db, func(tx pgx.Tx) error {
-		q := dbsqlc.New(tx)
+		switch {
+		case in.unique:
+			return s.insertUnique(ctx, tx, in)
+		case in.bounds != nil:
+			return s.insertBounded(ctx, tx, in)
+		}
+		// An atomic call shares its statement with nobody, so it may wait for an id as long as the transaction may.
 		if !in.atomic {
-			// An atomic call shares its statement with nobody, so it may wait as long as the transaction may.
-			if err := q.SystemLockTimeout(ctx, idLockTimeout); err != nil {
+			if err := dbsqlc.New(tx).SystemLockTimeout(ctx, idLockTimeout); err != nil {
 				return err
 			}
 		}
-		rows, err := q.JobInsert(ctx, params)
-		if err != nil {
-			return err
-		}
-		done, err := q.JobListDoneIDs(ctx, params.Ids)
-		if err != nil {
-			return err
-		}
-		refused := in.fill(rows)
-		if in.markTaken(done) || refused && in.atomic {
-			return errTaken
-		}
-		return nil
+		return in.storeAll(ctx, tx, s.commits.Node)
 	})
 }
 
@@ -316,20 +415,24 @@ func (in *insertion) findTaken(ctx context.Context, q *dbsqlc.Queries) error {
 	return err
 }
 
-// storeAll stores all jobs of this try, or fails.
-// Unlike insertOn it has no lock timeout of its own: its caller has set one.
-func (in *insertion) storeAll(ctx context.Context, tx pgx.Tx, node int32) error {
+// storeAll stores the jobs of this try. Only ids that clients have chosen can be taken; db is a transaction then. Those of finished jobs are
+// read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the id to jobs_done while the
+// insert ran.
+//
+// A job whose id is in use is left out if the others do not depend on it. With unique keys and bounds they do: the decision about them has
+// counted it.
+func (in *insertion) storeAll(ctx context.Context, db pg.Conn, node int32) error {
 	if len(in.todo) == 0 {
 		return nil
 	}
 	if !in.clientIDs {
-		rows, err := in.statement(ctx, node)(tx)
+		rows, err := in.statement(ctx, node)(db)
 		if err == nil {
 			in.fill(rows)
 		}
 		return err
 	}
-	q, params := dbsqlc.New(tx), in.params(node)
+	q, params := dbsqlc.New(db), in.params(node)
 	rows, err := q.JobInsert(ctx, params)
 	if err != nil {
 		return err
@@ -339,7 +442,7 @@ func (in *insertion) storeAll(ctx context.Context, tx pgx.Tx, node int32) error 
 		return err
 	}
 	refused := in.fill(rows)
-	if in.markTaken(done) || refused {
+	if in.markTaken(done) || refused && (in.atomic || in.unique || in.bounds != nil) {
 		return errTaken
 	}
 	return nil
@@ -426,19 +529,19 @@ func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.D
 		params := in.alikeParams(node)
 		return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
 			rows, err := dbsqlc.New(db).JobInsertAlike(ctx, params)
-			return sliceutil.Map(rows, func(r dbsqlc.JobInsertAlikeRow) dbsqlc.JobInsertRow { return availableRow(dbsqlc.JobInsertPlainRow(r)) }), err
+			return sliceutil.Map(rows, func(r dbsqlc.JobInsertAlikeRow) dbsqlc.JobInsertRow { return plainRow(dbsqlc.JobInsertPlainRow(r)) }), err
 		}
 	default:
 		params := in.plainParams(node)
 		return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
 			rows, err := dbsqlc.New(db).JobInsertPlain(ctx, params)
-			return sliceutil.Map(rows, availableRow), err
+			return sliceutil.Map(rows, plainRow), err
 		}
 	}
 }
 
-// availableRow is what JobInsert returns of a plain job.
-func availableRow(r dbsqlc.JobInsertPlainRow) dbsqlc.JobInsertRow {
+// plainRow is what JobInsert would return of a plain job, which is available.
+func plainRow(r dbsqlc.JobInsertPlainRow) dbsqlc.JobInsertRow {
 	return dbsqlc.JobInsertRow{ID: r.ID, State: string(ojs.StateAvailable), ReadySeq: r.ReadySeq, CreatedAt: r.CreatedAt, EventType: ojs.EventJobEnqueued}
 }
 
@@ -529,4 +632,30 @@ func (in *insertion) alikeParams(node int32) dbsqlc.JobInsertAlikeParams {
 		p.Ids[n], p.Args[n] = in.jobs[i].ID, in.jobs[i].Args
 	}
 	return p
+}
+
+// afterEnqueue emits the events of stored jobs and wakes fetches for those that are available and not claimed.
+//
+// claimed are jobs that a handoff has claimed in the same transaction: waking a fetch for them would make it claim in vain.
+func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[16]byte]bool) {
+	a := afterCommit{places: make([]Place, 0, len(res))}
+	for i := range res {
+		r := &res[i]
+		if r.job != nil && !claimed[r.job.ID] && !r.over {
+			a.add(r.job.Queue, r.job.Lane, r.job.Priority, r.job.ReadySeq, pgtype.Text{})
+			a.due(r.job.DueAt, r.job.CreatedAt)
+		}
+		for _, old := range r.replaced {
+			s.awaiting.ended(old.ID)
+			a.add("", "", 0, pgtype.Int8{}, old.Cron)
+		}
+		for _, old := range r.dropped {
+			s.awaiting.ended(old.ID)
+			a.add("", "", 0, pgtype.Int8{}, old.Cron)
+		}
+	}
+	// Events before fetches: the log line of an enqueue stands before that of its start.
+	eventlog.Emit(ctx, s.commits, res, insertChange)
+	s.notify(ctx, a)
+	s.commits.Committed()
 }

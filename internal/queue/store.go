@@ -164,7 +164,9 @@ func New(deps Deps, config Config) *Store {
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
-	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.enqueueNamed = newBatcher(s, "enqueue", func(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+		return s.flushInsertion(ctx, newInsertion(jobs, false))
+	}, byID, jobBytes)
 	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })

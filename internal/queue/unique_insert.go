@@ -12,7 +12,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -76,7 +75,7 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 	if err != nil {
 		return err
 	}
-	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
+	u := &uniqueInsert{store: s, tx: tx, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
 	// A clone, because a job that takes the time of another one is replaced by a copy in it: the next try must start from what
 	// the client has sent.
 	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
@@ -125,7 +124,8 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 // uniqueInsert is one try to insert jobs with verdicts.
 type uniqueInsert struct {
 	store *Store
-	q     *dbsqlc.Queries
+	tx    pgx.Tx
+	q     *dbsqlc.Queries // on tx
 	in    *insertion
 	// It shares res with in.
 	part     insertion                // the jobs to store
@@ -177,22 +177,10 @@ func (u *uniqueInsert) insert(ctx context.Context) error {
 	if len(u.part.todo) == 0 {
 		return nil
 	}
-	params := u.part.params(u.store.commits.Node)
-	rows, err := u.q.JobInsert(ctx, params)
-	if err != nil {
+	if err := u.part.storeAll(ctx, u.tx, u.store.commits.Node); err != nil {
 		return err
 	}
-	var done [][16]byte
-	if u.in.clientIDs {
-		if done, err = u.q.JobListDoneIDs(ctx, params.Ids); err != nil {
-			return err
-		}
-	}
-	refused := u.part.fill(rows)
-	if u.part.markTaken(done) || refused {
-		return errTaken
-	}
-	// fill has set the outcomes anew.
+	// storeAll has set the outcomes anew.
 	for i, replaced := range u.replaced {
 		u.in.res[i].replaced = replaced
 	}
@@ -428,10 +416,4 @@ func (s *Store) logDuplicates(ctx context.Context, in *insertion) {
 // The status of a batch depends on it (docs/reference/http.md, Batch).
 func Deduplicated(jobs []*job.Job) bool {
 	return !slices.ContainsFunc(jobs, func(j *job.Job) bool { return !j.Outcome.Deduplicated })
-}
-
-// insertInTx is an insert in a transaction of its own, or in a savepoint of the caller's.
-// A savepoint lets errTaken, errFull and errGone be followed by another try in the same transaction.
-func (s *Store) insertInTx(ctx context.Context, db pg.Conn, in *insertion) error {
-	return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertUnique(ctx, tx, in) })
 }
