@@ -65,53 +65,16 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 	return jobs, nil
 }
 
-// afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
-// woken when the relay has published the events.
+// completeRows completes the jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
+// more of them: few are.
 //
-// operation.lookUpLost calls it too, for an ack whose answer was lost: the flush has emitted nothing then.
-func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
-	eventlog.Emit(ctx, s.commits, rows, completeChange)
-	for i := range rows {
-		s.awaiting.ended(rows[i].ID)
-	}
-	leftActive(s, rows, func(r *job.Record) string { return r.Queue })
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.releaseCrons(ctx, namesOf(rows, func(r *job.Record) pgtype.Text { return r.Cron }))
-}
-
-// completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
-//
-// The two parts are two transactions. If the second fails after the first has committed, the callers of the second part have no
-// row. refuse finds their jobs active and unlocked, and answers ErrLocked, so they are tried again.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
+// These are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse finds the jobs
+// active and unlocked, and answers ErrLocked, so they are tried again.
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.completeUnreported(ctx, acks)
-	if err != nil || len(rows) == len(acks) {
-		return rows, err
-	}
-	// A flush never has a job twice (its key), so ids are enough to tell which acks are left. Those of refused jobs are among
-	// them, and JobProgressFlush leaves these out again.
-	completed := make(map[[16]byte]bool, len(rows))
-	for i := range rows {
-		completed[rows[i].ID] = true
-	}
-	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
-	reported, err := s.completeReported(ctx, rest)
-	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
-		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
-			slog.Int("jobs", len(rest)), slog.Any("error", err))
-		return rows, nil
-	}
-	return append(rows, reported...), err
-}
-
-// completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
-// The first try locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set
-// by the statement itself and ends with its transaction.
-func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
+	// It locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set by the statement
+	// itself and ends with its transaction.
 	p := s.completeParams(acks)
 	err = s.db.WithPartitions(ctx, func() error {
 		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
@@ -119,11 +82,37 @@ func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []
 			return err
 		})
 	})
-	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended.
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended. Acks of locked jobs have no
+	// row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
 	if pg.IsTimeout(err) && ctx.Err() == nil {
-		return s.completeUnlocked(ctx, acks)
+		ids := make([][16]byte, len(acks))
+		for i, a := range acks {
+			ids[i] = a.JobID
+		}
+		rows, err = s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
 	}
-	return rows, err
+	if err != nil || len(rows) == len(acks) {
+		return rows, err
+	}
+
+	// What is left has reported progress, or is refused. A flush never has a job twice (its key), so ids tell which acks those are.
+	completed := make(map[[16]byte]bool, len(rows))
+	for i := range rows {
+		completed[rows[i].ID] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+	flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+	for _, a := range rest {
+		flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID), append(flush.Attempts, a.Attempt)
+	}
+	// An event for the last report, if it had none; then the end.
+	reported, err := s.completeSome(ctx, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, flush) })
+	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
+		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
+			slog.Int("jobs", len(rest)), slog.Any("error", err))
+		return rows, nil
+	}
+	return append(rows, reported...), err
 }
 
 // The order of the rows is any; InOrder sorts them by the acks.
@@ -152,26 +141,6 @@ func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
 		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
 		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
 	}
-}
-
-// completeUnlocked completes the jobs that no other transaction has locked.
-// Acks of locked jobs have no row afterwards. Their callers wait one by one (operation.retryLocked), so one locked job delays its
-// flush by lockTimeout once.
-func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
-	ids := make([][16]byte, len(acks))
-	for i, a := range acks {
-		ids[i] = a.JobID
-	}
-	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
-}
-
-// completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
-func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
-	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
-	for _, a := range acks {
-		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
-	}
-	return s.completeSome(ctx, acks, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, p) })
 }
 
 // completeSome completes, in one transaction, the jobs that pick chooses.
@@ -245,6 +214,17 @@ func resultData(result []byte) []byte {
 	data = append(data, `{"result":`...)
 	data = append(data, result...)
 	return append(data, '}')
+}
+
+// afterComplete does what follows the commit. operation.lookUpLost calls it too, for an ack whose answer was lost: the flush has emitted
+// nothing then.
+func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
+	eventlog.Emit(ctx, s.commits, rows, completeChange)
+	var a afterCommit
+	for i := range rows {
+		a.add(recordChange(&rows[i]))
+	}
+	s.notify(ctx, a)
 }
 
 // InOrder matches rows to requests by id; a request without a row gets nil.
@@ -370,24 +350,16 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	return failed, nil
 }
 
-// afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
-// result of a job that is discarded now.
-// It is also what follows a nack whose answer was lost (operation.lookUpLost); there nothing was emitted, because the row before the
+// afterFail is also what follows a nack whose answer was lost (operation.lookUpLost); there nothing was emitted, because the row before the
 // failure is gone.
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
-	leftActive(s, rows, func(r *dbsqlc.JobFailRow) string { return r.Queue })
 	var a afterCommit
-	for i, r := range rows {
-		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
-		a.due(r.DueAt, failedAt((*job.Record)(&rows[i])))
-		if r.State == string(ojs.StateDiscarded) {
-			s.awaiting.ended(r.ID)
-		}
+	for i := range rows {
+		c := recordChange((*job.Record)(&rows[i]))
+		c.ran = true // only a retry that the server has decided records the state before
+		a.add(c)
 	}
 	s.notify(ctx, a)
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
 }
 
 // emitFailed makes the changes from the rows before and after the statement: the new row has lost its worker and its start. It does
@@ -547,23 +519,14 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 }
 
 // What follows in workflows and limits is not done here but by operation.do, outside of the flush.
-func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
+func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) (a afterCommit) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	for i := range rows {
-		s.awaiting.ended(rows[i].ID)
+		a.add(recordChange((*job.Record)(&rows[i])))
 	}
-	leftActive(s, rows, func(r *dbsqlc.JobCancelRow) string { return r.Queue })
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.releaseCrons(ctx, namesOf(rows, cancelledCron))
+	s.notify(ctx, a)
+	return a
 }
-
-func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
-
-func cancelledLimit(r *dbsqlc.JobCancelRow) pgtype.Text { return r.LimitKey }
-
-func cancelledWorkflow(r *dbsqlc.JobCancelRow) pgtype.UUID { return r.WorkflowID }
 
 // cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
 // other caller, waits for locks instead.
@@ -738,12 +701,10 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 		eventlog.Emit(ctx, s.commits, rows, activateChange)
 		job := (*job.Record)(&rows[0])
 		var a afterCommit
-		// Its deadlines were scheduled when it was inserted, so only fetches have to learn of it. A job of a serial cron or with
-		// a limit key has no ready_seq yet: the cron or package limit gives it one.
-		a.add(job.Queue, job.Lane, job.Priority, job.ReadySeq, job.Cron)
+		// A job of a serial cron or with a limit key has no ready_seq yet: the cron or package limit gives it one.
+		a.add(recordChange(job))
 		s.notify(ctx, a)
-		s.commits.Committed()
-		s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobActivateRow) pgtype.Text { return r.LimitKey }))
+		s.follow(ctx, a)
 		return job, nil
 	}
 	// No row: the job is unknown or in another state. This read is a later snapshot, so the state that it shows may be newer than

@@ -13,81 +13,140 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// afterCommit collects what must happen after the commit of changed jobs.
-// A statement fills it from its rows, and notify uses it once. It never decides anything: what is lost with a node that stops
-// between the commit and notify is found again by the relay, rescans and sweeps.
+// jobChange is a job as a statement has left it.
+type jobChange struct {
+	id       [16]byte
+	queue    string
+	lane     string
+	priority int16
+	state    ojs.JobState
+	readySeq pgtype.Int8 // of an available job; not valid: it waits for another job of its cron or for a limit, so no fetch can find it
+	dueAt    pgtype.Timestamptz
+	now      pgtype.Timestamptz // the clock of the database when dueAt was set
+	ran      bool               // it was active, so its queue may have room for another one
+
+	cron       pgtype.Text
+	limitKey   pgtype.Text
+	workflowID pgtype.UUID
+}
+
+// recordChange is a job that an ack, a nack, a cancel or an activation has changed.
+func recordChange(j *job.Record) jobChange {
+	return jobChange{
+		id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt, now: failedAt(j),
+		ran: j.PreviousState.String == string(ojs.StateActive), cron: j.Cron, limitKey: j.LimitKey, workflowID: j.WorkflowID,
+	}
+}
+
+// afterCommit collects what follows the commit of changed jobs. notify does what no caller waits for, follow what the caller of the change
+// waits for.
+//
+// It never decides anything: what is lost with a node that stops between the commit and notify is found again by the relay, rescans and
+// sweeps.
 type afterCommit struct {
-	places []Place
-	crons  []string // crons of which a job has moved
-	// The time until the first due_at, by the clock of the database. The timer counts it with the monotonic clock of this
-	// machine.
+	some   bool       // some job was changed
+	places []Place    // of available jobs
+	ended  [][16]byte // jobs for whose results calls may wait
+	left   []string   // queues in which jobs are no longer active
+	crons  []string   // crons of which a job has moved
+	// The time until the first due_at, by the clock of the database. The timer counts it with the monotonic clock of this machine.
 	earliest time.Duration
 	timed    bool // earliest is set
+
+	limits    []string   // limit keys of jobs that are not active
+	workflows [][16]byte // roots of the workflows of jobs that have ended
 }
 
-// add records a job. An available job without ready_seq waits for another job of its cron or for a limit, so no fetch can find it.
-func (a *afterCommit) add(queue, lane string, priority int16, seq pgtype.Int8, cron pgtype.Text) {
-	if seq.Valid {
-		a.places = append(a.places, Place{queue, lane, priority, seq.Int64})
+// add records a job that has left active, or was not active.
+func (a *afterCommit) add(c jobChange) {
+	a.some = true
+	switch {
+	case c.state.Terminal():
+		a.ended = append(a.ended, c.id)
+		addValid(&a.workflows, c.workflowID.Bytes, c.workflowID.Valid)
+	case c.state == ojs.StateAvailable && c.readySeq.Valid:
+		a.places = append(a.places, Place{c.queue, c.lane, c.priority, c.readySeq.Int64})
 	}
-	if cron.Valid && !slices.Contains(a.crons, cron.String) {
-		a.crons = append(a.crons, cron.String)
+	if c.dueAt.Valid && !c.state.Terminal() {
+		// Both times are of the database, so the clock of this machine has no part in it.
+		if in := max(0, c.dueAt.Time.Sub(c.now.Time)); !a.timed || in < a.earliest {
+			a.earliest, a.timed = in, true
+		}
+	}
+	addValid(&a.left, c.queue, c.ran)
+	addValid(&a.crons, c.cron.String, c.cron.Valid)
+	addValid(&a.limits, c.limitKey.String, c.limitKey.Valid)
+}
+
+// addValid adds a value once. A linear search is enough: a statement has at most 1 000 rows, and most have the same values or none.
+func addValid[Value comparable](values *[]Value, v Value, valid bool) {
+	if valid && !slices.Contains(*values, v) {
+		*values = append(*values, v)
 	}
 }
 
-// due records when a job is due.
-// Both times are of the database, so the clock of this machine has no part in it.
-func (a *afterCommit) due(at, now pgtype.Timestamptz) {
-	if !at.Valid {
+// notify wakes the calls of this node that wait for the jobs, the relay and the timer, and lets crons release the jobs that waited for the
+// changed ones. Calls of other nodes are woken when the relay has published the events. Fetches come early: they are what somebody waits for.
+func (s *Store) notify(ctx context.Context, a afterCommit) {
+	if !a.some {
 		return
 	}
-	if in := max(0, at.Time.Sub(now.Time)); !a.timed || in < a.earliest {
-		a.earliest, a.timed = in, true
+	for _, id := range a.ended {
+		s.awaiting.ended(id)
 	}
-}
-
-// notify wakes fetches, schedules the timer and lets crons release the jobs that waited for the changed ones.
-// Fetches come first: they are what somebody waits for.
-func (s *Store) notify(ctx context.Context, a afterCommit) {
 	s.NotifyAvailable(a.places)
-	s.releaseCrons(ctx, a.crons)
+	if len(a.left) > 0 {
+		s.roomMade(a.left...)
+	}
+	s.commits.Committed()
 	if a.timed {
 		s.timer.Schedule(a.earliest)
 	}
+	if len(a.crons) > 0 {
+		s.onCronJobs(ctx, a.crons)
+	}
 }
 
-// namesOf collects the crons, or the limit keys, of changed jobs.
-func namesOf[Row any](rows []Row, of func(*Row) pgtype.Text) []string {
-	return valuesOf(rows, func(r *Row) (string, bool) { name := of(r); return name.String, name.Valid })
+// follow lets limits start other jobs, and workflows go on. It runs transactions, so it must not be called inside of a flush that callers
+// share: the others would wait for it. It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
+func (s *Store) follow(ctx context.Context, a afterCommit) {
+	s.FollowLimits(ctx, a.limits)
+	s.advance(ctx, a.workflows)
 }
 
-// workflowsOf collects the roots of the workflows of changed jobs.
-func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) [][16]byte {
-	return valuesOf(rows, func(r *Row) ([16]byte, bool) { id := root(r); return id.Bytes, id.Valid })
-}
-
-// valuesOf collects what rows have, each once; nil for most statements. A linear search is enough: a statement has at most 1 000 rows,
-// and nearly none has a value.
-func valuesOf[Row any, Value comparable](rows []Row, of func(*Row) (Value, bool)) (values []Value) {
-	for i := range rows {
-		if v, there := of(&rows[i]); there && !slices.Contains(values, v) {
-			values = append(values, v)
+// followRecords is follow for the answers of a flush. jobs may have nil elements: requests that have changed nothing.
+func (s *Store) followRecords(ctx context.Context, jobs []*job.Record) {
+	var a afterCommit
+	for _, j := range jobs {
+		if j != nil && j.State != string(ojs.StateActive) {
+			addValid(&a.limits, j.LimitKey.String, j.LimitKey.Valid)
+			addValid(&a.workflows, j.WorkflowID.Bytes, j.WorkflowID.Valid && ojs.JobState(j.State).Terminal())
 		}
 	}
-	return values
+	s.follow(ctx, a)
+}
+
+// namesOf collects the crons, or the limit keys, of changed jobs, each once.
+func namesOf[Row any](rows []Row, of func(*Row) pgtype.Text) (names []string) {
+	for i := range rows {
+		name := of(&rows[i])
+		addValid(&names, name.String, name.Valid)
+	}
+	return names
+}
+
+// workflowsOf collects the roots of the workflows of changed jobs, each once.
+func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]byte) {
+	for i := range rows {
+		id := root(&rows[i])
+		addValid(&roots, id.Bytes, id.Valid)
+	}
+	return roots
 }
 
 // OnCronJobs sets what is called after a commit that moved jobs of these crons. It may send a statement: callers of the
 // change are answered after it.
 func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
-
-// releaseCrons tells package cron, which is above this one, that jobs of these crons have moved: one that waits behind them may be
-// fetched now.
-func (s *Store) releaseCrons(ctx context.Context, crons []string) {
-	if len(crons) > 0 {
-		s.onCronJobs(ctx, crons)
-	}
-}
 
 // The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
 // stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
@@ -293,17 +352,6 @@ func (s *Store) advance(ctx context.Context, roots [][16]byte) {
 	}
 }
 
-// endedWorkflows are the roots of those of the jobs that have ended.
-// A job that is retried does not move its workflow.
-func endedWorkflows(jobs []*job.Record) [][16]byte {
-	return workflowsOf(jobs, func(j **job.Record) (root pgtype.UUID) {
-		if *j != nil && ojs.JobState((*j).State).Terminal() {
-			root = (*j).WorkflowID
-		}
-		return root
-	})
-}
-
 // OnLimitedJobs sets what is called after a commit with which jobs of these limit keys have entered available, or have left available
 // or active. It may run transactions; callers of the change are answered after it.
 // It is optional: without it the follower of package limit finds the rows of ojs.limit_pending a second later.
@@ -321,38 +369,26 @@ func (s *Store) FollowLimits(ctx context.Context, keys []string) {
 	}
 }
 
-// follow does what follows from jobs that have left active or ended: their workflows go on, and their limits let others start.
-// jobs may have nil elements: requests that have changed nothing.
-func (s *Store) follow(ctx context.Context, jobs []*job.Record) {
-	s.FollowLimits(ctx, namesOf(jobs, func(j **job.Record) (key pgtype.Text) {
-		if *j != nil && (*j).State != string(ojs.StateActive) {
-			key = (*j).LimitKey
-		}
-		return key
-	}))
-	s.advance(ctx, endedWorkflows(jobs))
-}
-
 // followEnqueued does what follows from new jobs, and from those that were cancelled or discarded for them.
 // It is called after the commit, by the caller of the insert and not by its flush.
 func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
-	var replaced []*job.Record
-	var dropped [][16]byte
-	var keys []string
+	var a afterCommit
 	for _, j := range jobs {
-		replaced, dropped = append(replaced, j.Outcome.Replaced...), append(dropped, j.Outcome.Dropped...)
 		for _, key := range j.Outcome.DroppedLimits {
-			if !slices.Contains(keys, key) {
-				keys = append(keys, key)
-			}
+			addValid(&a.limits, key, true)
 		}
-		if j.LimitKey != "" && !slices.Contains(keys, j.LimitKey) {
-			keys = append(keys, j.LimitKey)
+		for _, root := range j.Outcome.Dropped {
+			addValid(&a.workflows, root, true)
+		}
+		for _, old := range j.Outcome.Replaced {
+			addValid(&a.limits, old.LimitKey.String, old.LimitKey.Valid)
+			addValid(&a.workflows, old.WorkflowID.Bytes, old.WorkflowID.Valid)
+		}
+		if j.LimitKey != "" {
+			addValid(&a.limits, j.LimitKey, true)
 			// A job with a key may wait for it in this queue from now on, so fetches of the queue meet it.
 			s.limitBlocked.add(j.Queue)
 		}
 	}
-	s.FollowLimits(ctx, keys)
-	s.follow(ctx, replaced)
-	s.advance(ctx, dropped)
+	s.follow(ctx, a)
 }

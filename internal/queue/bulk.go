@@ -122,7 +122,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return bulkDone{changed: changed, after: func() { s.afterBulkCancel(ctx, rows) }}, err
+		return bulkDone{changed: changed, after: func() { s.follow(ctx, s.afterCancel(ctx, rows)) }}, err
 	case job.BulkRetry:
 		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: b.IDs, states: b.States})
 		for _, r := range rows {
@@ -147,17 +147,6 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 	}
 }
 
-func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
-	eventlog.Emit(ctx, s.commits, rows, cancelChange)
-	for i := range rows {
-		s.awaiting.ended(rows[i].ID)
-	}
-	s.notify(ctx, afterCommit{crons: namesOf(rows, cancelledCron)})
-	s.commits.Committed()
-	s.FollowLimits(ctx, namesOf(rows, cancelledLimit))
-	s.advance(ctx, workflowsOf(rows, cancelledWorkflow))
-}
-
 // What the deletion of a queue does with its waiting jobs. Both leave out jobs that another transaction has locked.
 
 // DiscardWaiting discards those of the jobs that wait, with an error of the server, and returns how many they were.
@@ -180,15 +169,12 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 			To: string(ojs.StateDiscarded), At: r.Now.Time, Reason: code,
 		})
 	})
-	if len(rows) > 0 {
-		s.commits.Committed()
+	var a afterCommit
+	for _, r := range rows {
+		a.add(jobChange{id: r.ID, queue: r.Queue, state: ojs.StateDiscarded, cron: r.Cron, limitKey: r.LimitKey, workflowID: r.WorkflowID})
 	}
-	for i := range rows {
-		s.awaiting.ended(rows[i].ID)
-	}
-	s.releaseCrons(ctx, namesOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.Cron }))
-	s.FollowLimits(ctx, namesOf(rows, droppedLimit))
-	s.advance(ctx, workflowsOf(rows, droppedWorkflow))
+	s.notify(ctx, a)
+	s.follow(ctx, a)
 	return len(rows), nil
 }
 
@@ -211,13 +197,11 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 		return 0, pg.ClientError(err)
 	}
 	var a afterCommit
-	for i := range rows {
-		if r := &rows[i]; r.State == string(ojs.StateAvailable) {
-			a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, pgtype.Text{})
-			// It waits for its limit, so no commit would tell the new queue of it.
-			if r.LimitKey.Valid && !r.ReadySeq.Valid {
-				s.limitBlocked.add(to)
-			}
+	for _, r := range rows {
+		a.add(jobChange{id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.JobState(r.State), readySeq: r.ReadySeq, limitKey: r.LimitKey})
+		// It waits for its limit, so no commit would tell the new queue of it.
+		if r.State == string(ojs.StateAvailable) && r.LimitKey.Valid && !r.ReadySeq.Valid {
+			s.limitBlocked.add(to)
 		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.JobMoveQueueRow) []eventlog.Change {
@@ -227,10 +211,7 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 		return append(changes, c, entered)
 	})
 	s.notify(ctx, a)
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobMoveQueueRow) pgtype.Text { return r.LimitKey }))
+	s.follow(ctx, a)
 	return len(rows), nil
 }
 

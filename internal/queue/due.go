@@ -57,22 +57,13 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 			retried++
 		}
 		// No due time is recorded here: the timer reads the earliest one after each batch anyway.
-		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
-		if r.State == string(ojs.StateDiscarded) {
-			s.awaiting.ended(r.ID)
-		}
+		a.add(jobChange{
+			id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.JobState(r.State), readySeq: r.ReadySeq, cron: r.Cron,
+			limitKey: r.LimitKey, workflowID: r.WorkflowID,
+		})
 	}
 	s.notify(ctx, a)
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobPromoteDueRow) pgtype.Text { return r.LimitKey }))
-	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobPromoteDueRow) (root pgtype.UUID) {
-		if r.State == string(ojs.StateDiscarded) {
-			root = r.WorkflowID
-		}
-		return root
-	}))
+	s.follow(ctx, a)
 	poll.End(len(rows)-retried, nil)
 	retries.End(retried, nil)
 	return len(rows), nil
@@ -136,7 +127,7 @@ func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow
 			failed++
 		}
 	}
-	s.follow(ctx, jobs)
+	s.followRecords(ctx, jobs)
 	return failed, err
 }
 
@@ -198,6 +189,6 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 		}
 	}
 	jobs, err := s.flushFail(ctx, nacks)
-	s.follow(ctx, jobs)
+	s.followRecords(ctx, jobs)
 	return jobs, err
 }

@@ -213,20 +213,53 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]fetchAn
 		if len(reads) == 0 {
 			break
 		}
-		parts, err := s.claimOnce(ctx, claimants, owners, reads, limited, bytes)
-		if err != nil && round == 0 {
-			return nil, err
+		var claims []claim
+		if len(limited) > 0 {
+			claims, err = s.claimLimited(ctx, claimants, owners, reads, limited, bytes)
+		} else {
+			c := s.newClaim(claimants, reads, owners, bytes)
+			err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+				c.rows, err = claimJobs(ctx, dbsqlc.New(conn), &c.params)
+				return err
+			})
+			if err != nil {
+				s.lost.add(c.params.Claim, err) // it may have committed
+			}
+			claims = []claim{c}
 		}
 		if err != nil {
+			s.cursors.fail(reads)
+			if round == 0 {
+				return nil, err
+			}
 			break // the jobs of the rounds before are answered
 		}
-		done := s.endParts(ctx, parts, answers)
-		if !last || done.cut {
+		jobs, cut, full := 0, false, []string(nil)
+		for i := range claims {
+			c := &claims[i]
+			answers[0].workflows = append(answers[0].workflows, c.workflows...)
+			if c.full {
+				full = append(full, c.queue)
+			}
+			if c.owners == nil { // it was not sent: its cursors must stay where they were
+				s.cursors.fail(c.reads)
+				continue
+			}
+			size, ended := s.endClaim(c)
+			for n, own := range s.afterClaim(ctx, c) {
+				answers[n].jobs, answers[n].cut = append(answers[n].jobs, own...), answers[n].cut || ended
+			}
+			jobs, bytes, cut = jobs+len(c.rows), bytes+size, cut || ended
+		}
+		if jobs > 0 {
+			s.commits.Committed() // once for all claims: the relay and the timer wake on it
+		}
+		if !last || cut {
 			break
 		}
-		// The slots that got jobs are the first ones, so the rest stands behind them.
-		owners, bytes, w.lookahead = owners[done.jobs:], bytes+done.bytes, min(4*w.lookahead, maxLookahead)
-		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(done.full, q) })
+		// The slots that got jobs are the first ones, so the rest stands behind them. Limited queues that have no more room are left out.
+		owners, w.lookahead = owners[jobs:], min(4*w.lookahead, maxLookahead)
+		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(full, q) })
 	}
 	return answers, nil
 }
@@ -255,26 +288,6 @@ func (s *Store) withoutPaused(queues []string) []string {
 func (s *Store) isPaused(name string) bool {
 	q := s.configured.Known(name)
 	return q != nil && q.Status == queueconfig.Paused
-}
-
-// claimOnce claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
-// already. After an error the reads have been ended.
-// An unknown outcome is recorded before the error goes up, so the next look finds the claim.
-func (s *Store) claimOnce(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claimPart, error) {
-	if len(limited) > 0 {
-		return s.claimLimited(ctx, claimants, owners, reads, limited, bytes)
-	}
-	r := claimPart{reads: reads, claim: s.newClaim(claimants, reads, owners, bytes)}
-	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-		r.rows, err = claimJobs(ctx, dbsqlc.New(conn), &r.claim.params)
-		return err
-	})
-	if err != nil {
-		s.cursors.fail(reads)
-		s.lost.add(r.claim.params.Claim, err)
-		return nil, err
-	}
-	return []claimPart{r}, nil
 }
 
 // claimJobs returns the jobs in the order in which the claim found them.
@@ -309,89 +322,74 @@ func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
 	}
 }
 
-// claimed is what a round of a claim has got.
-type claimed struct {
-	jobs  int
-	bytes int64
-	cut   bool
-	full  []string // limited queues that have no more room
-}
-
-// endParts ends the claims of a round, and adds their jobs to the answers.
-func (s *Store) endParts(ctx context.Context, parts []claimPart, answers []fetchAnswer) (done claimed) {
-	for i := range parts {
-		r := &parts[i]
-		answers[0].workflows = append(answers[0].workflows, r.workflows...)
-		if r.full {
-			done.full = append(done.full, r.queue)
-		}
-		// The part was not claimed: its cursors must stay where they were.
-		if r.claim.owners == nil {
-			s.cursors.fail(r.reads)
-			continue
-		}
-		bytes, cut := s.endClaim(r.claim, r.rows)
-		for n, jobs := range s.afterClaim(ctx, r.claim, r.rows) {
-			answers[n].jobs, answers[n].cut = append(answers[n].jobs, jobs...), answers[n].cut || cut
-		}
-		done.jobs, done.bytes, done.cut = done.jobs+len(r.rows), done.bytes+bytes, done.cut || cut
-	}
-	// Once for all parts: the relay and the timer wake on it.
-	if done.jobs > 0 {
-		s.commits.Committed()
-	}
-	return done
-}
-
-// claim is one statement JobFetch.
+// claim is one statement JobFetch and what it has claimed.
 type claim struct {
-	owners []int // the claimant of each slot
 	reads  []*cursorRead
+	owners []int                 // the claimant of each slot; nil: it was not sent, for want of room or slots, or because the one before was cut
 	params dbsqlc.JobFetchParams // with one worker per claimant
+	rows   []job.Record          // in the order of slots
+
+	// Of a claim from a queue with a limit.
+	queue     string
+	full      bool                  // its limit permits no more
+	handled   []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
+	workflows [][16]byte            // of those that were dropped
 }
 
-// beginClaim prepares a claim of one statement that follows the insert of jobs. It returns false if nothing can be claimed.
-// After true the caller must end the reads, by endClaim or by cursors.fail.
-func (s *Store) beginClaim(claimants []claimant, jobs []*job.Job) (claim, bool) {
-	owners := assignSlots(claimants, s.workers.Quiet)
-	if len(owners) == 0 {
-		return claim{}, false
-	}
-	reads := s.cursors.beginWith(jobs, claimRequest{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minLookahead, s.weights})
-	if len(reads) == 0 {
-		return claim{}, false
-	}
-	return s.newClaim(claimants, reads, owners, 0), true
-}
-
-// owners may be fewer than the reads have wants for: want in the statement is what counts.
+// newClaim prepares a claim. After it the caller must end the reads, by endClaim or by cursors.fail. owners may be fewer than the reads have
+// wants for: want in the statement is what counts. bytes are those that the claimants have got already. Reads come in dispatch order, which the
+// nested loop of the statement keeps. The number of the claim is a fresh one; claimLimited replaces it.
 func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int, bytes int64) claim {
-	c := claim{owners: owners, reads: reads, params: s.fetchParams(reads, claimants)}
-	c.params.Owners = make([]int32, len(c.owners))
-	for slot, owner := range c.owners {
-		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
+	params := dbsqlc.JobFetchParams{
+		Workers:          make([]string, len(claimants)),
+		Sources:          make([]string, len(claimants)),
+		LeasesMs:         make([]int64, len(claimants)),
+		Queues:           make([]string, len(reads)),
+		Lanes:            make([]string, len(reads)),
+		Priorities:       make([]int16, len(reads)),
+		Lows:             make([]int64, len(reads)),
+		Wants:            make([]int32, len(reads)),
+		Owners:           make([]int32, len(owners)),
+		Want:             int32(len(owners)),
+		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
+		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
+		MaxBytes:         job.MaxBytes,
+		Claim:            claimNumber(),
+		Node:             s.commits.Node,
+		EventType:        ojs.EventJobStarted,
 	}
-	c.params.Want = int32(len(c.owners))
+	for i, p := range reads {
+		ring := p.cursor.tenantRing.priorityRing
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.cursor.lane, ring.priority, p.low, int32(p.want)
+	}
+	for i, c := range claimants {
+		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
+		// the smallest limit holds for all, and who gets nothing claims again (Store.claimShared)
+		params.MaxBytes = min(params.MaxBytes, int64(c.bytes))
+	}
+	for slot, owner := range owners {
+		params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
+	}
 	// It stays at 0 or more: a round that exceeds it is cut, and is the last.
-	c.params.MaxBytes -= bytes
-	return c
+	params.MaxBytes -= bytes
+	return claim{owners: owners, reads: reads, params: params}
 }
 
 // endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
 // It must come before events and wake-ups: other claims begin at the cursors that it sets.
-func (s *Store) endClaim(c claim, rows []job.Record) (bytes int64, cut bool) {
-	bytes, cut = c.weigh(rows)
+func (s *Store) endClaim(c *claim) (bytes int64, cut bool) {
+	bytes, cut = c.weigh()
 	open := s.openReads(c.reads)
-	tally(open, rows)
-	s.cursors.end(open, cut || len(rows) == len(c.owners))
+	tally(open, c.rows)
+	s.cursors.end(open, cut || len(c.rows) == len(c.owners))
 	return bytes, cut
 }
 
 // weigh returns the bytes of the jobs, and whether the claim ended because of them.
-func (c claim) weigh(rows []job.Record) (bytes int64, cut bool) {
-	for i := range rows {
-		bytes += int64(rows[i].Weight())
+func (c *claim) weigh() (bytes int64, cut bool) {
+	for i := range c.rows {
+		bytes += int64(c.rows[i].Weight())
 	}
 	return bytes, bytes > c.params.MaxBytes
 }
@@ -416,12 +414,12 @@ func (s *Store) openReads(reads []*cursorRead) []*cursorRead {
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
-func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]*job.Record {
+func (s *Store) afterClaim(ctx context.Context, c *claim) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
-	eventlog.Emit(ctx, s.commits, rows, fetchChange)
+	eventlog.Emit(ctx, s.commits, c.rows, fetchChange)
 	limited := false
-	for slot := range rows {
-		job, owner := &rows[slot], c.owners[slot]
+	for slot := range c.rows {
+		job, owner := &c.rows[slot], c.owners[slot]
 		res[owner] = append(res[owner], job)
 		// Both are by the clock of the database. DueAt of an active job is never NULL.
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
@@ -431,36 +429,6 @@ func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]
 		s.onLimitedStarts()
 	}
 	return res
-}
-
-// Reads come in dispatch order, which the nested loop of the statement keeps. Claim is a fresh number; claimLimited replaces it.
-func (s *Store) fetchParams(reads []*cursorRead, claimants []claimant) dbsqlc.JobFetchParams {
-	params := dbsqlc.JobFetchParams{
-		Workers:          make([]string, len(claimants)),
-		Sources:          make([]string, len(claimants)),
-		LeasesMs:         make([]int64, len(claimants)),
-		Queues:           make([]string, len(reads)),
-		Lanes:            make([]string, len(reads)),
-		Priorities:       make([]int16, len(reads)),
-		Lows:             make([]int64, len(reads)),
-		Wants:            make([]int32, len(reads)),
-		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
-		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
-		MaxBytes:         job.MaxBytes,
-		Claim:            claimNumber(),
-		Node:             s.commits.Node,
-		EventType:        ojs.EventJobStarted,
-	}
-	for i, p := range reads {
-		ring := p.cursor.tenantRing.priorityRing
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.cursor.lane, ring.priority, p.low, int32(p.want)
-	}
-	for i, c := range claimants {
-		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
-		// the smallest limit holds for all, and who gets nothing claims again (Store.claimShared)
-		params.MaxBytes = min(params.MaxBytes, int64(c.bytes))
-	}
-	return params
 }
 
 // assignSlots returns the claimant of each slot: one slot each in turn, until every claimant has as many as it asked for.
@@ -538,12 +506,16 @@ func (s *Store) claimForWaiting(jobs []*job.Job) *enqueueClaim {
 	for i, w := range waiters {
 		claimants[i] = newClaimant(w.fetch)
 	}
-	claim, ok := s.beginClaim(claimants, jobs)
-	if !ok {
+	owners := assignSlots(claimants, s.workers.Quiet)
+	var reads []*cursorRead
+	if len(owners) > 0 {
+		reads = s.cursors.beginWith(jobs, claimRequest{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minLookahead, s.weights})
+	}
+	if len(reads) == 0 {
 		hand(waiters, nil)
 		return nil
 	}
-	return &enqueueClaim{waiters, claim}
+	return &enqueueClaim{waiters, s.newClaim(claimants, reads, owners, 0)}
 }
 
 // enqueueAndClaim stores the jobs and claims for the waiters. It reports false, with nothing changed, if the plain insert
@@ -558,7 +530,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 		hand(h.waiters, nil)
 		return in.res, true, err
 	}
-	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
+	inserted, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.reads)
 		if s.lost.add(h.claim.params.Claim, err); pg.IsUnknown(err) {
@@ -573,23 +545,23 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 	// The ids were made here, so none can be taken.
 	in.fill(inserted)
 	// The cursors rise before afterEnqueue lowers them to the jobs that were not claimed.
-	s.endClaim(h.claim, claimed)
-	ids := make(map[[16]byte]bool, len(claimed))
-	for i := range claimed {
-		ids[claimed[i].ID] = true
+	s.endClaim(&h.claim)
+	ids := make(map[[16]byte]bool, len(h.claim.rows))
+	for i := range h.claim.rows {
+		ids[h.claim.rows[i].ID] = true
 	}
 	s.afterEnqueue(ctx, in.res, ids)
-	hand(h.waiters, s.afterClaim(ctx, h.claim, claimed))
+	hand(h.waiters, s.afterClaim(ctx, &h.claim))
 	return in.res, true, nil
 }
 
 // insertAndClaim sends both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no
 // other node can claim them in between.
-func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueClaim) (inserted []dbsqlc.JobInsertRow, claimed []job.Record, err error) {
+func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueClaim) (inserted []dbsqlc.JobInsertRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	// A missing partition of the events is an error of PostgreSQL, after which the plain insert creates it.
 	insert, started := in.statement(ctx, s.commits.Node), time.Now()
@@ -600,7 +572,7 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueCla
 				return err
 			},
 			func(db dbsqlc.DBTX) (err error) {
-				claimed, err = claimJobs(ctx, dbsqlc.New(db), &h.claim.params)
+				h.claim.rows, err = claimJobs(ctx, dbsqlc.New(db), &h.claim.params)
 				return err
 			})
 	})
@@ -608,7 +580,7 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueCla
 	if flushed := s.flushed("fetch"); flushed != nil && err == nil {
 		flushed(len(h.waiters), time.Since(started))
 	}
-	return inserted, claimed, err
+	return inserted, err
 }
 
 // offer lets an enqueue claim for the waiter.

@@ -642,20 +642,20 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 	for i := range res {
 		r := &res[i]
 		if r.job != nil && !claimed[r.job.ID] && !r.over {
-			a.add(r.job.Queue, r.job.Lane, r.job.Priority, r.job.ReadySeq, pgtype.Text{})
-			a.due(r.job.DueAt, r.job.CreatedAt)
+			j := r.job
+			a.add(jobChange{
+				id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt, now: j.CreatedAt,
+			})
 		}
 		for _, old := range r.replaced {
-			s.awaiting.ended(old.ID)
-			a.add("", "", 0, pgtype.Int8{}, old.Cron)
+			a.add(recordChange(old))
 		}
 		for _, old := range r.dropped {
-			s.awaiting.ended(old.ID)
-			a.add("", "", 0, pgtype.Int8{}, old.Cron)
+			a.add(jobChange{id: old.ID, queue: old.Queue, state: ojs.StateDiscarded, cron: old.Cron})
 		}
 	}
+	a.some = true // a claimed job was stored, too
 	// Events before fetches: the log line of an enqueue stands before that of its start.
 	eventlog.Emit(ctx, s.commits, res, insertChange)
 	s.notify(ctx, a)
-	s.commits.Committed()
 }

@@ -187,13 +187,12 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	eventlog.Emit(ctx, s.commits, rows, retryChange)
 	var a afterCommit
 	for _, r := range rows {
-		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
-		a.due(r.DueAt, r.EnqueuedAt)
+		a.add(jobChange{
+			id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.StateAvailable, readySeq: r.ReadySeq, dueAt: r.DueAt, now: r.EnqueuedAt,
+			cron: r.Cron, limitKey: r.LimitKey,
+		})
+		addValid(&a.workflows, r.WorkflowID.Bytes, r.WorkflowID.Valid) // its step is open again
 	}
 	s.notify(ctx, a)
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.Text { return r.LimitKey }))
-	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.UUID { return r.WorkflowID }))
+	s.follow(ctx, a)
 }

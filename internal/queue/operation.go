@@ -106,7 +106,7 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 	}
 	// Most jobs belong to neither, and pay only this test.
 	if stored != nil && (stored.WorkflowID.Valid || stored.LimitKey.Valid) {
-		o.store.follow(ctx, []*job.Record{stored})
+		o.store.followRecords(ctx, []*job.Record{stored})
 	}
 	return stored, err
 }
@@ -122,7 +122,7 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 	o.lookUpLost(ctx, reqs, jobs, errs)
 	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
 	o.retryLocked(ctx, reqs, jobs, errs)
-	o.store.follow(ctx, jobs)
+	o.store.followRecords(ctx, jobs)
 	return jobs, errs
 }
 

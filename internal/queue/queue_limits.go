@@ -108,26 +108,12 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 	return pg.WriteError(s.setQueueLimits(ctx, s.db.Pool, in))
 }
 
-// claimPart is a part of a claim's queues that is claimed by one statement: a limited queue, or others next to each other.
-type claimPart struct {
-	queue string // of a limited one
-	full  bool   // its limit permits no more
-	reads []*cursorRead
-	// The zero value (owners nil) means that the part was not claimed: there was no room, no slot was left, or the claim was cut
-	// before it.
-	claim   claim
-	rows    []job.Record
-	handled []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
-	// Workflows of those that were dropped.
-	workflows [][16]byte
-}
-
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
 //
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
 // an exact limit, and why handoff leaves such queues out. After an error nothing is claimed or, if the answer to the commit was
 // lost, the claim is looked for by its number.
-func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claimPart, error) {
+func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claim, error) {
 	parts := partsOf(reads, limited)
 	// One number for all parts: they commit together.
 	number := claimNumber()
@@ -137,7 +123,6 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		return err
 	})
 	if err != nil {
-		s.cursors.fail(reads)
 		s.lost.add(number, err)
 		return nil, err
 	}
@@ -163,14 +148,14 @@ func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
 
 // partsOf splits the reads, which are in dispatch order.
 // A part ends where the queue changes from limited to unlimited or to another limited one, so that order between queues stays.
-func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claimPart) {
+func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claim) {
 	for _, p := range reads {
 		queue := ""
 		if slices.ContainsFunc(limited, func(l queueLimit) bool { return l.queue == p.queue() }) {
 			queue = p.queue()
 		}
 		if n := len(parts); n == 0 || parts[n-1].queue != queue {
-			parts = append(parts, claimPart{queue: queue})
+			parts = append(parts, claim{queue: queue})
 		}
 		last := &parts[len(parts)-1]
 		last.reads = append(last.reads, p)
@@ -183,7 +168,7 @@ func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claimPart) {
 //
 // owners shrinks by what each part has got; what is left goes to the next part, even if the part had more slots than room. The
 // starts are recorded at the end, before the commit.
-func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claimPart, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
+func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claim, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
 	for i, l := range limited {
@@ -198,7 +183,7 @@ func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant,
 	var startedAt []pgtype.Timestamptz
 	for i := range parts {
 		r := &parts[i]
-		r.claim, r.rows, r.full, r.handled = claim{}, nil, false, nil
+		*r = claim{queue: r.queue, reads: r.reads} // the transaction may be tried again
 		want := len(owners)
 		if r.queue != "" {
 			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
@@ -212,9 +197,10 @@ func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant,
 			// The reads were made before the room was known.
 			s.cursors.cut(r.reads, want)
 		}
-		r.claim = s.newClaim(claimants, r.reads, owners[:want], bytes)
-		r.claim.params.Claim = number
-		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
+		sent := s.newClaim(claimants, r.reads, owners[:want], bytes)
+		r.owners, r.params = sent.owners, sent.params
+		r.params.Claim = number
+		if r.rows, err = claimJobs(ctx, q, &r.params); err != nil {
 			return nil, err
 		}
 		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
@@ -223,7 +209,7 @@ func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant,
 				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
 			}
 		}
-		weight, cut := r.claim.weigh(r.rows)
+		weight, cut := r.weigh()
 		if bytes += weight; cut {
 			break
 		}
@@ -242,7 +228,7 @@ const maxMet = 100
 
 // handleBlockedInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
 // In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
-func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claimPart, slots int) error {
+func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claim, slots int) error {
 	for i := range parts {
 		r := &parts[i]
 		at := slices.IndexFunc(limited, func(l queueLimit) bool { return l.queue == r.queue })
@@ -339,7 +325,7 @@ type roomWakes struct {
 const maxRoomWakes = 10_000
 
 // awaitRoom wakes waiting fetches of queues without room when there may be room again.
-// WaitUs below 0 means that only the end of a job makes room: leftActive and roomMade wake fetches then. A later time is not
+// WaitUs below 0 means that only the end of a job makes room: roomMade wakes fetches then. A later time is not
 // waited for while an earlier one is set, as the next claim sets it again.
 func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 	s.rooms.mu.Lock()
@@ -363,16 +349,6 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 		s.rooms.some.Store(true)
 		s.rooms.until[r.Queue] = time.Now().Add(wait)
 		time.AfterFunc(wait, func() { s.cursors.wakeQueue(r.Queue, maxWoken) })
-	}
-}
-
-// leftActive wakes waiting fetches of limited queues that jobs have left.
-// It costs one load while no limited queue lacks room.
-func leftActive[Row any](s *Store, rows []Row, queue func(*Row) string) {
-	if s.rooms.some.Load() {
-		for i := range rows {
-			s.roomMade(queue(&rows[i]))
-		}
 	}
 }
 
@@ -550,23 +526,22 @@ func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (w
 		r := &rows[i]
 		switch r.Outcome {
 		case "admitted":
-			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
+			a.add(jobChange{
+				id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.StateAvailable, readySeq: pgtype.Int8{Int64: r.ReadySeq, Valid: true},
+			})
 		case "dropped":
-			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{}, pg.Text(r.Cron))
-			s.awaiting.ended(r.ID)
+			a.add(jobChange{
+				id: r.ID, queue: r.Queue, state: ojs.StateDiscarded, cron: pg.Text(r.Cron),
+				workflowID: pgtype.UUID{Bytes: r.WorkflowID, Valid: r.WorkflowID != [16]byte{}},
+			})
 		case "rescheduled":
+			a.some = true
 			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
 		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, blockedChange)
 	s.notify(ctx, a)
-	s.commits.Committed()
-	return workflowsOf(rows, func(r *dbsqlc.LimitMeetRow) (root pgtype.UUID) {
-		if r.Outcome == "dropped" {
-			root = pgtype.UUID{Bytes: r.WorkflowID, Valid: r.WorkflowID != [16]byte{}}
-		}
-		return root
-	})
+	return a.workflows
 }
 
 // limited counts that a limit kept a fetch from a job.

@@ -188,7 +188,7 @@ func New(deps Deps, config Config) *Store {
 		return c.ToState == string(ojs.StateCancelled)
 	}
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
-		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
+		_ = s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
 	// New runs before package app subscribes logs and metrics, so calls that wait for room are woken first.
 	s.commits.OnChanges(s.blocked.changed)

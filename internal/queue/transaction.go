@@ -333,13 +333,14 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 		return nil
 	}
 	eventlog.Emit(ctx, c.store.commits, c.rows, cancelChange)
+	var a afterCommit
 	for i := range c.rows {
-		c.store.awaiting.ended(c.rows[i].ID)
+		a.add(recordChange((*job.Record)(&c.rows[i])))
 	}
-	c.store.commits.Committed()
-	c.store.FollowLimits(ctx, namesOf(c.rows, cancelledLimit))
-	c.store.advance(ctx, workflowsOf(c.rows, cancelledWorkflow))
-	return namesOf(c.rows, cancelledCron)
+	crons, a.crons = a.crons, nil
+	c.store.notify(ctx, a)
+	c.store.follow(ctx, a)
+	return crons
 }
 
 // Answer is the stored reply of an idempotent call.
