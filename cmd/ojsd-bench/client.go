@@ -381,7 +381,8 @@ func (c *client) ack(id jobID) error {
 // that answers without jobs. The error is that of the first job whose ack was refused.
 func (c *client) ackBatch(ids []jobID, next int) ([]jobID, error) {
 	req := c.calls[opAckBatch]
-	buf := append(req.Body()[:0], `{"acks":[`...)
+	buf := req.Body()[:0]
+	buf = append(buf, `{"acks":[`...)
 	for _, id := range ids {
 		buf = append(c.appendAck(buf, id), ',')
 	}

@@ -75,10 +75,9 @@ func (l *load) openStreams(ctx context.Context, n int, base time.Time) (*streams
 		s.readers.Go(func() {
 			slots <- struct{}{}
 			c.err = c.open(ctx, l.target, l.bodies.queue)
-			failed := c.err != nil
 			<-slots
 			opening.Done()
-			if !failed {
+			if c.body != nil {
 				c.read()
 			}
 		})
