@@ -68,16 +68,16 @@ func TestSteadyFigure(t *testing.T) {
 	start := time.Now()
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 	tl := newTimeline()
-	for id, times := range map[jobID][2]int{{1}: {0, 1}, {2}: {10, 12}, {3}: {19, 25}, {4}: {20, 21}} {
+	for id, times := range map[jobID][2]int{{1}: {9, 18}, {2}: {10, 12}, {3}: {19, 25}, {4}: {20, 40}} {
 		tl.due[id], tl.fetched[id] = at(times[0]), at(times[1])
 	}
 	tl.due[jobID{5}] = at(11) // never fetched
-	from := sample{at: at(10), enqueued: 100, acked: 90, cpu: cpuTime{server: time.Second, known: true}, deadRows: 7}
-	to := sample{at: at(20), enqueued: 160, acked: 140, cpu: cpuTime{server: 2 * time.Second, known: true}, deadRows: 9}
+	from := sample{at: at(10), enqueued: 100, acked: 90, cpu: cpuTime{server: time.Second, postgres: 2 * time.Second, known: true}, deadRows: 7}
+	to := sample{at: at(20), enqueued: 160, acked: 140, cpu: cpuTime{server: 2 * time.Second, postgres: 5 * time.Second, known: true}, deadRows: 9}
 	f := tl.steadyFigure(from, to)
 	require.Equal(t, 50, f.Jobs)
 	require.Equal(t, []metric{
 		{"p50_ms", 2000}, {"p99_ms", 6000}, {"max_ms", 6000}, {"jobs_per_s", 5}, {"backlog", 20}, {"dead_rows", 9},
-		{"server_cpu_us_per_job", 20_000}, {"postgres_cpu_us_per_job", 0},
+		{"server_cpu_us_per_job", 20_000}, {"postgres_cpu_us_per_job", 60_000},
 	}, f.Metrics)
 }
