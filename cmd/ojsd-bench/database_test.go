@@ -52,7 +52,7 @@ func TestEnqueueBySQL(t *testing.T) {
 	url := dbtest.EmptyURL(t)
 	db, err := openDatabase(t.Context(), url)
 	require.NoError(t, err)
-	defer db.close()
+	defer closeConn(db.conn)
 	_, err = db.enqueue(t.Context(), newBodies("q", 50, 0), 1)
 	require.True(t, isUndefinedFunction(err), err)
 	_, err = db.conn.Exec(t.Context(), `
@@ -76,17 +76,17 @@ func TestPin(t *testing.T) {
 	t.Parallel()
 	db, err := openDatabase(t.Context(), dbtest.EmptyURL(t))
 	require.NoError(t, err)
-	defer db.close()
+	defer closeConn(db.conn)
 	p, err := db.pin(t.Context())
 	require.NoError(t, err)
-	defer p.close()
+	defer closeConn(p)
 	var state string
 	require.NoError(t, db.conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity
-		WHERE pid = $1 AND backend_xid IS NOT NULL AND backend_xmin IS NOT NULL`, p.conn.PgConn().PID()).Scan(&state))
+		WHERE pid = $1 AND backend_xid IS NOT NULL AND backend_xmin IS NOT NULL`, p.PgConn().PID()).Scan(&state))
 	require.Equal(t, "idle in transaction", state)
-	_, err = db.conn.Exec(t.Context(), "SELECT pg_terminate_backend($1, 60000)", p.conn.PgConn().PID())
+	_, err = db.conn.Exec(t.Context(), "SELECT pg_terminate_backend($1, 60000)", p.PgConn().PID())
 	require.NoError(t, err)
-	require.ErrorContains(t, p.release(t.Context()), "was lost")
+	require.ErrorContains(t, unpin(t.Context(), p), "was lost")
 }
 
 // notifier sends notifications like those of the server.
@@ -109,11 +109,10 @@ func TestReadCounters(t *testing.T) {
 	url := dbtest.EmptyURL(t)
 	db, err := openDatabase(t.Context(), url)
 	require.NoError(t, err)
-	defer db.close()
+	defer closeConn(db.conn)
 	writer, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	defer closeConn(writer)
-	r := &runner{db: db}
 	number := func(sql string) (n int64) {
 		require.NoError(t, writer.QueryRow(t.Context(), sql).Scan(&n))
 		return n
@@ -123,7 +122,7 @@ func TestReadCounters(t *testing.T) {
 
 	read := func() counters {
 		position, transaction := position(), write()
-		c, err := r.readCounters(t.Context())
+		c, err := db.readCounters(t.Context())
 		require.NoError(t, err)
 		require.Greater(t, c.writes, transaction)
 		require.LessOrEqual(t, c.writes, write())

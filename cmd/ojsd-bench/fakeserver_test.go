@@ -28,6 +28,8 @@ type faults struct {
 	repeatEvent  int
 	refusePush   int // answered 503 and not stored
 	hangUpOnPush int // the connection is closed after this job was stored
+
+	slowPush time.Duration // before a job is stored
 }
 
 // fakeServer implements the few routes that the load generator uses, in memory.
@@ -142,6 +144,7 @@ func (s *fakeServer) publish(j fakeJob) {
 func (s *fakeServer) push(w http.ResponseWriter, req *http.Request) {
 	var p push
 	_ = json.NewDecoder(req.Body).Decode(&p)
+	time.Sleep(s.faults.slowPush)
 	s.mu.Lock()
 	j := s.store(p)
 	s.mu.Unlock()

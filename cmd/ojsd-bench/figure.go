@@ -60,10 +60,7 @@ type spread struct {
 // makes the whole figure invalid.
 func summarize(rounds []figure) summary {
 	first := rounds[0]
-	s := summary{Figure: first.Name, Rounds: len(rounds), Metrics: map[string]spread{}, params: first.Params}
-	if len(first.Params) > 0 {
-		s.Params = map[string]any{}
-	}
+	s := summary{Figure: first.Name, Params: map[string]any{}, Rounds: len(rounds), Metrics: map[string]spread{}, params: first.Params}
 	for _, p := range first.Params {
 		s.Params[p.Name] = p.Value
 	}
@@ -94,6 +91,22 @@ func spreadOf(values []float64) spread {
 
 // round keeps four digits after the point: more would be noise.
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
+
+// ratios divides the metrics of this side by those of the other one, round by round: both ran within seconds, so that a
+// machine that others use disturbs the ratio less than the metrics. A metric that is 0 on the other side is left out.
+func ratios(these, others []figure) []figure {
+	var result []figure
+	for i, f := range these {
+		ratio := figure{Name: f.Name + ".ratio", Params: f.Params[1:], Jobs: f.Jobs + others[i].Jobs}
+		for j, m := range f.Metrics {
+			if !slices.ContainsFunc(others, func(f figure) bool { return f.Metrics[j].Value == 0 }) {
+				ratio.Metrics = append(ratio.Metrics, metric{m.Name + "_ratio", m.Value / others[i].Metrics[j].Value})
+			}
+		}
+		result = append(result, ratio)
+	}
+	return result
+}
 
 // percentile takes sorted values; 0 without any. It is the nearest rank, a value that was measured, and no interpolation.
 func percentile(sorted []time.Duration, p float64) time.Duration {
@@ -168,23 +181,18 @@ func (s summary) text() string {
 
 // metricText writes jobs_per_s as "12 345 jobs/s" and fetch_p50_ms as "fetch p50 1.23 ms".
 func metricText(name string, value float64) string {
-	number := numberText(value)
-	if label, ok := strings.CutSuffix(name, "_per_s"); ok {
-		return number + " " + strings.ReplaceAll(label, "_", " ") + "/s"
+	name, number := strings.ReplaceAll(name, "_", " "), numberText(value)
+	for _, unit := range []struct{ suffix, format string }{
+		{" per s", "%[2]s %[1]s/s"}, {" us per job", "%s %s µs/job"}, {" per job", "%[2]s %[1]s/job"}, {" ms", "%s %s ms"},
+	} {
+		if label, ok := strings.CutSuffix(name, unit.suffix); ok {
+			return fmt.Sprintf(unit.format, label, number)
+		}
 	}
-	if label, ok := strings.CutSuffix(name, "_us_per_job"); ok {
-		return strings.ReplaceAll(label, "_", " ") + " " + number + " µs/job"
+	if label, ok := strings.CutSuffix(name, " ratio"); ok {
+		return fmt.Sprintf("%s ×%.2f", label, value)
 	}
-	if label, ok := strings.CutSuffix(name, "_per_job"); ok {
-		return number + " " + strings.ReplaceAll(label, "_", " ") + "/job"
-	}
-	if label, ok := strings.CutSuffix(name, "_ratio"); ok {
-		return strings.ReplaceAll(label, "_", " ") + " ×" + strconv.FormatFloat(value, 'f', 2, 64)
-	}
-	if label, ok := strings.CutSuffix(name, "_ms"); ok {
-		return strings.ReplaceAll(label, "_", " ") + " " + number + " ms"
-	}
-	return strings.ReplaceAll(name, "_", " ") + " " + number
+	return name + " " + number
 }
 
 // numberText groups thousands and keeps three digits of small numbers.

@@ -57,20 +57,21 @@ func TestHumanNumber(t *testing.T) {
 	}
 }
 
-func TestDrainRates(t *testing.T) {
+func TestRatios(t *testing.T) {
 	t.Parallel()
-	start := time.Now()
-	var marks []ackMark
-	for i := range 40 { // 20 jobs a second at first, then 10
-		at := time.Duration(i+1) * 500 * time.Millisecond
-		if i >= 20 {
-			at = 10*time.Second + time.Duration(i-19)*time.Second
+	side := func(name string, rates, left [2]float64) (rounds []figure) {
+		for i := range rates {
+			rounds = append(rounds, figure{
+				Name: "mixed", Params: []param{{"server", name}, {"workers", 8}}, Jobs: 10,
+				Metrics: []metric{{"jobs_per_s", rates[i]}, {"left", left[i]}},
+			})
 		}
-		marks = append(marks, ackMark{start.Add(at), 10})
+		return rounds
 	}
-	rates := drainRates(start, marks)
-	require.InDelta(t, 400.0/30, rates[0].Value, 0.01)
-	require.InDelta(t, 20, rates[1].Value, 0.01)
-	require.InDelta(t, 10, rates[2].Value, 0.01)
-	require.Zero(t, drainRates(start, nil)[0].Value)
+	s := summarize(ratios(side("this", [2]float64{300, 500}, [2]float64{1, 1}), side("against", [2]float64{200, 250}, [2]float64{1, 0})))
+	require.Equal(t, "mixed.ratio", s.Figure)
+	require.Equal(t, map[string]any{"workers": 8}, s.Params)
+	require.Equal(t, map[string]spread{"jobs_per_s_ratio": {Median: 1.75, Min: 1.5, Max: 2}}, s.Metrics, "nothing is divided by 0")
+	require.Equal(t, 40, s.Jobs)
+	require.Contains(t, s.text(), "jobs per s ×1.75 [1.50 … 2] ")
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/ojsd/ojsd/internal/embedpg"
 )
 
@@ -23,8 +25,6 @@ const (
 	// startTimeout includes making the cluster and running all migrations on a busy machine.
 	startTimeout = 2 * time.Minute
 	stopTimeout  = 30 * time.Second
-
-	privateDatabase = "ojsd"
 )
 
 // privateServer is a PostgreSQL and an `ojsd serve` on it, in a temporary directory. It exists for one run.
@@ -48,9 +48,8 @@ type privateNode struct {
 
 // startPrivateServer starts the binary ojsd, or the one that findOJSD finds if that is empty. PostgreSQL is installed if
 // it is missing, as `ojsd dev` does.
-func startPrivateServer(ctx context.Context, ojsd, executable string) (*privateServer, error) {
-	ojsd, err := findOJSD(ojsd, executable)
-	if err != nil {
+func startPrivateServer(ctx context.Context, ojsd, executable string) (_ *privateServer, err error) {
+	if ojsd, err = findOJSD(ojsd, executable); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "ojsd-bench-")
@@ -58,8 +57,34 @@ func startPrivateServer(ctx context.Context, ojsd, executable string) (*privateS
 		return nil, err
 	}
 	s := &privateServer{dir: dir, ojsd: ojsd}
-	if err := s.start(ctx); err != nil {
-		s.stop()
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	// Run by root, PostgreSQL runs as another user, who has to pass through here.
+	if err := os.Chmod(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	cfg := embedpg.Config{DataDir: filepath.Join(s.dir, "data"), Fsync: true}
+	s.postgres, err = embedpg.Start(ctx, cfg)
+	if errors.Is(err, embedpg.ErrNotInstalled) {
+		if err := embedpg.Install(ctx); err != nil {
+			return nil, err
+		}
+		s.postgres, err = embedpg.Start(ctx, cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	const database = "ojsd"
+	s.databaseURL = s.postgres.URL(database)
+	if err := s.postgres.CreateDatabase(ctx, database); err != nil {
+		return nil, err
+	}
+	if _, err := s.startNode(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -80,53 +105,9 @@ func findOJSD(given, executable string) (string, error) {
 	return inPath, nil
 }
 
-func (s *privateServer) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := s.startPostgres(ctx); err != nil {
-		return err
-	}
-	_, err := s.startNode(ctx)
-	return err
-}
-
 // startNode starts one more process on the database, and returns when it is ready. A node that does not become ready stays in
-// nodes, so that stop ends its process.
+// nodes, so that stop ends its process. Its log goes into the temporary directory and is shown only if the start fails.
 func (s *privateServer) startNode(ctx context.Context) (*privateNode, error) {
-	n, err := s.launch()
-	if err != nil {
-		return nil, err
-	}
-	s.nodes = append(s.nodes, n)
-	if err := n.waitReady(ctx); err != nil {
-		return nil, fmt.Errorf("%w; the end of its log:\n%s", err, n.logTail())
-	}
-	return n, nil
-}
-
-func (s *privateServer) startPostgres(ctx context.Context) error {
-	// Run by root, PostgreSQL runs as another user, who has to pass through here.
-	if err := os.Chmod(s.dir, 0o755); err != nil {
-		return err
-	}
-	cfg := embedpg.Config{DataDir: filepath.Join(s.dir, "data"), Fsync: true}
-	var err error
-	s.postgres, err = embedpg.Start(ctx, cfg)
-	if errors.Is(err, embedpg.ErrNotInstalled) {
-		if err := embedpg.Install(ctx); err != nil {
-			return err
-		}
-		s.postgres, err = embedpg.Start(ctx, cfg)
-	}
-	if err != nil {
-		return err
-	}
-	s.databaseURL = s.postgres.URL(privateDatabase)
-	return s.postgres.CreateDatabase(ctx, privateDatabase)
-}
-
-// The log goes into the temporary directory and is shown only if the start fails.
-func (s *privateServer) launch() (*privateNode, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -137,13 +118,27 @@ func (s *privateServer) launch() (*privateNode, error) {
 	}
 	n.cmd = exec.Command(s.ojsd, "serve", "--migrate", "--database-url", s.databaseURL, "--listen", address)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-	n.cmd.Env = append(withoutServerSettings(os.Environ()), serverSettings...)
+	// A private server never uses another database, and is the same on every machine.
+	n.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "DATABASE_") || strings.HasPrefix(v, "OJS") || strings.HasPrefix(v, "PG")
+	}), serverSettings...)
 	// Ctrl-C in a terminal goes to the whole process group; in a group of its own the child gets only stop's signal.
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.cmd.Start(); err != nil {
 		return nil, errors.Join(err, n.log.Close())
 	}
 	go func() { n.ended <- n.cmd.Wait() }()
+	s.nodes = append(s.nodes, n)
+	for !ready(ctx, n.url+"/readyz") {
+		select {
+		case err := <-n.ended:
+			n.ended <- err // stop reads it, too
+			return nil, fmt.Errorf("the server ended: %w; the end of its log:\n%s", err, n.logTail())
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the server did not become ready: %w; the end of its log:\n%s", context.Cause(ctx), n.logTail())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 	return n, nil
 }
 
@@ -154,14 +149,6 @@ var serverSettings = []string{
 	"OJS_GRPC_LISTEN=127.0.0.1:0", // not used here, and its default port may be taken
 }
 
-// withoutServerSettings drops the variables of env that configure a server or a PostgreSQL client, so that a private
-// server never uses another database and is the same on every machine.
-func withoutServerSettings(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		return strings.HasPrefix(v, "DATABASE_") || strings.HasPrefix(v, "OJS") || strings.HasPrefix(v, "PG")
-	})
-}
-
 // Another process may take the port before the server does; the run then fails at the start.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,43 +156,6 @@ func freeAddress() (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), l.Close()
-}
-
-// url is the address of the first node.
-func (s *privateServer) url() string { return s.nodes[0].url }
-
-// processes are the ids of the nodes and of the postmaster, which PostgreSQL writes into its data directory;
-// nil without a private server.
-func (s *privateServer) processes() *processes {
-	if s == nil {
-		return nil
-	}
-	text, err := os.ReadFile(filepath.Join(s.postgres.PGData(), "postmaster.pid"))
-	first, _, _ := strings.Cut(string(text), "\n")
-	postmaster, parseErr := strconv.Atoi(first)
-	if err != nil || parseErr != nil {
-		return nil
-	}
-	p := &processes{postmaster: postmaster}
-	for _, n := range s.nodes {
-		p.servers = append(p.servers, n.cmd.Process.Pid)
-	}
-	return p
-}
-
-func (n *privateNode) waitReady(ctx context.Context) error {
-	for !ready(ctx, n.url+"/readyz") {
-		select {
-		case err := <-n.ended:
-			// The outcome goes back into the channel, which stop reads too.
-			n.ended <- err
-			return fmt.Errorf("the server ended: %w", err)
-		case <-ctx.Done():
-			return fmt.Errorf("the server did not become ready: %w", context.Cause(ctx))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return nil
 }
 
 func ready(ctx context.Context, url string) bool {
@@ -221,6 +171,15 @@ func ready(ctx context.Context, url string) bool {
 	_ = resp.Body.Close()
 	return resp.StatusCode == http.StatusOK
 }
+
+func (n *privateNode) logTail() string {
+	text, _ := os.ReadFile(n.log.Name()) // only for an error message
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// url is the address of the first node.
+func (s *privateServer) url() string { return s.nodes[0].url }
 
 // stop ends what was started: the nodes in order, or killed if that takes too long, then PostgreSQL and the directory.
 func (s *privateServer) stop() {
@@ -253,8 +212,72 @@ func (s *privateServer) stopNode() {
 	s.nodes = s.nodes[:last]
 }
 
-func (n *privateNode) logTail() string {
-	text, _ := os.ReadFile(n.log.Name()) // only for an error message
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+// cpuTime is what the processes of a private server have used of the processors. It has the resolution of a clock tick, 10 ms,
+// for each process, so short measurements are coarse.
+type cpuTime struct {
+	server, postgres time.Duration
+	known            bool // a short run may have used less than a clock tick
+}
+
+func (t cpuTime) minus(before cpuTime) cpuTime {
+	return cpuTime{t.server - before.server, t.postgres - before.postgres, t.known && before.known}
+}
+
+// perJob makes metrics of it; none if nothing could be read.
+func (t cpuTime) perJob(jobs int) []metric {
+	if !t.known || jobs == 0 {
+		return nil
+	}
+	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) / float64(jobs) }
+	return []metric{{"server_cpu_us_per_job", us(t.server)}, {"postgres_cpu_us_per_job", us(t.postgres)}}
+}
+
+// cpuTime is zero without a private server, and where /proc does not exist or has another form. PostgreSQL writes the id of its
+// first process into its data directory.
+func (s *privateServer) cpuTime() cpuTime {
+	if s == nil {
+		return cpuTime{}
+	}
+	text, err := os.ReadFile(filepath.Join(s.postgres.PGData(), "postmaster.pid"))
+	first, _, _ := strings.Cut(string(text), "\n")
+	postmaster, parseErr := strconv.Atoi(first)
+	if err != nil || parseErr != nil {
+		return cpuTime{}
+	}
+	var servers []int
+	for _, n := range s.nodes {
+		servers = append(servers, n.cmd.Process.Pid)
+	}
+	return readCPUTime(servers, postmaster)
+}
+
+// readCPUTime adds up servers, and postmaster with its children, the ended ones included. A child that ends between two readings
+// moves from one sum to the other and is counted once.
+func readCPUTime(servers []int, postmaster int) cpuTime {
+	const clockTick = 10 * time.Millisecond // the unit of the times in /proc, on every architecture that Go supports
+	used := func(s procfs.ProcStat) time.Duration { return time.Duration(s.UTime+s.STime) * clockTick }
+	t := cpuTime{known: true}
+	read := func(pid int) (s procfs.ProcStat) {
+		p, err := procfs.NewProc(pid)
+		if err == nil {
+			s, err = p.Stat()
+		}
+		t.known = t.known && err == nil
+		return s
+	}
+	for _, pid := range servers {
+		t.server += used(read(pid))
+	}
+	first := read(postmaster)
+	t.postgres = used(first) + time.Duration(first.CUTime+first.CSTime)*clockTick
+	processes, err := procfs.AllProcs()
+	if err != nil || !t.known {
+		return cpuTime{}
+	}
+	for _, p := range processes {
+		if child, err := p.Stat(); err == nil && child.PPID == postmaster { // with an error it has ended just now
+			t.postgres += used(child)
+		}
+	}
+	return t
 }

@@ -68,6 +68,24 @@ func TestPrivateServer(t *testing.T) {
 		require.Contains(t, r.text, "400 jobs waiting in 20 other queues")
 	})
 
+	t.Run("MeasuresLimitsAndTheSDK", func(t *testing.T) {
+		t.Parallel()
+		cfg := tiny("", "control", "control.explain", "sdk")
+		cfg.Private, cfg.OJSD, cfg.Crowd, cfg.stallTimeout = true, ojsd, 400, time.Minute
+		r := measure(t, cfg)
+		require.NoError(t, r.err)
+		require.Equal(t, []string{
+			"control.blocked", "control.key_limit", "control.bounded", "control.fair", "control.pause", "control.explain", "control.explain",
+			"sdk", "sdk",
+		}, r.names())
+		require.Positive(t, r.figures[0].Metrics["fetch_p50_ms"].Median)
+		require.Positive(t, r.figures[1].Metrics["most_running"].Median)
+		require.LessOrEqual(t, r.figures[1].Metrics["most_running"].Median, float64(keyLimit))
+		require.Equal(t, fewJobs, r.figures[3].Jobs)
+		sdk := r.figures[7].Metrics
+		require.InDelta(t, sdk["jobs_per_s"].Median/sdk["raw_jobs_per_s"].Median, sdk["sdk_to_raw_ratio"].Median, 1e-3)
+	})
+
 	t.Run("MeasuresTwoNodesByTheMinute", func(t *testing.T) {
 		t.Parallel()
 		cfg := tiny("", "steady")
@@ -110,7 +128,7 @@ func TestPrivateServer(t *testing.T) {
 		require.NoError(t, err)
 		db, err := openDatabase(t.Context(), s.databaseURL)
 		require.NoError(t, err)
-		db.close()
+		closeConn(db.conn)
 		s.stop()
 		require.NoDirExists(t, s.dir)
 		_, err = openDatabase(t.Context(), s.databaseURL)
@@ -143,4 +161,23 @@ func TestFindOJSD(t *testing.T) {
 	got, err := findOJSD("/other/ojsd", this)
 	require.NoError(t, err)
 	require.Equal(t, "/other/ojsd", got)
+}
+
+func TestCPUTime(t *testing.T) {
+	t.Parallel()
+	var none *privateServer
+	require.Empty(t, none.cpuTime().perJob(10))
+	require.Empty(t, readCPUTime([]int{-1}, -1).perJob(10))
+	require.Len(t, cpuTime{known: true}.perJob(1), 2, "every round has the same metrics")
+	require.Empty(t, cpuTime{server: time.Second, known: true}.perJob(0))
+	require.Equal(t, []metric{{"server_cpu_us_per_job", 200}, {"postgres_cpu_us_per_job", 50}},
+		cpuTime{2 * time.Millisecond, 500 * time.Microsecond, true}.perJob(10))
+
+	// This process is a child of its parent, so the parent's family has used at least as much.
+	self := func() cpuTime { return readCPUTime([]int{os.Getpid()}, os.Getppid()) }
+	for start := time.Now(); time.Since(start) < 10*time.Second && self().server < 100*time.Millisecond; {
+	}
+	used := self()
+	require.GreaterOrEqual(t, used.server, 100*time.Millisecond)
+	require.GreaterOrEqual(t, used.postgres, used.server)
 }

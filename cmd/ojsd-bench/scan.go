@@ -2,54 +2,27 @@ package main
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/google/uuid"
 )
 
 // errScan says that a response is not the JSON that was expected.
 var errScan = errors.New("unexpected JSON")
 
-// jobID is a job's UUID in binary, which takes a quarter of the memory of its text.
-type jobID [16]byte
+// jobID is in binary, which takes a quarter of the memory of its text.
+type jobID = uuid.UUID
 
 const idLen = 36
 
-// parseID reads the canonical form in lower case, the only one that the server may send.
+// parseID reads the canonical form, the only one that the server may send.
 func parseID(text []byte) (jobID, error) {
-	var id jobID
-	if len(text) != idLen || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
-		return id, fmt.Errorf("%w: id %q", errScan, text)
-	}
-	var digits [32]byte
-	n := copy(digits[:], text[:8])
-	n += copy(digits[n:], text[9:13])
-	n += copy(digits[n:], text[14:18])
-	n += copy(digits[n:], text[19:23])
-	copy(digits[n:], text[24:])
-	if _, err := hex.Decode(id[:], digits[:]); err != nil {
-		return id, fmt.Errorf("%w: id %q", errScan, text)
+	id, err := uuid.ParseBytes(text)
+	if err != nil || len(text) != idLen {
+		return jobID{}, fmt.Errorf("%w: id %q", errScan, text)
 	}
 	return id, nil
-}
-
-// put writes the canonical form into dst[:36].
-func (id jobID) put(dst []byte) {
-	hex.Encode(dst[0:8], id[0:4])
-	dst[8] = '-'
-	hex.Encode(dst[9:13], id[4:6])
-	dst[13] = '-'
-	hex.Encode(dst[14:18], id[6:8])
-	dst[18] = '-'
-	hex.Encode(dst[19:23], id[8:10])
-	dst[23] = '-'
-	hex.Encode(dst[24:36], id[10:16])
-}
-
-func (id jobID) String() string {
-	var text [idLen]byte
-	id.put(text[:])
-	return string(text[:])
 }
 
 // member returns the raw value of the object's first member called key, or nil. It stops there and does not check what

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"testing"
 	"time"
 
@@ -199,4 +200,29 @@ func TestChecks(t *testing.T) {
 		require.Len(t, r.figures[0].Problems, 1)
 		require.Contains(t, r.text, "1 calls failed, the first: enqueue: EOF")
 	})
+}
+
+func TestSidesTakeTurns(t *testing.T) {
+	t.Parallel()
+	alone := &runner{}
+	require.Equal(t, []*runner{alone}, alone.sides(0))
+	require.Equal(t, []*runner{alone}, alone.sides(1))
+
+	this := &runner{other: alone}
+	require.Equal(t, []*runner{this, alone}, this.sides(0))
+	require.Equal(t, []*runner{alone, this}, this.sides(1))
+	require.Equal(t, []*runner{this, alone}, this.sides(2))
+}
+
+func TestSyncTime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	median, err := syncTime(dir, 20*time.Millisecond)
+	require.NoError(t, err)
+	require.Positive(t, median)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, err = syncTime(dir+"/absent", time.Millisecond)
+	require.Error(t, err)
 }
