@@ -133,8 +133,8 @@ func (f *finder) isUnnoticedNumber(n *ast.BasicLit, value int64) bool {
 
 // isDocumented says whether the reference has the number on top of the stack, or one of the constants that are calculated with it.
 func (f *finder) isDocumented() bool {
-	for i := len(f.stack) - 1; i >= 0; i-- {
-		e, ok := f.stack[i].(ast.Expr)
+	for _, n := range slices.Backward(f.stack) {
+		e, ok := n.(ast.Expr)
 		if !ok {
 			return false
 		}
