@@ -14,13 +14,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // choice is a test that reaches a slip.
 type choice struct {
-	test  *Test
-	group int     // 0: its file is named after the file of the slip; 1: of its package, or of one that calls the query; 2 and more: others, and how far away
-	words float64 // how much its source says of what stands around the slip, and more of the name of its function
+	test   *Test
+	group  int     // 0: it is in the package of the slip, or in one that calls the query; 1: in another
+	likely float64 // how likely it notices the slip, for each second that it takes
 }
 
 // chooser knows the sources of the tests.
@@ -110,10 +111,18 @@ var methodCall = regexp.MustCompile(`\.([A-Z]\w+)\(`)
 // ofName is how much more a word of the name of the function counts than one beside the slip.
 const ofName = 3
 
+const (
+	// ofFile is how much more likely a test notices the slip whose file is named after the file of the slip.
+	ofFile = 3
+	// starting is what a test costs besides the time that it takes.
+	starting = 500 * time.Millisecond
+)
+
 // around is how many bytes before and after a slip are compared with the sources of tests.
 const around = 80
 
-// choose returns the tests that reach a slip, the likely ones first.
+// choose returns the tests that reach a slip: those of its package first, and the likely and cheap ones before the others. One that takes a
+// minute and knows the words of all features is among the last, because twenty others cost as much.
 func (c *chooser) choose(s *Slip) []*Test {
 	c.once.Do(c.read)
 	steps := map[*Test]int{}
@@ -131,25 +140,26 @@ func (c *chooser) choose(s *Slip) []*Test {
 	stem := strings.TrimSuffix(filepath.Base(s.File), filepath.Ext(s.File))
 	chosen := make([]choice, 0, len(steps))
 	for test, away := range steps {
-		one := choice{test: test, group: 2 + away}
+		one := choice{test: test, group: 1, likely: 1}
 		if test.pkg == s.pkg || s.query != nil && c.calls[s.Func][test.pkg] {
-			one.group = 1
-			if c.tests[test].file == stem+"_test.go" {
-				one.group = 0
-			}
+			one.group = 0
 		}
 		for word := range c.tests[test].words {
 			switch {
 			case name[word]:
-				one.words += ofName * c.rare[word]
+				one.likely += ofName * c.rare[word]
 			case near[word]:
-				one.words += c.rare[word]
+				one.likely += c.rare[word]
 			}
 		}
+		if one.group == 0 && c.tests[test].file == stem+"_test.go" {
+			one.likely *= ofFile
+		}
+		one.likely /= float64(1+away) * (starting + test.Took).Seconds()
 		chosen = append(chosen, one)
 	}
 	slices.SortFunc(chosen, func(a, b choice) int {
-		return cmp.Or(a.group-b.group, cmp.Compare(b.words, a.words), a.test.Size-b.test.Size, cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
+		return cmp.Or(a.group-b.group, cmp.Compare(b.likely, a.likely), cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
 	})
 	tests := make([]*Test, len(chosen))
 	for i, one := range chosen {

@@ -20,7 +20,7 @@ type Config struct {
 	Only    string        // prefixes of their files, with spaces between them; "": all. queries/jobs.sql stands for what sqlc makes of it
 	Tests   []string      // prefixes of the packages whose tests run; nil: all that link the slips
 	Workers int           // test processes at a time, each with a PostgreSQL
-	Budget  time.Duration // most time for the tests of one slip, as long as they took by themselves
+	Budget  time.Duration // most time for the tests of one slip: what a process takes, or what its tests took by themselves if that is less
 	Cache   string        // directory of what is known about the tests; "": ojsd-slips in the user's cache
 	DryRun  bool          // only draw
 	Log     io.Writer
@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 
 // drawFrom draws from all slips of the files that cfg names.
 func (t *Tree) drawFrom(ctx context.Context, schema *Schema, cfg Config, servers *servers) ([]*Slip, error) {
-	all := schema.slips()
+	all := schema.slips(t.documented)
 	for _, p := range t.Packages {
 		path := t.path(p)
 		if slices.ContainsFunc(notSlipped, func(prefix string) bool { return within(path, prefix) }) {

@@ -1,6 +1,7 @@
 package slips
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"go/types"
@@ -25,12 +26,13 @@ func (t *Tree) goSlips(p *Package) ([]*Slip, error) {
 		return nil, err
 	}
 	var found []*Slip
+	bounding := portions(p)
 	for _, file := range p.files {
 		if ast.IsGenerated(file.syntax) {
 			continue
 		}
 		for _, d := range file.syntax.Decls {
-			f := finder{tree: t, pkg: p, file: file, name: "(package level)"}
+			f := finder{tree: t, pkg: p, file: file, name: "(package level)", clocks: map[types.Object]bool{}, portions: bounding}
 			if decl, ok := d.(*ast.FuncDecl); ok {
 				if decl.Body == nil {
 					continue
@@ -67,6 +69,9 @@ type finder struct {
 	decl  *function
 	stack []ast.Node
 	found []*Slip
+
+	clocks   map[types.Object]bool // variables of the declaration that have the reading of a clock
+	portions map[types.Object]bool // of the package
 }
 
 func (f *finder) find(root ast.Node) {
@@ -75,7 +80,7 @@ func (f *finder) find(root ast.Node) {
 			f.stack = f.stack[:len(f.stack)-1]
 			return false
 		}
-		if _, ok := n.(*ast.ImportSpec); ok {
+		if _, ok := n.(*ast.ImportSpec); ok || f.skipped(n) {
 			return false
 		}
 		f.stack = append(f.stack, n)
@@ -99,6 +104,7 @@ func (f *finder) visit(n ast.Node) {
 	case *ast.CompositeLit:
 		f.fields(n)
 	case *ast.AssignStmt:
+		f.noteClock(n)
 		if n.Tok == token.ASSIGN || n.Tok == token.DEFINE {
 			f.neighbours(n.Rhs)
 		}
@@ -189,7 +195,7 @@ var directions = map[token.Token]string{
 
 func (f *finder) comparison(n *ast.BinaryExpr) {
 	end := n.OpPos + token.Pos(len(n.Op.String()))
-	if text, ok := edges[n.Op]; ok {
+	if text, ok := edges[n.Op]; ok && !f.isClock(n.X) && !f.isClock(n.Y) {
 		f.add(Edge, n.OpPos, end, text)
 	}
 	if text, ok := directions[n.Op]; ok {
@@ -210,29 +216,16 @@ func (f *finder) conjunct(n *ast.BinaryExpr) {
 	}
 }
 
-// literal makes a number greater by one. Capacities change nothing that a test could see, and modes of files are no numbers.
+// literal makes a number greater by one. Modes of files are no numbers.
 func (f *finder) literal(n *ast.BasicLit) {
 	if n.Kind != token.INT || strings.HasPrefix(n.Value, "0o") || len(n.Value) > 1 && n.Value[0] == '0' && n.Value[1] != 'x' {
 		return
 	}
 	value, err := strconv.ParseInt(n.Value, 0, 64)
-	if err != nil || f.isCapacity(n) {
+	if err != nil || f.isUnnoticedNumber(n, value) {
 		return
 	}
 	f.add(Constant, n.Pos(), n.End(), strconv.FormatInt(value+1, 10))
-}
-
-func (f *finder) isCapacity(n ast.Node) bool {
-	for i := len(f.stack) - 2; i >= 0; i-- {
-		switch parent := f.stack[i].(type) {
-		case *ast.CallExpr:
-			fun, ok := parent.Fun.(*ast.Ident)
-			return ok && fun.Name == "make" && len(parent.Args) == 3 && parent.Args[2].Pos() <= n.Pos()
-		case ast.Stmt:
-			return false
-		}
-	}
-	return false
 }
 
 var units = map[string]string{
@@ -240,9 +233,14 @@ var units = map[string]string{
 }
 
 func (f *finder) unit(n *ast.SelectorExpr) {
-	if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" && units[n.Sel.Name] != "" {
+	if isUnit(n) {
 		f.add(Constant, n.Sel.Pos(), n.Sel.End(), units[n.Sel.Name])
 	}
+}
+
+func isUnit(n *ast.SelectorExpr) bool {
+	pkg, ok := n.X.(*ast.Ident)
+	return ok && pkg.Name == "time" && units[n.Sel.Name] != ""
 }
 
 func (f *finder) arguments(n *ast.CallExpr) {
@@ -285,19 +283,18 @@ func (f *finder) exchangeable(a, b ast.Expr) bool {
 	return x.IsValue() && y.IsValue() && !x.IsNil() && !y.IsNil() && types.Identical(x.Type, y.Type) && f.text(a) != f.text(b)
 }
 
-// statements leaves one out. The text of a log line is no behaviour that tests read, so those stay.
+// statements leaves one out.
 func (f *finder) statements(list []ast.Stmt) {
 	for _, s := range list {
+		if f.leftOutUnnoticed(s) {
+			continue
+		}
 		switch s := s.(type) {
-		case *ast.ExprStmt:
-			if call, ok := s.X.(*ast.CallExpr); ok && f.isLog(call) {
-				continue
-			}
 		case *ast.AssignStmt:
 			if s.Tok == token.DEFINE || isBlank(s.Lhs) {
 				continue
 			}
-		case *ast.IncDecStmt, *ast.DeferStmt, *ast.GoStmt, *ast.SendStmt, *ast.ReturnStmt, *ast.BranchStmt:
+		case *ast.ExprStmt, *ast.IncDecStmt, *ast.DeferStmt, *ast.GoStmt, *ast.SendStmt, *ast.ReturnStmt, *ast.BranchStmt:
 		default:
 			continue
 		}
@@ -312,16 +309,6 @@ func isBlank(list []ast.Expr) bool {
 		}
 	}
 	return true
-}
-
-// isLog says whether it is a call of a method of slog.Logger.
-func (f *finder) isLog(n *ast.CallExpr) bool {
-	sel, ok := n.Fun.(*ast.SelectorExpr)
-	if !ok {
-		return false
-	}
-	recv := f.pkg.info.Types[sel.X].Type
-	return recv != nil && recv.String() == "*log/slog.Logger"
 }
 
 func (f *finder) errorResult(n *ast.ReturnStmt) {
@@ -392,7 +379,8 @@ type query struct {
 	decl       int // where the declaration begins
 	start, end int // of the literal
 	text       string
-	reach      span // the body of the method
+	reach      span     // the body of the method
+	parameters []string // of the method or of its struct, in the order of $1, $2 …
 }
 
 // routine is a function of the database, from a migration.
@@ -415,10 +403,11 @@ func (t *Tree) queries(p *Package) (found map[*File][]*query, err error) {
 	}
 	found = map[*File][]*query{}
 	for _, file := range p.files {
-		methods := map[string]span{}
+		methods, parameters := map[string]span{}, map[string][]string{}
 		for _, d := range file.syntax.Decls {
 			if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil {
 				methods[m.Name.Name] = span{file.path, t.fset.Position(m.Body.Pos()).Line, t.fset.Position(m.End()).Line}
+				parameters[m.Name.Name] = parametersOf(m)
 			}
 		}
 		for _, d := range file.syntax.Decls {
@@ -433,12 +422,28 @@ func (t *Tree) queries(p *Package) (found map[*File][]*query, err error) {
 			}
 			name := strings.Fields(value.Value)[2]
 			found[file] = append(found[file], &query{
-				name: name, constant: spec.Names[0].Name, text: strings.Trim(value.Value, "`"), reach: methods[name], decl: t.fset.Position(decl.Pos()).Offset,
+				name: name, constant: spec.Names[0].Name, text: strings.Trim(value.Value, "`"), reach: methods[name], parameters: parameters[name], decl: t.fset.Position(decl.Pos()).Offset,
 				start: t.fset.Position(value.Pos()).Offset, end: t.fset.Position(value.End()).Offset,
 			})
 		}
 	}
 	return found, nil
+}
+
+// parametersOf returns the names of what a method of sqlc passes to the database behind the context and the text.
+func parametersOf(method *ast.FuncDecl) (names []string) {
+	ast.Inspect(method.Body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || names != nil || len(call.Args) < 3 {
+			return true
+		}
+		for _, arg := range call.Args[2:] {
+			name := types.ExprString(arg)
+			names = append(names, name[strings.LastIndexByte(name, '.')+1:])
+		}
+		return false
+	})
+	return names
 }
 
 // querySlips finds the slips of the queries of a package. They are reported at the generated constant.
@@ -447,9 +452,17 @@ func (t *Tree) querySlips(p *Package) (all []*Slip, err error) {
 	if err != nil {
 		return nil, err
 	}
+	bounds, err := t.sparing()
+	if err != nil {
+		return nil, err
+	}
 	for _, file := range p.files {
 		for _, q := range found[file] {
-			for _, e := range sqlEdits(q.text) {
+			sparing := map[string]bool{}
+			for n, parameter := range q.parameters {
+				sparing[fmt.Sprintf("$%d", n+1)] = bounds[q.name+"."+parameter]
+			}
+			for _, e := range sqlEdits(q.text, t.documented, sparing) {
 				start, end := q.start+1+e.start, q.start+1+e.end
 				all = append(all, &Slip{
 					File: file.path, Line: lineOf(file, start), Func: q.name, Kind: e.kind, Old: string(file.src[start:end]), New: e.text,
@@ -525,11 +538,11 @@ func isFunction(text string) bool {
 }
 
 // slips finds the slips in the functions of the database.
-func (s *Schema) slips() (all []*Slip) {
+func (s *Schema) slips(documented numbers) (all []*Slip) {
 	for _, r := range s.routines {
 		text := string(r.file.src[r.start:r.end])
 		body := max(strings.Index(text, "$$"), 0)
-		for _, e := range sqlEdits(text[body:]) {
+		for _, e := range sqlEdits(text[body:], documented, nil) {
 			start, end := r.start+body+e.start, r.start+body+e.end
 			all = append(all, &Slip{
 				File: r.file.path, Line: lineOf(r.file, start), Func: r.name, Kind: e.kind, Old: string(r.file.src[start:end]), New: e.text,

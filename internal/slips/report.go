@@ -56,6 +56,10 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err == nil {
 		err = r.counts(w, "KIND", func(s *Result) string { return string(s.Kind) })
 	}
+	if err == nil && len(r.Results) > 0 {
+		_, err = fmt.Fprintf(w, "\na slip took %.1f s in the median, and %.1f s of processors\n",
+			median(r.Results, func(s *Result) float64 { return s.Seconds }), median(r.Results, func(s *Result) float64 { return s.CPU }))
+	}
 	for _, s := range r.Results {
 		if s.Verdict == Noticed || err != nil {
 			continue
@@ -75,6 +79,15 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 	}
 	return err
+}
+
+func median(results []*Result, value func(*Result) float64) float64 {
+	values := make([]float64, len(results))
+	for i, r := range results {
+		values[i] = value(r)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
 }
 
 func (r *Report) counts(out io.Writer, title string, group func(*Result) string) error {

@@ -1,6 +1,7 @@
 package slips
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,7 @@ func module(t *testing.T, files map[string]string) *Tree {
 func goKinds(t *testing.T, kind Kind, src string) (found []string) {
 	t.Helper()
 	tree := module(t, map[string]string{"m.go": "package m\n\n" + src})
+	tree.documented = numbers{4096: true, 6 * 3600: true}
 	slips, err := tree.goSlips(tree.Packages[0])
 	require.NoError(t, err)
 	for _, s := range slips {
@@ -49,7 +51,7 @@ func TestGoRules(t *testing.T) {
 		{Edge, "func f(a, b int) bool { return a < b || a >= 2*b || a == b }", []string{"< => <=", ">= => >"}},
 		{Direction, "func f(a, b int) bool { return a < b || a == b }", []string{"< => >", "== => !="}},
 		{Conjunct, "func f(a, b bool) bool { return a && b }", []string{"a && b => a", "a && b => b", "b => !(b)", "a => !(a)"}},
-		{Constant, "import \"time\"\n\nfunc f() ([]int, time.Duration) { return make([]int, 0, 8), 5 * time.Second }", []string{"0 => 1", "5 => 6", "Second => Minute"}},
+		{Constant, "import \"time\"\n\nfunc f() ([]int, time.Duration) { return make([]int, 0, 8), 5 * time.Second }", []string{"0 => 1", "Second => Minute"}},
 		{Constant, "const most = 10", []string{"10 => 11"}},
 		{Swap, "func f(a, b int, c string) { f(b, a, c) }", []string{"b, a => a, b"}},
 		{Swap, "type p struct{ x, y int; z string }\n\nfunc f(a, b int) p { return p{x: a, y: b, z: \"\"} }", []string{"a, y: b => b, y: a"}},
@@ -65,6 +67,145 @@ func TestGoRules(t *testing.T) {
 			require.Equal(t, test.want, goKinds(t, test.kind, src))
 		})
 	}
+}
+
+// What no user can notice is left out by kind, and what a user can is drawn beside it.
+func TestUnnoticedGo(t *testing.T) {
+	t.Parallel()
+	const timed = "import \"time\"\n\n"
+	for _, test := range []struct {
+		name string
+		kind Kind
+		src  string
+		want []string
+	}{
+		{"Capacities", Constant, "func f() any { return []any{make([]int, 2, 8), make(map[int]int, 4), make([]int, 3), make(chan int, 5)} }", []string{"2 => 3", "3 => 4", "5 => 6"}},
+		{"Capacities", MinMax, "func f(n int) any { return []any{make([]int, 0, min(n, 9)), make([]int, min(n, 9))} }", []string{"min => max"}},
+		{"Buffers", Constant, "import \"bufio\"\n\ntype c struct{ ReadBufferSize, Size int }\n\nfunc f() any { return []any{bufio.NewReaderSize(nil, 512), c{ReadBufferSize: 512, Size: 64}} }", []string{"64 => 65"}},
+		{"Growing", Statement, "import \"slices\"\n\nfunc f(a []int, b *int) {\n\ta = slices.Grow(a, 9)\n\t*b = a[1]\n}", []string{"*b = a[1] => {}"}},
+		{"EdgesOfClocks", Edge, timed + "func f(at time.Time, d time.Duration, tries int) bool {\n\tleft := d - time.Since(at)\n\treturn time.Since(at) < d || left > 0 || at.Sub(at) >= d || tries < 3 || d > 0 || max(time.Until(at), 0) > 0\n}", []string{"< => <=", "> => >=", "> => >="}},
+		{"EdgesOfClocks", Direction, timed + "func f(at time.Time) bool { return time.Since(at) < 0 }", []string{"< => >"}},
+		{"Durations", Constant, timed + "var a, b, c, d = 15 * time.Second, 2 * time.Second, 5 * time.Minute, 4 * (30 * time.Millisecond)", []string{"Second => Minute", "2 => 3", "Second => Minute", "5 => 6", "Minute => Hour", "4 => 5", "Millisecond => Second"}},
+		{"Nanoseconds", Constant, timed + "func f(d time.Duration, n int) bool { return max(d, 0) > 0 || n > 0 || d == 0 }", []string{"0 => 1", "0 => 1"}},
+		{"LargeNumbers", Constant, "const a, b, c, d, e, f = 5000, 4096, 6 * 3600, 999, 0x7000, 9223372036854775807", []string{"4096 => 4097", "6 => 7", "3600 => 3601", "999 => 1000", "0x7000 => 28673", "9223372036854775807 => -9223372036854775808"}},
+		{"LargeNumbers", Constant, "func f(n int) bool { return n > 5000 || n == 5000 }", []string{"5000 => 5001"}},
+		{"Logs", Swap, "import \"log/slog\"\n\nfunc f(log *slog.Logger, a, b string) {\n\tlog.With(\"k\", a).Info(a, \"k\", b, slog.String(\"k\", b))\n\tg(a, b)\n}\n\nfunc g(a, b string) {}", []string{"a, b => b, a"}},
+		{"Logs", Edge, "import \"log/slog\"\n\nfunc f(log *slog.Logger, n int) { log.Info(\"\", \"full\", n > 3) }", []string{"> => >="}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, goKinds(t, test.kind, test.src))
+		})
+	}
+}
+
+// The next pass takes what one leaves.
+func TestUnnoticedPortions(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"m.go": `package m
+
+import "example.com/m/dbsqlc"
+
+const (
+	portion  = 100
+	most     = 100
+	Exported = 100
+	batch    = 100
+)
+
+func f() {
+	for dbsqlc.Prune(portion) == portion {
+	}
+	for dbsqlc.List(dbsqlc.Params{MaxRows: batch}) >= batch {
+	}
+	_ = dbsqlc.Prune(most)
+	for dbsqlc.Prune(Exported) == Exported {
+	}
+}
+`,
+		"dbsqlc/q.go": "package dbsqlc\n\ntype Params struct{ MaxRows int }\n\nfunc List(p Params) int { return p.MaxRows }\n\nfunc Prune(n int) int { return n }\n",
+	})
+	slips, err := tree.goSlips(tree.Packages[0])
+	require.NoError(t, err)
+	var drawn []string
+	for _, s := range slips {
+		if s.Kind == Constant {
+			drawn = append(drawn, s.Identity())
+		}
+	}
+	require.Equal(t, []string{"m.go (package level): most     = [100 => 101]", "m.go (package level): Exported = [100 => 101]"}, drawn)
+}
+
+// The LIMIT of a query is drawn unless every caller passes a portion, or one more than it returns.
+func TestUnnoticedLimits(t *testing.T) {
+	t.Parallel()
+	const query = "\n\nconst %[2]s = `-- name: %[1]s :execrows\nDELETE FROM t WHERE a = $1 LIMIT $2\n`\n\n" +
+		"func (q *Queries) %[1]s(ctx context.Context, a int, maxRows int) int { return q.db.Exec(ctx, %[2]s, a, maxRows) }"
+	const structQuery = "\n\nconst list = `-- name: List :many\nSELECT FROM t WHERE a = $1 LIMIT $2::bigint\n`\n\ntype ListParams struct{ A, MaxRows int }\n\n" +
+		"func (q *Queries) List(ctx context.Context, arg ListParams) int { return q.db.Exec(ctx, list, arg.A, arg.MaxRows) }\n"
+	tree := module(t, map[string]string{
+		"m.go": `package m
+
+import "example.com/m/dbsqlc"
+
+const portion = 100
+
+func f(q *dbsqlc.Queries, limit int) {
+	for q.Prune(nil, 1, portion) == portion {
+	}
+	q.Purge(nil, 1, limit)
+	q.Purge(nil, 1, portion)
+	arg := dbsqlc.ListParams{A: 1, MaxRows: int(limit) + 1}
+	q.List(nil, arg)
+	arg.MaxRows = portion
+}
+`,
+		"dbsqlc/q.go": "package dbsqlc\n\nimport \"context\"\n\ntype db interface{ Exec(context.Context, string, ...any) int }\n\ntype Queries struct{ db db }" +
+			fmt.Sprintf(query, "Prune", "prune") + fmt.Sprintf(query, "Purge", "purge") + structQuery,
+	})
+	slips, err := tree.querySlips(tree.Packages[1])
+	require.NoError(t, err)
+	var drawn []string
+	for _, s := range slips {
+		if s.Kind == SQLBound {
+			drawn = append(drawn, s.Func)
+		}
+	}
+	require.Equal(t, []string{"Purge"}, drawn)
+}
+
+func TestUnnoticedSQL(t *testing.T) {
+	t.Parallel()
+	for src, want := range map[string][]string{
+		"SELECT a INTO b FROM t ORDER BY c LIMIT 1;":            {"c DESC"},
+		"SELECT a INTO b FROM t LIMIT 1 FOR UPDATE;":            {"(1) + 1000000", "2", ""},
+		"SELECT a INTO b FROM (SELECT c FROM t LIMIT 1) u;":     {"(1) + 1000000", "2"},
+		"INSERT INTO t SELECT a FROM u LIMIT 1;":                {"(1) + 1000000", "2"},
+		"SELECT f(5000), g(4096), h(999)":                       {"4097", "1000"},
+		"SELECT FROM t WHERE a = 5000":                          {"(true OR a = 5000)", "5001"},
+		"SELECT FROM t WHERE due_at < now() AND attempts < max": {"(true OR due_at < now())", "(true OR attempts < max)", "<="},
+	} {
+		var got []string
+		for _, e := range sqlEdits(src, numbers{4096: true}, nil) {
+			got = append(got, e.text)
+		}
+		require.Equal(t, want, got, src)
+	}
+}
+
+func TestReadDocumented(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "docs", "reference"), 0o755))
+	text := "At most 10 000 jobs of 64 KiB, for 7 days or 30 s, of 1,048,576 bytes in 2 lists.\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "reference", "limits.md"), []byte(text), 0o644))
+	documented, err := readDocumented(dir)
+	require.NoError(t, err)
+	for _, n := range []int64{10_000, 10_001, 65_536, 7 * 86_400, 30_000, 1_048_576} {
+		require.True(t, documented.state(n), n)
+	}
+	require.False(t, documented.state(5000))
 }
 
 func TestGeneratedCode(t *testing.T) {
@@ -98,7 +239,7 @@ func TestSQLRules(t *testing.T) {
 		t.Run(string(test.kind), func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			for _, e := range sqlEdits(test.src) {
+			for _, e := range sqlEdits(test.src, nil, nil) {
 				if e.kind == test.kind {
 					got = append(got, e.text)
 				}
@@ -180,7 +321,7 @@ DROP FUNCTION ojs.f;
 `), 0o644))
 	schema, err := readSchema(dir)
 	require.NoError(t, err)
-	slips := schema.slips()
+	slips := schema.slips(nil)
 	require.Len(t, slips, 2)
 	require.Equal(t, "migrations/1.sql ojs.f: n LANGUAGE sql AS $$ SELECT a [> => >=] 0; $$;", slips[0].Identity())
 	require.Contains(t, slips[0].routine.statement(slips[0]), "CREATE OR REPLACE FUNCTION ojs.f(a integer) RETURNS boolean LANGUAGE sql AS $$ SELECT a >= 0; $$;")

@@ -42,14 +42,17 @@ type Result struct {
 	Reaching int     `json:"reaching"`         // tests that run the code
 	Run      int     `json:"run"`              // tests that were run
 	Seconds  float64 `json:"seconds"`          // without the compilation of test binaries, which all slips share
+	CPU      float64 `json:"cpu_seconds"`      // of the processors, for the tests and without PostgreSQL
 	Change   string  `json:"diff"`
 
 	compiled time.Duration
 }
 
 const (
-	// perBatch is the most tests of one process. The first batches are small, because the likely tests come first.
-	perBatch = 10
+	// firstBatch and perBatch are the most tests of a process, and firstTime and batchTime how long they took by themselves, unless one alone
+	// took longer. The first ones are small, because the likely tests come first; in a large one more tests wait at the same time.
+	firstBatch, firstTime = 4, 5 * time.Second
+	perBatch, batchTime   = 20, 20 * time.Second
 	// patience is what a batch may take, above a multiple of what its tests took by themselves.
 	patience         = 10 * time.Second
 	patienceMultiple = 3
@@ -60,7 +63,7 @@ type runner struct {
 	tree    *Tree
 	chooser *chooser
 	servers *servers
-	budget  time.Duration // for the tests of one slip, as long as they took by themselves
+	budget  time.Duration // for the tests of one slip
 	dir     string
 	overlay string // with all slips of functions and queries
 	unseen  map[string]string
@@ -99,7 +102,8 @@ func (r *runner) run(ctx context.Context, drawn []*Slip) ([]*Result, error) {
 			results[i] = result
 			logging.Lock()
 			defer logging.Unlock()
-			_, _ = fmt.Fprintf(r.log, "slips: %d/%d %-9s %5.1f s  %-11s %s:%d %s %s %s\n", s.ID, len(drawn), result.Verdict, result.Seconds, s.Kind, s.File, s.Line, s.Func, result.How, result.By)
+			_, _ = fmt.Fprintf(r.log, "slips: %d/%d %-9s %5.1f s, %5.1f of processors  %-11s %s:%d %s %s %s\n",
+				s.ID, len(drawn), result.Verdict, result.Seconds, result.CPU, s.Kind, s.File, s.Line, s.Func, result.How, result.By)
 			return nil
 		})
 	}
@@ -122,11 +126,19 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 		}
 		db.template = changedName
 	}
-	for _, batch := range batches(tests, r.budget) {
+	for budget := r.budget; ; {
+		batch := nextBatch(tests, result.Run, budget)
+		if len(batch) == 0 {
+			break
+		}
+		tests = slices.DeleteFunc(tests, func(t *Test) bool { return slices.Contains(batch, t) })
+		began, compiled := time.Now(), result.compiled
 		noticed, err := r.try(ctx, result, batch, db)
 		if err != nil {
 			return nil, err
 		}
+		// Tests that run together take less than one after the other; on a busy machine they take more, which is no fault of theirs.
+		budget -= min(time.Since(began)-(result.compiled-compiled), took(batch))
 		result.Run += len(batch)
 		if noticed {
 			result.Verdict = Noticed
@@ -139,28 +151,35 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 	return result, server.clean(ctx)
 }
 
-// try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time: what fails for another reason than
-// the slip, such as a busy machine, passes then, and the rest of the batch goes on without it.
+// try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time, and then without the slip: what fails
+// for another reason, such as a busy machine, passes then or fails without it, too, and the rest of the batch goes on without it.
 func (r *runner) try(ctx context.Context, result *Result, batch []*Test, db database) (noticed bool, err error) {
-	for len(batch) > 0 {
-		failure, err := r.process(ctx, result, batch, db, 1)
-		if failure == nil || err != nil {
+	for s := result.Slip; len(batch) > 0; {
+		failed, err := r.process(ctx, result, batch, attempt{db, s.ID, 1})
+		if failed == nil || err != nil {
 			return false, err
 		}
-		result.By, result.How = r.tree.path(batch[0].pkg)+" "+failure.test, failure.how
-		if failure.how == "panic" {
+		result.By, result.How = r.tree.path(batch[0].pkg)+" "+failed.test, failed.how
+		if failed.how == "panic" {
 			return true, nil
 		}
 		suspects := batch
-		top, _, _ := strings.Cut(failure.test, "/")
+		top, _, _ := strings.Cut(failed.test, "/")
 		if i := slices.IndexFunc(batch, func(t *Test) bool { return t.Name == top }); i >= 0 {
 			suspects = batch[i : i+1]
 		}
-		again, err := r.process(ctx, result, suspects, db, 2)
+		again, err := r.process(ctx, result, suspects, attempt{db, s.ID, 2})
 		if err != nil {
 			return false, err
 		}
-		if again != nil {
+		without := (*failure)(nil)
+		if again != nil && (failed.how == timeout || again.how == timeout) && !s.needsOwnBuild() {
+			without, err = r.process(ctx, result, suspects, attempt{database{db.server, dbName}, 0, 2})
+			if err != nil {
+				return false, err
+			}
+		}
+		if again != nil && without == nil {
 			return true, nil
 		}
 		result.Unstable = result.By + " " + result.How
@@ -172,10 +191,20 @@ func (r *runner) try(ctx context.Context, result *Result, batch []*Test, db data
 
 type failure struct{ test, how string }
 
+// timeout is how tests fail that do not end.
+const timeout = "timeout"
+
+// attempt is how a process runs tests.
+type attempt struct {
+	db     database
+	active int // the slip that is in force; 0: none
+	times  int // what the tests may take is multiplied by it
+}
+
 var failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)`)
 
-// process runs tests of one package with a slip until one fails. times multiplies the time that it may take.
-func (r *runner) process(ctx context.Context, result *Result, batch []*Test, db database, times int) (*failure, error) {
+// process runs tests of one package with a slip until one fails.
+func (r *runner) process(ctx context.Context, result *Result, batch []*Test, how attempt) (*failure, error) {
 	s, p, overlay := result.Slip, batch[0].pkg, r.overlay
 	if s.needsOwnBuild() {
 		overlay = filepath.Join(r.dir, fmt.Sprint(s.ID), "overlay.json")
@@ -186,20 +215,23 @@ func (r *runner) process(ctx context.Context, result *Result, batch []*Test, db 
 	if err != nil {
 		return nil, err
 	}
-	names, limit := make([]string, len(batch)), patience
+	names := make([]string, len(batch))
 	for i, test := range batch {
 		names[i] = test.Name
-		limit += patienceMultiple * test.Took
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(times)*limit)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(how.times)*(patience+patienceMultiple*took(batch)))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "-test.v", "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
 	cmd.Dir = p.Dir
-	if cmd.Env, err = db.environment(ctx, r.tree.usesDatabase(p)); err != nil {
+	if cmd.Env, err = how.db.environment(ctx, r.tree.usesDatabase(p)); err != nil {
 		return nil, err
 	}
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, s.ID), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
-	return watch(ctx, cmd)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, how.active), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	failed, err := watch(ctx, cmd)
+	if state := cmd.ProcessState; state != nil {
+		result.CPU += (state.UserTime() + state.SystemTime()).Seconds()
+	}
+	return failed, err
 }
 
 // watch runs a test process up to the first line that says that a test has failed.
@@ -247,7 +279,7 @@ func watch(ctx context.Context, cmd *exec.Cmd) (*failure, error) {
 	case first != nil:
 		return first, nil
 	case ctx.Err() != nil:
-		return &failure{"", "timeout"}, nil
+		return &failure{"", timeout}, nil
 	case err != nil:
 		return &failure{"(" + err.Error() + ")", "failed"}, nil
 	}
@@ -283,32 +315,30 @@ func (r *runner) build(ctx context.Context, p *Package, s *Slip, overlay string)
 	return b.path, b.err
 }
 
-// batches cuts the tests into processes: the likely ones of each package, then more of each, up to the budget.
-func batches(tests []*Test, budget time.Duration) (all [][]*Test) {
-	var packages []*Package
-	byPackage := map[*Package][]*Test{}
-	for _, t := range tests {
-		if byPackage[t.pkg] == nil {
-			packages = append(packages, t.pkg)
+// nextBatch takes tests for the next process: the first one that the budget permits, and those of its package that come soon after it. ran
+// is how many have run; if the budget permits none at all, one runs nevertheless.
+func nextBatch(tests []*Test, ran int, budget time.Duration) (batch []*Test) {
+	most, limit := perBatch, min(batchTime, budget)
+	if ran < firstBatch {
+		most, limit = firstBatch, min(firstTime, budget)
+	}
+	for i, t := range tests {
+		isFirst := len(batch) == 0 && t.Took <= budget
+		isMore := len(batch) > 0 && len(batch) < most && i < 3*most && t.pkg == batch[0].pkg && took(batch)+t.Took <= limit
+		if isFirst || isMore {
+			batch = append(batch, t)
 		}
-		byPackage[t.pkg] = append(byPackage[t.pkg], t)
 	}
-	for size := 4; len(packages) > 0; size = perBatch {
-		packages = slices.DeleteFunc(packages, func(p *Package) bool {
-			if budget <= 0 {
-				return true
-			}
-			list := byPackage[p]
-			n, took := 0, time.Duration(0)
-			for n < len(list) && n < size && (n == 0 || took+list[n].Took < patience/2) {
-				took += list[n].Took
-				n++
-			}
-			budget -= took
-			all = append(all, list[:n])
-			byPackage[p] = list[n:]
-			return n == len(list)
-		})
+	if len(batch) == 0 && ran == 0 {
+		return tests[:min(len(tests), 1)]
 	}
-	return all
+	return batch
+}
+
+// took is how long tests took by themselves.
+func took(tests []*Test) (sum time.Duration) {
+	for _, t := range tests {
+		sum += t.Took
+	}
+	return sum
 }

@@ -150,6 +150,55 @@ func TestRunModules(t *testing.T) {
 	require.Equal(t, map[string]string{"<": ". TestSub", ">=": "", "1": ". TestSub"}, by)
 }
 
+func TestNextBatch(t *testing.T) {
+	t.Parallel()
+	a, b := &Package{}, &Package{}
+	long, dear := &Test{Name: "long", pkg: a, Took: time.Minute}, &Test{Name: "dear", pkg: a, Took: 4 * time.Second}
+	var cheap []*Test
+	for range 30 {
+		cheap = append(cheap, &Test{Name: "cheap", pkg: a, Took: time.Second / 2})
+	}
+	other := &Test{Name: "other", pkg: b, Took: time.Second}
+	tests := append([]*Test{long, dear, other}, cheap...)
+
+	require.Equal(t, []*Test{dear, cheap[0], cheap[1]}, nextBatch(tests, 0, 30*time.Second), "the first process is short")
+	require.Len(t, nextBatch(tests, 4, 30*time.Second), perBatch, "later ones have more tests")
+	require.Equal(t, []*Test{other}, nextBatch(append([]*Test{other}, cheap...), 4, 30*time.Second), "a process runs one package")
+	require.Equal(t, []*Test{other, other}, nextBatch([]*Test{long, other, other, other}, 4, 2500*time.Millisecond), "what the budget does not permit is passed over")
+	require.Equal(t, []*Test{long}, nextBatch([]*Test{long}, 0, time.Second), "the only test runs at any cost")
+	require.Empty(t, nextBatch([]*Test{long}, 1, time.Second))
+	require.Empty(t, nextBatch(nil, 0, time.Second))
+}
+
+// A test of the package comes first, then the cheap ones, although the dear one has more of the words.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"m.go":                "package m\n\n// Retry says whether.\nfunc Retry(attempts int) bool { return attempts < 3 }\n",
+		"m_test.go":           "package m\n\nimport \"testing\"\n\nfunc TestOwn(t *testing.T) {}\n",
+		"other/other_test.go": "package other\n\nimport \"testing\"\n\nfunc TestCheap(t *testing.T) {\n\tattempts := 1\n\t_ = attempts\n}\n\nfunc TestDear(t *testing.T) {\n\tretry, attempts := 1, 2\n\t_, _ = retry, attempts\n}\n\nfunc TestNothing(t *testing.T) {}\n",
+		"other/other.go":      "package other\n",
+	})
+	blocks := []block{{"m.go", 1, 9}}
+	test := func(p *Package, name string, took time.Duration) *Test {
+		return &Test{Name: name, Took: took, Reaches: []byte{1}, pkg: p}
+	}
+	m, other := tree.Packages[0], tree.Packages[1]
+	c := &chooser{packages: tree.Packages, coverage: &Coverage{packages: []*covered{
+		{Blocks: blocks, pkg: m, Tests: []*Test{test(m, "TestOwn", 9*time.Second)}},
+		{Blocks: blocks, pkg: other, Tests: []*Test{
+			test(other, "TestDear", time.Minute), test(other, "TestNothing", time.Second), test(other, "TestCheap", time.Second),
+		}},
+	}}}
+	slips, err := tree.goSlips(m)
+	require.NoError(t, err)
+	var order []string
+	for _, chosen := range c.choose(slips[0]) {
+		order = append(order, chosen.Name)
+	}
+	require.Equal(t, []string{"TestOwn", "TestCheap", "TestNothing", "TestDear"}, order)
+}
+
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	unseen := readUnseen("# comment\n\na.go f: x => y\n  because\n  of it\nb.go g: 1 => 2\n  no\n")

@@ -4,13 +4,13 @@
 //
 // In the order of a run:
 //   - tree.go reads the modules of the repository and type-checks their packages.
-//   - goslips.go and sqlslips.go find every slip that the rules permit.
+//   - goslips.go and sqlslips.go find every slip that the rules permit. unnoticed.go leaves out the kinds that no user can notice.
 //   - choose.go takes N of them, by SEED. A slip that does not compile is skipped.
 //   - instrument.go writes the overlay. All drawn slips are compiled into the same test binaries, each in a copy of its function;
 //     a variable of the environment chooses the one that is in force. So a slip costs no compilation.
 //   - coverage.go knows which test runs which code. It runs every test by itself once and keeps the result for a package
 //     until the code changes that its tests link. A test that is new or changed is measured alone.
-//   - choose.go also puts the tests that reach a slip into an order, the likely ones first.
+//   - choose.go also puts the tests that reach a slip into an order, the likely and cheap ones first.
 //   - run.go runs them until one fails.
 //   - report.go writes the table and the JSON. unseen.txt has the slips that change nothing that anybody can see.
 package slips

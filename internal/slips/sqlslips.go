@@ -17,14 +17,16 @@ type sqlEdit struct {
 // sqlFinder looks for slips in one statement or function. The rules know words and brackets, no grammar: a slip that PostgreSQL does
 // not take is not drawn.
 type sqlFinder struct {
-	src    string
-	tokens []sqlToken
-	edits  []sqlEdit
+	src        string
+	tokens     []sqlToken
+	documented numbers
+	sparing    map[string]bool // parameters, such as $1, whose LIMIT only spares rows
+	edits      []sqlEdit
 }
 
 // sqlEdits finds the slips that the rules permit in a statement or function, in the order of the text.
-func sqlEdits(src string) []sqlEdit {
-	f := sqlFinder{src: src, tokens: sqlTokens(src)}
+func sqlEdits(src string, documented numbers, sparing map[string]bool) []sqlEdit {
+	f := sqlFinder{src: src, tokens: sqlTokens(src), documented: documented, sparing: sparing}
 	for i, t := range f.tokens {
 		switch t.text {
 		case "WHERE", "ON", "IF", "ELSIF", "WHEN", "HAVING":
@@ -303,7 +305,7 @@ func (f *sqlFinder) leaveOutColumn(columns, items [][2]int, n int) {
 // limit raises a bound far above what a test has; a parameter keeps its type.
 func (f *sqlFinder) limit(i int) {
 	from, to := f.clause(i+1, ",")
-	if from < to {
+	if from < to && !f.sparesRows(i) {
 		f.add(SQLBound, f.tokens[from].start, f.tokens[to-1].end, "("+f.text(from, to)+") + 1000000")
 	}
 }
@@ -325,7 +327,7 @@ func (f *sqlFinder) interval(i int) {
 func (f *sqlFinder) number(i int) {
 	t := f.tokens[i]
 	n, err := strconv.ParseInt(t.text, 10, 64)
-	if err != nil || f.isPosition(i) || i > 1 && f.tokens[i-2].text == "NUMERIC" {
+	if err != nil || f.isPosition(i) || i > 1 && f.tokens[i-2].text == "NUMERIC" || f.isUnnoticedNumber(i, n) {
 		return
 	}
 	f.add(SQLConstant, t.start, t.end, strconv.FormatInt(n+1, 10))

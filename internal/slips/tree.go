@@ -26,9 +26,10 @@ type Tree struct {
 	Root     string
 	Packages []*Package // in the order of their import paths
 
-	fset    *token.FileSet
-	exports map[string]string // import path → file with the types of the package
-	deps    map[string][]string
+	fset       *token.FileSet
+	exports    map[string]string // import path → file with the types of the package
+	deps       map[string][]string
+	documented numbers
 }
 
 // Package is a package of the repository. Its fields are those of `go list`.
@@ -66,6 +67,9 @@ func Load(ctx context.Context, root string) (*Tree, error) {
 		if err := t.list(ctx, dir); err != nil {
 			return nil, err
 		}
+	}
+	if t.documented, err = readDocumented(root); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(t.Packages, func(a, b *Package) int { return strings.Compare(a.ImportPath, b.ImportPath) })
 	return t, nil

@@ -42,7 +42,7 @@ func run() error {
 		return err
 	})
 	flag.IntVar(&cfg.Workers, "workers", 2, "test processes at a time, each with a PostgreSQL of its own")
-	flag.DurationVar(&cfg.Budget, "budget", time.Minute, "most time for the tests of one slip, as long as they took by themselves")
+	flag.DurationVar(&cfg.Budget, "budget", time.Minute, "most time for the tests of one slip")
 	flag.BoolVar(&cfg.DryRun, "dry-run", false, "show the slips and run nothing")
 	flag.StringVar(&out, "json", "bin/slips.json", "where the report is written as JSON")
 	flag.Parse()
