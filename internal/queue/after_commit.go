@@ -77,15 +77,11 @@ func valuesOf[Row any, Value comparable](rows []Row, of func(*Row) (Value, bool)
 	return values
 }
 
-// OnCronJobs sets what is called after a commit that moved jobs of these crons. It may send a statement: callers of the
-// change are answered after it.
-func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
-
 // releaseCrons tells package cron, which is above this one, that jobs of these crons have moved: one that waits behind them may be
 // fetched now.
 func (s *Store) releaseCrons(ctx context.Context, crons []string) {
 	if len(crons) > 0 {
-		s.onCronJobs(ctx, crons)
+		s.hooks.CronJobs(ctx, crons)
 	}
 }
 
@@ -280,16 +276,11 @@ func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.
 // A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
 // follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
 
-// OnWorkflowJobs sets what is called after a commit that ended or revived jobs of workflows, with their roots. It may run
-// transactions; callers of the change are answered after it.
-// If it fails, the rows in ojs.workflow_pending stay, and the follower of package workflow acts on them within seconds.
-func (s *Store) OnWorkflowJobs(f func(ctx context.Context, roots [][16]byte)) { s.onWorkflowJobs = f }
-
 // advance lets the workflows of ended jobs follow.
 // It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
 func (s *Store) advance(ctx context.Context, roots [][16]byte) {
 	if len(roots) > 0 {
-		s.onWorkflowJobs(ctx, roots)
+		s.hooks.WorkflowJobs(ctx, roots)
 	}
 }
 
