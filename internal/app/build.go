@@ -52,14 +52,14 @@ func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
 	n.timer = timer.New(n.archetype, db)
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
-	config := c.domains()
+	queues := queueconfig.NewCache(db, c.Logger)
+	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.
+	n.config.Limits.QueueRetry = queues.Retry
+	config := n.config.domains()
 	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
 	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
-	n.domains = domains.New(domains.Deps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, config)
+	n.domains = domains.New(domains.Deps{DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer}, config)
 	n.domains.ServeTimer(n.timer)
-	// What a queue gives to its jobs as retry policy is known only when its cache exists; the interfaces get the limits after
-	// this.
-	n.config.Limits.QueueRetry = n.domains.Configured.Retry
 	return nil
 }
 

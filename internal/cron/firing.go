@@ -215,7 +215,7 @@ func (f *firing) committed(ctx context.Context) {
 	if len(f.ticks) > 0 {
 		s.commits.Committed()
 	}
-	s.release(ctx, append(crons, serial...))
+	s.Release(ctx, append(crons, serial...))
 	s.warnQueued(ctx, serial)
 }
 
@@ -710,10 +710,10 @@ const (
 	maxQueued = 2 // more are logged
 )
 
-// release releases the next queued job of each cron that has no other job active or ready to fetch. It is the hook of
-// queue.Store.OnCronJobs, after the commit that ended a job, and returns no error for that reason. Repetitions and calls on
-// several nodes are harmless. It goes on if ctx ends.
-func (s *Store) release(ctx context.Context, names []string) {
+// Release releases the next queued job of each cron that has no other job active or ready to fetch. It is called after the commit that
+// moved a job of the cron (queue.Hooks), and returns no error for that reason. Repetitions and calls on several nodes are harmless. It
+// goes on if ctx ends.
+func (s *Store) Release(ctx context.Context, names []string) {
 	if len(names) == 0 {
 		return
 	}

@@ -75,15 +75,12 @@ type Store struct {
 	maintenance *queueconfig.Maintenance
 }
 
-// New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the
-// next. It must be called before the node serves, as the hook is read without a lock.
+// New returns a registry on the database. Package queue is to call Release when jobs of crons have moved (queue.Hooks).
 func New(deps Deps, config Config) *Store {
-	s := &Store{
+	return &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
 		maintenance: deps.Maintenance, schemas: deps.Schemas,
 	}
-	deps.Jobs.OnCronJobs(s.release)
-	return s
 }
 
 // Record is a cron as it is stored; the migration describes the columns. LastRunAt is the scheduled
@@ -282,7 +279,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	if !c.next.IsZero() {
 		s.timer.Schedule(max(0, c.next.Sub(c.now)))
 	}
-	s.release(ctx, c.serial)
+	s.Release(ctx, c.serial)
 	s.commits.Committed()
 	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -41,6 +42,9 @@ type Config struct {
 	StatementTimeout  time.Duration
 	EnqueuedOnRequeue bool
 	Logger            *slog.Logger
+
+	// Hooks changes what package queue calls after its commits: a node that stops there calls nothing.
+	Hooks func(h *queue.Hooks)
 
 	// Unchecked leaves out the comparison of changes and event rows at the end, for tests that delete events.
 	Unchecked bool
@@ -109,7 +113,11 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	b.Commits.OnChanges(b.record)
 	b.Archetype = baseservice.NewArchetype(c.Logger)
 	b.Timer = timer.New(b.Archetype, b.DB)
-	b.Domains = domains.New(domains.Deps{DB: b.DB, Commits: b.Commits, Timer: b.Timer, Logger: c.Logger}, c.Config)
+	queues := queueconfig.NewCache(b.DB, c.Logger)
+	c.Cron.Limits.QueueRetry, c.Workflow.Limits.QueueRetry = queues.Retry, queues.Retry
+	b.Domains = domains.New(domains.Deps{
+		DB: b.DB, Commits: b.Commits, Timer: b.Timer, Queues: queues, Logger: c.Logger, Hooks: c.Hooks,
+	}, c.Config)
 	b.Store = b.Domains.Jobs
 	if !c.Unchecked {
 		t.Cleanup(b.RequireEmitted)

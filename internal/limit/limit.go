@@ -55,7 +55,8 @@ type Store struct {
 	left      chan struct{} // signalled when an admission has failed
 }
 
-// New returns a store on the database. Package queue calls it when jobs with limit keys have moved.
+// New returns a store on the database. Package queue is to call Follow when jobs with limit keys have moved, and Started when some were
+// claimed (queue.Hooks).
 func New(deps Deps) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger,
@@ -65,14 +66,11 @@ func New(deps Deps) *Store {
 	s.admitting = batch.New(batch.Config[string, struct{}]{
 		Flush: s.flush, Max: maxKeys, Split: pg.IsDivisible, Retry: pg.IsTransient,
 	})
-	// The hooks are set before the node serves, and read without a lock.
-	deps.Jobs.OnLimitedJobs(s.follow)
-	deps.Jobs.OnLimitedStarts(s.started)
 	return s
 }
 
-// started is called after claims: a start may have set a timer.
-func (s *Store) started() { signal(s.due) }
+// Started is called after claims: a start may have set a timer.
+func (s *Store) Started() { signal(s.due) }
 
 // Wake lets the Follower look for changes that are left over, for example after an application has cancelled a job in SQL.
 // It never blocks, and works before the Follower has started.
@@ -260,7 +258,7 @@ func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Pa
 	if err := s.db.Q.LimitOverride(bounded, p); err != nil {
 		return nil, pg.WriteError(err)
 	}
-	s.follow(ctx, []string{p.Key})
+	s.Follow(ctx, []string{p.Key})
 	signal(s.due)
 	return s.Get(ctx, p.Key)
 }
@@ -302,10 +300,9 @@ func (s *Store) Admit(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// follow is called after commits that moved jobs of these partitions. If they cannot be looked at now, the Follower does
-// it. It is the hook of queue.Store.OnLimitedJobs. The change that called it is committed, so an error is logged and not
-// returned.
-func (s *Store) follow(ctx context.Context, keys []string) {
+// Follow is called after commits that moved jobs of these partitions (queue.Hooks). If they cannot be looked at now, the Follower does
+// it. The change is committed, so an error is logged and not returned.
+func (s *Store) Follow(ctx context.Context, keys []string) {
 	if err := s.Admit(ctx, keys); err != nil {
 		s.logger.WarnContext(ctx, "jobs that wait for a rate limit were not looked at; trying again within seconds",
 			slog.String("category", "error"), slog.Any("error", err))

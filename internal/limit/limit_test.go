@@ -18,12 +18,19 @@ import (
 
 type bundle struct{ *domaintest.Bundle }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	t.Helper()
-	return &bundle{domaintest.New(t)}
+	return &bundle{domaintest.New(t, change...)}
 }
 
-func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }
+func (b *bundle) node(change ...func(*domaintest.Config)) *bundle {
+	return &bundle{b.Bundle.Node(change...)}
+}
+
+// stopped makes a node stop between its commits and what follows from them for jobs that wait for a limit.
+func stopped(c *domaintest.Config) {
+	c.Hooks = func(h *queue.Hooks) { h.LimitedJobs = func(context.Context, []string) {} }
+}
 
 // limited is a job of queue q with a rate limit, given as JSON.
 func limited(t testing.TB, limit string, options ...string) *job.Job {
@@ -285,8 +292,7 @@ func TestManyMoreUrgentJobs(t *testing.T) {
 		return b.Texts(`SELECT priority || ' ' || count(*) FROM ojs.jobs WHERE ready_seq IS NOT NULL GROUP BY priority ORDER BY priority`)
 	}
 	b.Enqueued(batch("-5")...)
-	b.OnLimitedJobs(func(context.Context, []string) {})
-	b.Enqueued(batch("5")...)
+	b.node(stopped).Enqueued(batch("5")...)
 	require.Equal(t, []string{"-5 110"}, admitted())
 	for _, want := range [][]string{{"-5 10", "5 100"}, {"5 110"}, {"5 110"}} {
 		require.NoError(t, b.Limits.Admit(t.Context(), []string{"k"}))
@@ -429,10 +435,9 @@ func TestNeverAboveNeverStuck(t *testing.T) {
 func TestLeftOver(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	dying := b.node()
+	dying := b.node(stopped)
 	first, second := b.added(limited(t, `{"key":"k","concurrency":1}`)), b.added(limited(t, `{"key":"k","concurrency":1}`))
 	require.Equal(t, [][16]byte{first}, b.fetched())
-	dying.OnLimitedJobs(func(context.Context, []string) {})
 	dying.ack(first)
 	require.Empty(t, b.fetched())
 	next, err := b.Limits.AdmitDue(t.Context())

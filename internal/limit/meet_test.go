@@ -105,8 +105,7 @@ func TestOtherQueueWithLockedJob(t *testing.T) {
 // A fetch does not count a partition while another node lets jobs of it start.
 func TestFetchBesideAnAdmission(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.OnLimitedJobs(func(context.Context, []string) {})
+	b := setup(t, stopped)
 	b.added(in(t, "a", `{"key":"k","concurrency":1}`))
 	b.added(in(t, "b", `{"key":"k","concurrency":1}`))
 	tx, err := b.Pool.Begin(t.Context())
@@ -141,8 +140,7 @@ func TestFetchMeetsTheFirst(t *testing.T) {
 
 	t.Run("wait", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.OnLimitedJobs(func(context.Context, []string) {}) // so the fetch has to find that they may start
+		b := setup(t, stopped) // so the fetch has to find that they may start
 		var low, high [][16]byte
 		for range 15 {
 			low = append(low, b.added(limited(t, `{"key":"k","concurrency":100}`)))

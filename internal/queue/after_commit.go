@@ -103,7 +103,7 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 		s.timer.Schedule(a.earliest)
 	}
 	if len(a.crons) > 0 {
-		s.onCronJobs(ctx, a.crons)
+		s.hooks.CronJobs(ctx, a.crons)
 	}
 }
 
@@ -144,9 +144,6 @@ func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]
 	return roots
 }
 
-// OnCronJobs sets what is called after a commit that moved jobs of these crons. It may send a statement: callers of the
-// change are answered after it.
-func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
 
 // The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
 // stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
@@ -339,40 +336,34 @@ func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.
 // A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
 // follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
 
-// OnWorkflowJobs sets what is called after a commit that ended or revived jobs of workflows, with their roots. It may run
-// transactions; callers of the change are answered after it.
-// If it fails, the rows in ojs.workflow_pending stay, and the follower of package workflow acts on them within seconds.
-func (s *Store) OnWorkflowJobs(f func(ctx context.Context, roots [][16]byte)) { s.onWorkflowJobs = f }
-
 // advance lets the workflows of ended jobs follow.
 // It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
 func (s *Store) advance(ctx context.Context, roots [][16]byte) {
 	if len(roots) > 0 {
-		s.onWorkflowJobs(ctx, roots)
+		s.hooks.WorkflowJobs(ctx, roots)
 	}
 }
 
-// OnLimitedJobs sets what is called after a commit with which jobs of these limit keys have entered available, or have left available
-// or active. It may run transactions; callers of the change are answered after it.
-// It is optional: without it the follower of package limit finds the rows of ojs.limit_pending a second later.
-func (s *Store) OnLimitedJobs(f func(ctx context.Context, keys []string)) { s.onLimitedJobs = f }
-
-// OnLimitedStarts sets what is called after a claim of jobs with limit keys. It must not block.
-// A start may set a timer: the follower has to look when it no longer counts.
-func (s *Store) OnLimitedStarts(f func()) { s.onLimitedStarts = f }
+// A job with a limit key waits without ready_seq, so no claim finds it, until package limit gives it its place. Statements that may
+// make room for such jobs record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
+// never inside of a flush that callers share: jobs without a key would wait for it.
 
 // FollowLimits lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
 // Callers hold no lock and no transaction. It may run twice for a key at once: admissions lock the partition.
 func (s *Store) FollowLimits(ctx context.Context, keys []string) {
 	if len(keys) > 0 {
-		s.onLimitedJobs(ctx, keys)
+		s.hooks.LimitedJobs(ctx, keys)
 	}
 }
 
 // followEnqueued does what follows from new jobs, and from those that were cancelled or discarded for them.
 // It is called after the commit, by the caller of the insert and not by its flush.
 func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
-	var a afterCommit
+	s.follow(ctx, s.movedByEnqueue(jobs))
+}
+
+// movedByEnqueue has the limits and workflows that an insert of the jobs has moved.
+func (s *Store) movedByEnqueue(jobs []*job.Job) (a afterCommit) {
 	for _, j := range jobs {
 		for _, key := range j.Outcome.DroppedLimits {
 			addValid(&a.limits, key, true)
@@ -390,5 +381,5 @@ func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
 			s.limitBlocked.add(j.Queue)
 		}
 	}
-	s.follow(ctx, a)
+	return a
 }

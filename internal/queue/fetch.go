@@ -426,7 +426,7 @@ func (s *Store) afterClaim(ctx context.Context, c *claim) [][]*job.Record {
 		limited = limited || job.LimitKey.Valid
 	}
 	if limited {
-		s.onLimitedStarts()
+		s.hooks.LimitedStarts()
 	}
 	return res
 }

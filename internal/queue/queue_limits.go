@@ -565,7 +565,3 @@ func blockedChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog
 	}
 	return append(changes, c)
 }
-
-// A job with a limit key waits without ready_seq, so no claim finds it, until package limit gives it its place. Statements that may
-// make room for such jobs record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
-// never inside of a flush that callers share: jobs without a key would wait for it.

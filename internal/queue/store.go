@@ -84,6 +84,29 @@ type Deps struct {
 	Schemas *schema.Store   // checks new jobs
 
 	Maintenance *queueconfig.Maintenance
+	Hooks       Hooks
+}
+
+// Hooks are what the store calls in the domains above it, after a commit and never before. All are required. WorkflowJobs and LimitedJobs
+// run transactions, so they are called outside of flushes, but for jobs that a limited queue has dropped (claimLimited). The other two
+// are called inside of them.
+type Hooks struct {
+	// CronJobs is called when jobs of these crons have moved: one that waits behind them may be fetched now. It may send a statement.
+	// Callers of the change are answered after it.
+	CronJobs func(ctx context.Context, crons []string)
+
+	// WorkflowJobs is called when jobs of the workflows with these roots have ended or were revived. Callers of the change are answered
+	// after it, so they find the next steps. If it fails, the rows in ojs.workflow_pending stay, and the follower of package workflow acts
+	// on them within seconds.
+	WorkflowJobs func(ctx context.Context, roots [][16]byte)
+
+	// LimitedJobs is called when jobs of these limit keys have entered available, or have left available or active. Callers of the change
+	// are answered after it. If it fails, the follower of package limit finds the rows of ojs.limit_pending a second later.
+	LimitedJobs func(ctx context.Context, keys []string)
+
+	// LimitedStarts is called after a claim of jobs with limit keys. It must not block. A start may set a timer: the follower of package
+	// limit has to look when it no longer counts.
+	LimitedStarts func()
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -97,6 +120,7 @@ type Store struct {
 	tracer  *tracing.Tracer
 	schemas *schema.Store
 	config  Config
+	hooks   Hooks
 
 	maintenance *queueconfig.Maintenance
 	configured  *queueconfig.Cache
@@ -134,14 +158,6 @@ type Store struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	// The packages above set these in their constructors (cron, workflow, limit), before the node serves. No lock guards them.
-	// Each is called after a commit. onWorkflowJobs and onLimitedJobs run transactions, so they are called outside of flushes, but for
-	// jobs that a limited queue has dropped (claimLimited). The other two are called inside of them.
-	onCronJobs      func(ctx context.Context, crons []string)
-	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
-	onLimitedJobs   func(ctx context.Context, keys []string)
-	onLimitedStarts func()
-
 	maxLooked int64         // pg.MaxLooked; only tests change it
 	busyFor   time.Duration // maxBusy; only tests change it
 }
@@ -150,15 +166,13 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
+		config: config, hooks: deps.Hooks, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:      newCursors(),
 		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
 		rooms:        roomWakes{until: map[string]time.Time{}},
 		fetchers:     fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
-		onCronJobs:   func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
-		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
-		maxLooked: pg.MaxLooked, busyFor: maxBusy,
+		maxLooked:    pg.MaxLooked, busyFor: maxBusy,
 	}
 	// Equal ids in one statement would make the outcome depend on the order of its rows. An id that was made here has no equal.
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }

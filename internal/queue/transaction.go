@@ -262,10 +262,21 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 // AfterCommit emits the events and notifies fetches, timer and relay.
 // A node that stops before it leaves the jobs to the relay, to rescans and to the followers of workflows and limits.
 func (in Inserted) AfterCommit(ctx context.Context) {
-	if in.store != nil {
-		in.store.afterEnqueue(ctx, in.rows, nil)
-		in.store.followEnqueued(ctx, in.jobs...)
+	if roots := in.AfterCommitWithoutWorkflows(ctx); len(roots) > 0 {
+		in.store.advance(ctx, roots)
 	}
+}
+
+// AfterCommitWithoutWorkflows is AfterCommit for a caller that must not wait for a workflow. It returns the roots of those whose jobs
+// were cancelled or discarded for the new ones; the caller has them follow.
+func (in Inserted) AfterCommitWithoutWorkflows(ctx context.Context) (roots [][16]byte) {
+	if in.store == nil {
+		return nil
+	}
+	in.store.afterEnqueue(ctx, in.rows, nil)
+	a := in.store.movedByEnqueue(in.jobs)
+	in.store.FollowLimits(ctx, a.limits)
+	return a.workflows
 }
 
 // Cancelled are the jobs that a transaction has cancelled.

@@ -90,12 +90,6 @@ func (s *Store) serve(ctx context.Context, root [16]byte, t *turns) {
 	}
 }
 
-// advancingKey marks the context of a turn. What it changes about jobs of other trees, or of its own, cannot wait for
-// itself. Example: an insert of a turn replaces a job of another workflow, by its unique policy. The hook of that change is
-// called in the turn. If it waited for Advance of the same root, it would wait for itself; if for another root, two turns
-// could wait for each other or for the places that they hold.
-type advancingKey struct{}
-
 // It runs portions until none is left, each in a transaction of its own, so that the lock of the root is free in between
 // and a cancel gets its turn.
 func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
@@ -104,7 +98,7 @@ func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
 			err = fmt.Errorf("advance workflow: panic: %v", p)
 		}
 	}()
-	ctx, span := s.tracer.Pass(context.WithValue(ctx, advancingKey{}, true), "ojs.workflow.advance")
+	ctx, span := s.tracer.Pass(ctx, "ojs.workflow.advance")
 	moved := 0
 	defer func() { span.End(moved, err) }()
 	for more := true; more; {
@@ -141,15 +135,10 @@ func (s *Store) advancePortion(ctx context.Context, root [16]byte) (moved int, m
 	return moved, more, nil
 }
 
-// follow is called after commits that ended or revived jobs of workflows. If a tree cannot follow now, the Follower lets
-// it. It is the hook of queue.Store.OnWorkflowJobs and returns no error, because the change of the job is committed and
-// must be answered as a success. Roots go side by side, and maxAdvancing bounds how many transactions that makes: an ack of
+// Follow is called after commits that ended or revived jobs of workflows (queue.Hooks). If a tree cannot follow now, the Follower lets
+// it. It returns no error, because the change of the job is committed and must be answered as a success. Roots go side by side, and maxAdvancing bounds how many transactions that makes: an ack of
 // many jobs may name hundreds of roots.
-func (s *Store) follow(ctx context.Context, roots [][16]byte) {
-	if ctx.Value(advancingKey{}) != nil {
-		s.Wake()
-		return
-	}
+func (s *Store) Follow(ctx context.Context, roots [][16]byte) {
 	if len(roots) == 1 {
 		s.followOne(ctx, roots[0])
 		return
@@ -510,8 +499,15 @@ func (p *pass) committed(ctx context.Context) {
 	for _, span := range p.spans {
 		span.accept()
 	}
-	// This wakes parked fetches of this node, and with it the worker that has just sent the ack.
-	p.inserted.AfterCommit(ctx)
+	// AfterCommit wakes parked fetches of this node, and with it the worker that has just sent the ack. It may find that jobs of workflows
+	// have ended, for example because the unique policy of a new job has replaced one. A creation waits until these have followed. A turn
+	// must not: for the same root it would wait for itself, and for another root two turns could wait for each other, or for the places
+	// that they hold.
+	if p.creating {
+		p.inserted.AfterCommit(ctx)
+	} else if len(p.inserted.AfterCommitWithoutWorkflows(ctx)) > 0 {
+		p.s.Wake()
+	}
 	if len(p.changes) > 0 {
 		p.s.commits.Committed()
 	}

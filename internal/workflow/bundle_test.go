@@ -23,7 +23,9 @@ func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 }
 
 // node is another node on the same database.
-func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }
+func (b *bundle) node(change ...func(*domaintest.Config)) *bundle {
+	return &bundle{b.Bundle.Node(change...)}
+}
 
 // member is a job whose type is its step id, in queue q.
 func member(t testing.TB, id string, needs ...int) workflow.Member {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
@@ -98,8 +99,8 @@ func TestChainOverNodes(t *testing.T) {
 }
 
 // stopped makes a node stop between the commit of an ack and what follows from it.
-func (b *bundle) stopped() {
-	b.OnWorkflowJobs(func(context.Context, [][16]byte) {})
+func stopped(c *domaintest.Config) {
+	c.Hooks = func(h *queue.Hooks) { h.WorkflowJobs = func(context.Context, [][16]byte) {} }
 }
 
 func TestFollower(t *testing.T) {
@@ -108,8 +109,7 @@ func TestFollower(t *testing.T) {
 	t.Run("OneTreeThatCannotFollowDoesNotStopTheOthers", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		dead := b.node()
-		dead.stopped()
+		dead := b.node(stopped)
 		broken := b.created(define(workflow.Chain, member(t, "a"), member(t, "b")))
 		b.created(define(workflow.Chain, member(t, "c"), member(t, "d")))
 		dead.done("a")
@@ -128,27 +128,31 @@ func TestFollower(t *testing.T) {
 
 	t.Run("AFetchThatDropsAJobKeepsNoOtherFetchWaiting", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		var b *bundle
+		var followed [][16]byte
+		b = setup(t, func(c *domaintest.Config) {
+			c.Hooks = func(h *queue.Hooks) {
+				h.WorkflowJobs = func(ctx context.Context, roots [][16]byte) {
+					followed = append(followed, roots...)
+					fetched := make(chan error, 1)
+					go func() {
+						_, err := b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w2"})
+						fetched <- err
+					}()
+					select {
+					case err := <-fetched:
+						if err != nil {
+							t.Error(err)
+						}
+					case <-time.After(domaintest.WaitFor):
+						t.Error("a fetch waits for the workflow")
+					}
+				}
+			}
+		})
 		b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"drop"}}')`)
 		require.NoError(t, b.Configured.Refresh(t.Context()))
 		w := b.created(define(workflow.Group, member(t, "a")))
-		var followed [][16]byte
-		b.OnWorkflowJobs(func(ctx context.Context, roots [][16]byte) {
-			followed = append(followed, roots...)
-			fetched := make(chan error, 1)
-			go func() {
-				_, err := b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w2"})
-				fetched <- err
-			}()
-			select {
-			case err := <-fetched:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(domaintest.WaitFor):
-				t.Error("a fetch waits for the workflow")
-			}
-		})
 		b.nothing()
 		require.Equal(t, [][16]byte{w.ID}, followed)
 		_, err := b.Workflows.FollowLeft(t.Context(), 0)
@@ -172,8 +176,7 @@ func TestFollower(t *testing.T) {
 	t.Run("FollowsForStoppedNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		dead := b.node()
-		dead.stopped()
+		dead := b.node(stopped)
 		w := b.created(define(workflow.Chain, member(t, "a"), member(t, "b"), member(t, "c")))
 		dead.done("a")
 		b.nothing()
@@ -240,8 +243,7 @@ func TestFollower(t *testing.T) {
 	t.Run("FollowsWhatIsOldEnough", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		dead := b.node()
-		dead.stopped()
+		dead := b.node(stopped)
 		var roots []*workflow.Workflow
 		for range 4 {
 			roots = append(roots, b.created(numbered(t, workflow.Group, 2)))
@@ -263,8 +265,7 @@ func TestFollower(t *testing.T) {
 		for _, lose := range []string{`DELETE FROM ojs.jobs_done`, `DELETE FROM ojs.jobs WHERE id = $1`, `UPDATE ojs.jobs SET state = 'discarded', error = NULL WHERE id = $1`} {
 			w := b.created(define(workflow.Group, member(t, "a")))
 			if lose == `DELETE FROM ojs.jobs_done` {
-				b.stopped()
-				b.done("a")
+				b.node(stopped).done("a")
 				b.Exec(`DELETE FROM ojs.workflow_pending`)
 			} else {
 				b.Exec(lose, *w.Steps[0].JobID)

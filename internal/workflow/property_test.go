@@ -39,8 +39,7 @@ func TestRandomWorkflows(t *testing.T) {
 	t.Logf("%d definitions from seed %d on", n, seed)
 	unchecked := func(c *domaintest.Config) { c.Unchecked = true } // cut-off calls do not emit what they have changed
 	b := setup(t, unchecked)
-	nodes := []*bundle{b, {b.Node(unchecked)}, {b.Node(unchecked)}}
-	nodes[2].Domains.Jobs.OnWorkflowJobs(func(context.Context, [][16]byte) {}) // killed after the commit
+	nodes := []*bundle{b, {b.Node(unchecked)}, {b.Node(unchecked, stopped)}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var followers sync.WaitGroup

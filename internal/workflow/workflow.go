@@ -109,17 +109,14 @@ type Store struct {
 	maxLooked int64 // pg.MaxLooked; only tests change it
 }
 
-// New returns a store on the database. Package queue calls it when jobs of workflows have ended. It must be called before
-// the node serves requests, because the hook that it sets is read without a lock.
+// New returns a store on the database. Package queue is to call Follow when jobs of workflows have ended (queue.Hooks).
 func New(deps Deps, config Config) *Store {
-	s := &Store{
+	return &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
 		schemas: deps.Schemas, config: config,
 		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places(deps.DB)), left: make(chan struct{}, 1),
 		maxLooked: pg.MaxLooked,
 	}
-	deps.Jobs.OnWorkflowJobs(s.follow)
-	return s
 }
 
 // A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue

@@ -3,13 +3,13 @@
 package domains
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -29,8 +29,12 @@ type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
+	Queues  *queueconfig.Cache // also in the limits of Config, as their QueueRetry
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // nil: nothing is traced
+
+	// Hooks changes what package queue calls after its commits. Tests have a node stop there. May be nil.
+	Hooks func(h *queue.Hooks)
 }
 
 // Config is the configuration of each domain.
@@ -54,37 +58,51 @@ type Domains struct {
 }
 
 // New builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
-// It sends no statement. Package queue is made first, because the others call it; a domain that needs to be called back by it
-// registers itself in its constructor.
+// It sends no statement. Package queue is made first, because the others call it. What it calls in them is read from the variables
+// below, which are set before New returns; no job moves before that.
 func New(d Deps, c Config) Domains {
-	workers, configured, schemas := queue.NewWorkers(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
-	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
-		limits.QueueRetry = configured.Retry
+	var (
+		crons     *cron.Store
+		workflows *workflow.Store
+		limits    *limit.Store
+	)
+	hooks := queue.Hooks{
+		CronJobs:      func(ctx context.Context, names []string) { crons.Release(ctx, names) },
+		WorkflowJobs:  func(ctx context.Context, roots [][16]byte) { workflows.Follow(ctx, roots) },
+		LimitedJobs:   func(ctx context.Context, keys []string) { limits.Follow(ctx, keys) },
+		LimitedStarts: func() { limits.Started() },
 	}
-	upkeep := queueconfig.NewMaintenance(d.DB, d.Logger)
+	if d.Hooks != nil {
+		d.Hooks(&hooks)
+	}
+	workers, schemas, upkeep := queue.NewWorkers(), schema.New(d.DB, d.Logger), queueconfig.NewMaintenance(d.DB, d.Logger)
 	jobs := queue.New(queue.Deps{
-		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
-		Schemas: schemas,
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: d.Queues, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
+		Schemas: schemas, Hooks: hooks,
 	}, c.Queue)
-	domains := Domains{
-		Cache: workers, Configured: configured,
+	crons = cron.New(cron.Deps{
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas,
+	}, c.Cron)
+	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow)
+	limits = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
+	return Domains{
+		Cache: workers, Configured: d.Queues,
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
 			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
 			Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
-			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
+			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas}, c.Cron),
-			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
-			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
+			Crons:     crons,
+			Workflows: workflows,
+			Limits:    limits,
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 			Tenants:   queueadmin.NewTenants(d.DB),
 		},
 	}
-	return domains
 }
 
 // ServeTimer connects the domains to the timer, which calls them when something is due.
