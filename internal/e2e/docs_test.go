@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // codeBlock is a fenced block of a page.
@@ -61,6 +63,16 @@ func TestLogCategoriesAreDocumented(t *testing.T) {
 		}))
 	}
 	require.NotZero(t, lines)
+}
+
+// TestEventTypesAreDocumented covers docs/CONTRIBUTING.md, Add an event type.
+func TestEventTypesAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reference/events.md")
+	require.NoError(t, err)
+	for _, kind := range slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes) {
+		require.Contains(t, string(page), "`"+kind+"`", "docs/reference/events.md")
+	}
 }
 
 // shellPrelude makes a failed request fail the script, and ends streams after a second.
