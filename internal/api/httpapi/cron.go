@@ -186,23 +186,12 @@ func (a *API) getCron(r *request) error {
 // items adds the member of that name.
 func (a *API) listCrons(items bool) handler {
 	return func(r *request) error {
-		page, err := readNumberedPage(r, maxCronPage, maxCronPage)
-		if err != nil {
-			return err
+		page := r.numberedPage(maxCronPage, maxCronPage)
+		filter := cron.Filter{Tenant: a.tenant(r.Request()), Offset: page.offset, Limit: page.limit, Queues: r.texts("queue"), Enabled: r.boolean("enabled")}
+		if r.err != nil {
+			return r.err
 		}
-		l := cron.Filter{Tenant: a.tenant(r.Request()), Offset: page.offset, Limit: page.limit}
-		if l.Queues, err = plainList(r, "queue"); err != nil {
-			return err
-		}
-		if text := r.QueryParam("enabled"); text != "" {
-			// It takes 1 and 0 as well.
-			enabled, err := strconv.ParseBool(text)
-			if err != nil {
-				return spec.InvalidRequest("enabled", "true or false", text, "enabled must be true or false.")
-			}
-			l.Enabled = &enabled
-		}
-		rows, total, err := a.Crons.List(r.Request().Context(), l)
+		rows, total, err := a.Crons.List(r.Request().Context(), filter)
 		if err != nil {
 			return err
 		}
@@ -240,9 +229,9 @@ func (a *API) getCronHistory(r *request) error {
 	if err != nil {
 		return err
 	}
-	page, err := readNumberedPage(r, historyPage, maxHistoryPage)
-	if err != nil {
-		return err
+	page := r.numberedPage(historyPage, maxHistoryPage)
+	if r.err != nil {
+		return r.err
 	}
 	// The newest 1 000 are kept, for 30 days.
 	runs, total, err := a.Crons.History(r.Request().Context(), ref, page.offset, page.limit)

@@ -130,28 +130,18 @@ func (a *API) adminDeleteDeadLetter(r *request) error {
 // although there are more (docs/reference/http.md, Pagination).
 func (a *API) listDeadLetters(name string, standard, largest int) handler {
 	return func(r *request) error {
-		page, err := readPageOf(r, standard, largest)
-		if err != nil {
-			return err
-		}
-		want := deadletter.Page{Offset: page.offset, Limit: page.limit}
-		if page.cursor != "" {
-			key, ok := deadletter.ParseKey(page.cursor)
-			if !ok {
-				return api.ErrCursor(page.cursor)
-			}
-			want.Before = &key
-		}
+		page := r.page(standard, largest)
+		want := deadletter.Page{Offset: page.offset, Limit: page.limit, Before: behind(r, page, deadletter.ParseKey)}
 		switch include := r.QueryParam("include"); include {
 		case "":
 		case "all":
 			want.Everything = true
 		default:
-			return spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
+			r.refuse(spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent."))
 		}
-		filter, err := a.deadLetterQuery(r)
-		if err != nil {
-			return err
+		filter := a.deadLetterQuery(r)
+		if r.err != nil {
+			return r.err
 		}
 		found, err := a.DeadLetters.List(r.Request().Context(), filter, want)
 		if err != nil {
@@ -175,40 +165,11 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 // deadLetterQuery reads the filters of lists and purges.
 // Calls with a body read the same filters from it, in package deadletter. A tenant is always part of the filter, so no call
 // can forget it.
-func (a *API) deadLetterQuery(c *request) (f deadletter.Filter, err error) {
-	f.Tenant = a.tenant(c.Request())
-	for _, condition := range []struct {
-		name string
-		to   *[]string
-	}{{"queue", &f.Queues}, {"type", &f.Types}, {"error_type", &f.ErrorTypes}, {"error_code", &f.ErrorCodes}} {
-		if *condition.to, err = plainList(c, condition.name); err != nil {
-			return f, err
-		}
+func (a *API) deadLetterQuery(r *request) deadletter.Filter {
+	return deadletter.Filter{
+		Tenant: a.tenant(r.Request()), Queues: r.texts("queue"), Types: r.texts("type"), ErrorTypes: r.texts("error_type"), ErrorCodes: r.texts("error_code"),
+		Since: r.age("since"), Until: r.age("until"), OlderThan: r.age("older_than"),
 	}
-	for _, bound := range []struct {
-		name string
-		to   *job.When
-	}{{"since", &f.Since}, {"until", &f.Until}, {"older_than", &f.OlderThan}} {
-		if *bound.to, err = ageParameter(c, bound.name); err != nil {
-			return f, err
-		}
-	}
-	return f, nil
-}
-
-// ageParameter reads a point in time, which may be given as an age.
-// The age stays relative, and the store resolves it by the clock of the database.
-func ageParameter(c echo.Context, name string) (w job.When, err error) {
-	text := timeText(c, name)
-	if text == "" {
-		return w, nil
-	}
-	w, ok := job.ParseAge(text)
-	if !ok {
-		const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-		return w, spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
-	}
-	return w, nil
 }
 
 // Each transaction of up to 1 000 jobs commits alone. A call that is cut off has retried the jobs of those before; a
@@ -276,9 +237,9 @@ func (a *API) postPurge(r *request) error {
 }
 
 func (a *API) purge(r *request) error {
-	filter, err := a.deadLetterQuery(r)
-	if err != nil {
-		return err
+	filter := a.deadLetterQuery(r)
+	if r.err != nil {
+		return r.err
 	}
 	return a.purged(r, filter)
 }
@@ -309,9 +270,9 @@ func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
 // getDeadLetterStats shows counts of dead letters, without other discarded jobs. retention has the settings of this node and
 // when this node prunes next; another node may prune before.
 func (a *API) getDeadLetterStats(r *request) error {
-	queues, err := plainList(r, "queue")
-	if err != nil {
-		return err
+	queues := r.texts("queue")
+	if r.err != nil {
+		return r.err
 	}
 	s, err := a.DeadLetters.Stats(r.Request().Context(), a.tenant(r.Request()), queues)
 	if err != nil {

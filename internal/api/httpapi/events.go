@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -54,24 +53,19 @@ func (a *API) listEvents(r *request) error {
 	if wantsStream(r.Request()) {
 		return a.streamEvents(r)
 	}
-	q, err := readEventQuery(r)
-	if err != nil {
-		return err
-	}
-	q.Tenant = a.tenant(r.Request())
-	cloud, err := readFormat(r)
-	if err != nil {
-		return err
-	}
+	q := a.eventFilter(r)
+	after, err := api.ParseAfter(r.QueryParam("after")) // streams resume by other names, too
+	r.refuse(err)
+	q.After = after
+	cloud := r.cloudEvents()
 	if r.QueryParam("page") != "" || r.QueryParam("per_page") != "" {
 		return a.listNewestEvents(r, q, cloud)
 	}
-	limit, err := wholeNumber(r, []string{"limit"}, defaultEvents, 1)
-	if err != nil {
-		return err
-	}
 	// A larger limit is cut, as in all lists.
-	q.Limit = min(limit, maxEvents)
+	q.Limit = min(r.integer(defaultEvents, 1, "limit"), maxEvents)
+	if r.err != nil {
+		return r.err
+	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// A position that retention has overtaken is 410, because the client has lost events and must know it.
@@ -96,20 +90,20 @@ func (a *API) listEvents(r *request) error {
 
 // New events shift the offsets that are its cursors, so a client that follows them may see an event twice. events and items
 // are the same array, and the estimate of the answer counts both.
-func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) error {
-	p, err := readNumberedPage(c, api.DefaultPage, api.MaxPage)
-	if err != nil {
-		return err
+func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
+	p := r.numberedPage(api.DefaultPage, api.MaxPage)
+	if r.err != nil {
+		return r.err
 	}
 	q.Limit = p.limit
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// total is counted up to 10 000, among the newest 100 000 numbers.
 	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(c, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
+	return respondEach(r, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
 		b = append(b, `{"events":`...)
 		b = appendEvents(b, events, cloud, next)
 		b = append(b, `,"items":`...)
@@ -142,88 +136,39 @@ func eventBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
-// readEventQuery reads the filters that all event routes share.
-// after is read here and not in readEventFilter: streams resume by other names, too.
-func readEventQuery(c *request) (eventlog.Query, error) {
-	q, err := readEventFilter(c)
-	if err != nil {
-		return q, err
-	}
-	q.After, err = api.ParseAfter(c.QueryParam("after"))
-	return q, err
-}
-
-// readEventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
-// what could not be compared with a text column is refused. It leaves Tenant to its caller.
-func readEventFilter(c *request) (eventlog.Query, error) {
-	var q eventlog.Query
+// eventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
+// what could not be compared with a text column is refused.
+func (a *API) eventFilter(r *request) eventlog.Query {
 	// The first name of each filter is the one that errors use.
-	for _, filter := range []struct {
-		to    *[]string
-		names []string
-	}{
-		{&q.Types, []string{"types", "type", "event_types"}}, {&q.Queues, []string{"queues", "queue"}},
-		{&q.JobTypes, []string{"job_types", "job_type"}}, {&q.Sources, []string{"sources", "source"}},
-	} {
-		values, err := plainList(c, filter.names...)
-		if err != nil {
-			return q, err
-		}
-		if err := api.CheckFilterSize(filter.names[0], values); err != nil {
-			return q, err
-		}
-		*filter.to = values
+	q := eventlog.Query{
+		Tenant: a.tenant(r.Request()), Types: r.filter("types", "type", "event_types"), Queues: r.filter("queues", "queue"),
+		JobTypes: r.filter("job_types", "job_type"), Sources: r.filter("sources", "source"),
 	}
-	var err error
-	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
-		return q, err
-	}
+	q.JobID = r.filterID("job_id")
 	// A subject is compared as it is: an id of a job, a worker, or the name of a queue or cron.
-	if q.Subject = c.QueryParam("subject"); !api.Storable(q.Subject) {
-		return q, spec.InvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
+	if q.Subject = r.QueryParam("subject"); !api.Storable(q.Subject) {
+		r.refuse(spec.InvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000."))
 	}
-	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {
-		return q, err
-	}
-	if q.Since, err = timeParam(c, "since"); err != nil {
-		return q, err
-	}
-	q.Until, err = timeParam(c, "until")
-	return q, err
+	q.WorkflowID = r.filterID("workflow_id")
+	q.Since, q.Until = r.time("since"), r.time("until")
+	return q
 }
 
-// timeParam reads an optional time.
-// The zero time means that the parameter is absent.
-func timeParam(c echo.Context, name string) (time.Time, error) {
-	text := timeText(c, name)
-	if text == "" {
-		return time.Time{}, nil
-	}
-	at, ok := job.ParseTime(text)
-	if !ok {
-		return time.Time{}, spec.InvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
-	}
-	return at, nil
+// filter is texts with a bound.
+func (r *request) filter(names ...string) []string {
+	values := r.texts(names...)
+	r.refuse(api.CheckFilterSize(names[0], values))
+	return values
 }
 
-// timeText is a parameter that is a time. The + of its offset arrives as a space if the client did not encode it, and no time
-// has a space.
-// Without the replacement every time with a positive offset would be refused.
-func timeText(c echo.Context, name string) string {
-	return strings.ReplaceAll(c.QueryParam(name), " ", "+")
+func (r *request) filterID(name string) *[16]byte {
+	id, err := api.ParseFilterID(name, r.QueryParam(name))
+	r.refuse(err)
+	return id
 }
 
-// readFormat reports whether events are shown in the CloudEvents form.
-func readFormat(c echo.Context) (cloud bool, err error) {
-	switch format := c.QueryParam("format"); format {
-	case "", "ojs":
-		return false, nil
-	case "cloudevents":
-		return true, nil
-	default:
-		return false, spec.InvalidRequest("format", "ojs or cloudevents", format, "format must be ojs or cloudevents.")
-	}
-}
+// cloudEvents reports whether events are shown in the CloudEvents form.
+func (r *request) cloudEvents() bool { return r.oneOf("format", "ojs", "cloudevents") == "cloudevents" }
 
 // getEvent shows one event. Its id has the time of the event, so a made-up id with the right numbers is unknown: the store
 // compares the whole text. What another tenant owns is 404, too.
@@ -235,9 +180,9 @@ func (a *API) getEvent(r *request) error {
 	if err != nil {
 		return spec.NotFound("event", text)
 	}
-	cloud, err := readFormat(r)
-	if err != nil {
-		return err
+	cloud := r.cloudEvents()
+	if r.err != nil {
+		return r.err
 	}
 	a.Events.WaitCaughtUp(ctx)
 	event, found, err := a.Events.Get(ctx, position, text)
@@ -328,21 +273,15 @@ func (a *API) historyRoutes() []route {
 // kept, up to 10 000.
 func (a *API) getJobHistory(r *request) error {
 	// Parameters are checked before the id, so a malformed one is 400 also for an unknown job.
-	limit, err := wholeNumber(r, []string{"limit"}, defaultHistory, 1)
-	if err != nil {
-		return err
-	}
-	after, err := historyCursor(r)
-	if err != nil {
-		return err
-	}
+	limit, after := min(r.integer(defaultHistory, 1, "limit"), api.MaxPage), r.historyCursor()
 	id, err := jobID(r)
-	if err != nil {
-		return err
+	r.refuse(err)
+	if r.err != nil {
+		return r.err
 	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	page, err := a.Events.JobHistory(ctx, id, after, min(limit, api.MaxPage))
+	page, err := a.Events.JobHistory(ctx, id, after, limit)
 	if err != nil {
 		return api.EventError(err)
 	}
@@ -360,16 +299,11 @@ func (a *API) getJobHistory(r *request) error {
 }
 
 // historyCursor reads an event id; nil: from the beginning. Any well-formed id is a position.
-func historyCursor(c echo.Context) (*eventlog.Position, error) {
-	text := c.QueryParam("cursor")
-	if text == "" {
-		return nil, nil
-	}
-	position, err := eventlog.ParsePosition(text)
-	if err != nil {
-		return nil, api.ErrCursor(text)
-	}
-	return &position, nil
+func (r *request) historyCursor() *eventlog.Position {
+	return behind(r, page{cursor: r.QueryParam("cursor")}, func(text string) (eventlog.Position, bool) {
+		position, err := eventlog.ParsePosition(text)
+		return position, err == nil
+	})
 }
 
 // listHistory shows the history of all jobs, newest first. query_time_ms includes the wait for publication and the encoding
@@ -377,10 +311,15 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 func (a *API) listHistory(r *request) error {
 	// It measures a duration, so the clock of the node is good enough.
 	start := time.Now()
-	q, err := readHistoryQuery(r)
-	q.Tenant = a.tenant(r.Request())
-	if err != nil {
-		return err
+	// start and end are the names of the history extension for since and until. queues and job_types take any name; one that does not
+	// exist finds nothing.
+	q := eventlog.HistoryQuery{
+		Tenant: a.tenant(r.Request()), Limit: min(r.integer(defaultHistory, 1, "limit"), maxHistory), Before: r.historyCursor(),
+		Types: r.wordsOf("event_types", historyTypes), Actors: r.wordsOf("actor_type", actorTypes), Queues: r.filter("queues"), JobTypes: r.filter("job_types"),
+		Since: r.time("start"), Until: r.time("end"),
+	}
+	if r.err != nil {
+		return r.err
 	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
@@ -397,52 +336,17 @@ func (a *API) listHistory(r *request) error {
 	})
 }
 
-// readHistoryQuery leaves Tenant to its caller. start and end are the names of the history extension for since and until.
-func readHistoryQuery(c *request) (q eventlog.HistoryQuery, err error) {
-	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
-	if err != nil {
-		return q, err
-	}
-	q.Limit = min(limit, maxHistory)
-	if q.Before, err = historyCursor(c); err != nil {
-		return q, err
-	}
-	for _, filter := range []struct {
-		to    *[]string
-		name  string
-		words []string
-	}{
-		// queues and job_types take any name; one that does not exist finds nothing.
-		{&q.Types, "event_types", historyTypes}, {&q.Actors, "actor_type", actorTypes}, {&q.Queues, "queues", nil}, {&q.JobTypes, "job_types", nil},
-	} {
-		if *filter.to, err = historyFilter(c, filter.name, filter.words); err != nil {
-			return q, err
-		}
-	}
-	if q.Since, err = timeParam(c, "start"); err != nil {
-		return q, err
-	}
-	q.Until, err = timeParam(c, "end")
-	return q, err
-}
-
-// historyFilter reads a comma list; words are the values there are, nil: any.
-// A word that cannot occur is refused, because it would silently find nothing.
-func historyFilter(c *request, name string, words []string) ([]string, error) {
-	values, err := plainList(c, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := api.CheckFilterSize(name, values); err != nil {
-		return nil, err
-	}
+// wordsOf is filter for words that are known.
+// One that cannot occur is refused, because it would silently find nothing.
+func (r *request) wordsOf(name string, words []string) []string {
+	values := r.filter(name)
 	for _, v := range values {
-		if words != nil && !slices.Contains(words, v) {
+		if !slices.Contains(words, v) {
 			all := strings.Join(words, ", ")
-			return nil, spec.InvalidRequest(name, all, v, name+" must be any of "+all+".")
+			r.refuse(spec.InvalidRequest(name, all, v, name+" must be any of "+all+"."))
 		}
 	}
-	return values, nil
+	return values
 }
 
 // appendRecords appends the object's beginning: events and next_cursor.

@@ -200,28 +200,16 @@ func checkCommand(body []byte) error {
 // listJobs pages by id, newest first. The cursor is the last id that was looked at; new jobs have larger ids, so they do not
 // shift the pages behind it. A page may be short although there are more (docs/reference/http.md, Pagination).
 func (a *API) listJobs(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
-	states, err := stateList(r)
-	if err != nil {
-		return err
-	}
-	queues, err := plainList(r, "queue")
-	if err != nil {
-		return err
-	}
-	types, err := plainList(r, "type")
-	if err != nil {
-		return err
-	}
+	page := r.page(api.DefaultPage, api.MaxPage)
 	// Filters of one kind are alternatives, those of different kinds must all hold.
-	l := queue.List{Tenant: a.tenant(r.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
-	if l.Before, err = page.behind(); err != nil {
-		return err
+	filter := queue.List{
+		Tenant: a.tenant(r.Request()), States: r.jobStates(), Queues: r.texts("queue"), Types: r.texts("type"),
+		Offset: page.offset, Limit: page.limit, Before: behind(r, page, spec.ParseID),
 	}
-	found, err := a.Jobs.List(r.Request().Context(), l)
+	if r.err != nil {
+		return r.err
+	}
+	found, err := a.Jobs.List(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -239,16 +227,16 @@ func (a *API) listJobs(r *request) error {
 	})
 }
 
-// stateList reads the states that a list asks for.
+// jobStates reads the states that a list asks for.
 // Values that are states by name only need no check for what a text column can hold.
-func stateList(c *request) ([]string, error) {
-	states := list(c, "state")
+func (r *request) jobStates() []string {
+	states := r.list("state")
 	for _, s := range states {
 		if !ojs.JobState(s).Valid() {
-			return nil, spec.InvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
+			r.refuse(spec.InvalidRequest("state", "a job state", s, "state must name job states, such as available or completed."))
 		}
 	}
-	return states, nil
+	return states
 }
 
 // appendJobs appends the array. jobs must hold no nil.
@@ -306,24 +294,31 @@ func (a *API) adminJobRoutes() []route {
 // A cursor is an id in the order of creation alone. The other orders sort a bounded set of matches, in which a job may move
 // or vanish between two pages, so an id says nothing about the place behind it; there, the cursor is an offset.
 func (a *API) searchJobs(r *request) error {
-	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	page := r.page(defaultAdminPage, maxAdminPage)
+	// Ages are not resolved here, because they count from the clock of the database, which the store asks; the clock of this node may be
+	// wrong.
+	f := queue.Search{Tenant: a.tenant(r.Request()), States: r.jobStates(), Queues: r.texts("queue")}
+	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
+	for _, t := range r.texts("type") {
+		if prefix, cut := strings.CutSuffix(t, "*"); cut {
+			f.TypePrefixes = append(f.TypePrefixes, prefix)
+		} else {
+			f.Types = append(f.Types, t)
+		}
 	}
-	f, err := jobSearch(r)
-	if err != nil {
-		return err
-	}
+	f.Since, f.Until = r.age("since"), r.age("until")
+	f.Sort = r.oneOf("sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority)
+	f.Ascending = r.oneOf("order", "desc", "asc") == "asc"
 	numbered := f.Sort != queue.SortCreated
 	if numbered {
-		err = page.seek()
+		r.seek(&page)
 	} else {
-		f.Cursor, err = page.behind()
+		f.Cursor = behind(r, page, spec.ParseID)
 	}
-	if err != nil {
-		return err
+	if r.err != nil {
+		return r.err
 	}
-	f.Tenant, f.Offset, f.Limit = a.tenant(r.Request()), page.offset, page.limit
+	f.Offset, f.Limit = page.offset, page.limit
 	found, err := a.Jobs.Search(r.Request().Context(), f)
 	if err != nil {
 		return err
@@ -339,58 +334,6 @@ func (a *API) searchJobs(r *request) error {
 		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
 		return append(b, '}')
 	})
-}
-
-// jobSearch reads the filters. It leaves Tenant, Cursor, Offset and Limit to its caller. Ages are not resolved here, because
-// they count from the clock of the database, which the store asks; the clock of this node may be wrong.
-func jobSearch(c *request) (f queue.Search, err error) {
-	// The first mistake is reported; mistakes in a query are not collected.
-	if f.States, err = stateList(c); err != nil {
-		return f, err
-	}
-	if f.Queues, err = plainList(c, "queue"); err != nil {
-		return f, err
-	}
-	types, err := plainList(c, "type")
-	if err != nil {
-		return f, err
-	}
-	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
-	for _, t := range types {
-		if prefix, cut := strings.CutSuffix(t, "*"); cut {
-			f.TypePrefixes = append(f.TypePrefixes, prefix)
-		} else {
-			f.Types = append(f.Types, t)
-		}
-	}
-	if f.Since, err = ageParameter(c, "since"); err != nil {
-		return f, err
-	}
-	if f.Until, err = ageParameter(c, "until"); err != nil {
-		return f, err
-	}
-	if f.Sort, err = oneOf(c, "sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority); err != nil {
-		return f, err
-	}
-	order, err := oneOf(c, "order", "desc", "asc")
-	f.Ascending = order == "asc"
-	return f, err
-}
-
-// oneOf reads a parameter that has few values. The first is the default.
-// An empty value counts as absent, as everywhere in queries.
-func oneOf(c echo.Context, name string, values ...string) (string, error) {
-	text := c.QueryParam(name)
-	if text == "" {
-		return values[0], nil
-	}
-	for _, v := range values {
-		if text == v {
-			return v, nil
-		}
-	}
-	expected := strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
-	return "", spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
 }
 
 // getAdminJob shows everything about a job that its owner can be asked about.
@@ -617,15 +560,12 @@ func (a *API) getExplanation(r *request) error {
 // It is a list of jobs and pages by id, newest first; the jobs that were looked at are bounded. Keys of tenants are those
 // that their jobs have.
 func (a *API) listUnique(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	p := r.page(defaultAdminPage, maxAdminPage)
+	filter := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit, Before: behind(r, p, spec.ParseID)}
+	if r.err != nil {
+		return r.err
 	}
-	l := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
-	if l.Before, err = p.behind(); err != nil {
-		return err
-	}
-	page, err := a.Jobs.ListUnique(r.Request().Context(), l)
+	page, err := a.Jobs.ListUnique(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -668,13 +608,11 @@ const (
 // While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
 // client asks another node.
 func (a *API) getResult(r *request) error {
-	wait, err := readResultWait(r)
-	if err != nil {
-		return err
-	}
+	wait := r.resultWait()
 	id, err := jobID(r)
-	if err != nil {
-		return err
+	r.refuse(err)
+	if r.err != nil {
+		return r.err
 	}
 	// It reads before it waits, so a job that has ended costs one read.
 	res, err := a.Jobs.AwaitResult(r.Request().Context(), id, wait)
@@ -701,19 +639,16 @@ func (a *API) getResult(r *request) error {
 }
 
 // timeout without wait is checked and has no effect.
-func readResultWait(c echo.Context) (time.Duration, error) {
-	seconds, err := wholeNumber(c, []string{"timeout"}, defaultResultWait, 1)
-	if err != nil {
-		return 0, err
-	}
-	switch text := c.QueryParam("wait"); text {
+func (r *request) resultWait() time.Duration {
+	seconds := r.integer(defaultResultWait, 1, "timeout")
+	switch text := r.QueryParam("wait"); text {
 	case "", "false", "0":
-		return 0, nil
 	case "true", "1":
-		return time.Duration(min(seconds, maxResultWait)) * time.Second, nil
+		return time.Duration(min(seconds, maxResultWait)) * time.Second
 	default:
-		return 0, spec.InvalidRequest("wait", "true or false", text, "wait must be true or false.")
+		r.refuse(spec.InvalidRequest("wait", "true or false", text, "wait must be true or false."))
 	}
+	return 0
 }
 
 // appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.

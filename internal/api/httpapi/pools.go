@@ -68,9 +68,9 @@ func poolName(c echo.Context) (string, error) {
 
 // All pools are read, at most 1 000, and cut here. items and pools are the same list for two clients.
 func (a *API) listPools(r *request) error {
-	page, err := readNumberedPage(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	page := r.numberedPage(defaultAdminPage, maxAdminPage)
+	if r.err != nil {
+		return r.err
 	}
 	all, err := a.Pools.List(r.Request().Context())
 	if err != nil {

@@ -64,13 +64,11 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 
 // The cursor is the last name shown.
 func (a *API) listQueues(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
+	page := r.page(api.DefaultPage, api.MaxPage)
 	// Any name is a position, whether a queue has it or not.
-	if page.cursor != "" && !job.ValidQueue(page.cursor) {
-		return api.ErrCursor(page.cursor)
+	r.checkCursor(page, job.ValidQueue)
+	if r.err != nil {
+		return r.err
 	}
 	items, total, more, err := a.queuePage(r, page)
 	if err != nil {
@@ -709,13 +707,11 @@ func newAdminQueue(q queueadmin.QueueStatistics) adminQueue {
 // listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
 // moves no other one, which an offset does not guarantee.
 func (a *API) listAdminQueues(r *request) error {
-	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
+	page := r.page(defaultAdminPage, maxAdminPage)
 	// The name in a cursor is checked like any other: a text with U+0000 would otherwise fail in the database, as a 500.
-	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
-		return api.ErrCursor(page.cursor)
+	r.checkCursor(page, job.ValidQueue)
+	if r.err != nil {
+		return r.err
 	}
 	found, err := a.Stats.Queues(r.Request().Context(), queueadmin.StatisticsPage{After: page.cursor, Offset: page.offset, Limit: page.limit})
 	if err != nil {

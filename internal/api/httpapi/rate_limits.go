@@ -66,10 +66,7 @@ func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*li
 // listRateLimits pages by stored key. The cursor of a tenant is a key without its name, so that no cursor leads into the keys
 // of others. items and rate_limits are the same partitions in the forms of the dashboard and of the command line.
 func (a *API) listRateLimits(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
+	p := r.page(defaultAdminPage, maxAdminPage)
 	l := limit.List{Tenant: a.tenant(r.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
 	switch {
 	case p.cursor == "":
@@ -77,7 +74,10 @@ func (a *API) listRateLimits(r *request) error {
 	case l.Tenant != "" && job.ValidLimitKey(p.cursor):
 		l.After = job.PartitionKey(l.Tenant, p.cursor, nil)
 	case l.Tenant != "" || !job.ValidPartitionKey(p.cursor):
-		return api.ErrCursor(p.cursor)
+		r.refuse(api.ErrCursor(p.cursor))
+	}
+	if r.err != nil {
+		return r.err
 	}
 	page, err := a.Limits.List(r.Request().Context(), l)
 	if err != nil {

@@ -73,6 +73,7 @@ type request struct {
 
 	parameters []string // that the route reads
 	body       []byte   // its buffer serves the next request: what a handler keeps beyond its return, it must copy
+	err        error    // of the first parameter that was refused
 }
 
 // QueryParam panics if the route does not declare the parameter: what clients may send is what the table of routes says.

@@ -189,9 +189,9 @@ func (a *API) listSchemaVersions(r *request) error {
 // schemas and items are the same list.
 func (a *API) listSchemas(standard, largest int) handler {
 	return func(r *request) error {
-		page, err := readNumberedPage(r, standard, largest)
-		if err != nil {
-			return err
+		page := r.numberedPage(standard, largest)
+		if r.err != nil {
+			return r.err
 		}
 		all, err := a.Schemas.List(r.Request().Context())
 		if err != nil {

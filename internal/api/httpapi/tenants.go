@@ -8,7 +8,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -180,15 +179,11 @@ func checkTenantOffset(p page) error {
 // listTenants is for operators; a tenant sees itself.
 // Counts are as of the last published event. tenants and items are the same list.
 func (a *API) listTenants(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
-	if p.cursor != "" && !job.ValidTenant(p.cursor) {
-		return api.ErrCursor(p.cursor)
-	}
-	if err := checkTenantOffset(p); err != nil {
-		return err
+	p := r.page(defaultAdminPage, maxAdminPage)
+	r.checkCursor(p, job.ValidTenant)
+	r.refuse(checkTenantOffset(p))
+	if r.err != nil {
+		return r.err
 	}
 	found, err := a.tenantPage(r, p)
 	if err != nil {

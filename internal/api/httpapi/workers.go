@@ -507,26 +507,18 @@ type workerList struct {
 // A worker that gives a sign of life between two pages moves to the front, so a walk through the pages may miss or repeat it.
 func (a *API) listWorkers(as workerList) handler {
 	return func(r *request) error {
-		p, err := readPageOf(r, as.standard, as.largest)
-		if err != nil {
-			return err
-		}
+		p := r.page(as.standard, as.largest)
 		// An operator sees the workers of all tenants.
-		l := worker.Filter{Tenant: a.tenant(r.Request()), States: list(r, "state"), Offset: p.offset, Limit: p.limit}
+		l := worker.Filter{Tenant: a.tenant(r.Request()), States: r.list("state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
-				return spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
+				r.refuse(spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale."))
 			}
 		}
-		if l.Queues, err = plainList(r, "queue"); err != nil {
-			return err
-		}
-		if p.cursor != "" {
-			key, ok := worker.ParseKey(p.cursor)
-			if !ok {
-				return api.ErrCursor(p.cursor)
-			}
-			l.After = &key
+		l.Queues = r.texts("queue")
+		l.After = behind(r, p, worker.ParseKey)
+		if r.err != nil {
+			return r.err
 		}
 		page, err := a.Workers.List(r.Request().Context(), l)
 		if err != nil {

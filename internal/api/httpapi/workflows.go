@@ -144,14 +144,12 @@ func (a *API) cancelWorkflow(r *request) error {
 	if err != nil {
 		return err
 	}
-	force := false
-	if text := r.QueryParam("force"); text != "" {
-		if force, err = strconv.ParseBool(text); err != nil {
-			return spec.InvalidRequest("force", "true or false", text, "force must be true or false.")
-		}
+	force := r.boolean("force")
+	if r.err != nil {
+		return r.err
 	}
 	// The counts are of this call: a second one would be 409 and has none.
-	w, counts, err := a.Workflows.Cancel(r.Request().Context(), id, force, a.actor(r, "cancelled_by"))
+	w, counts, err := a.Workflows.Cancel(r.Request().Context(), id, force != nil && *force, a.actor(r, "cancelled_by"))
 	if err != nil {
 		return err
 	}
@@ -175,25 +173,17 @@ var workflowStates = map[string]string{
 
 // It lists roots, newest first. The cursor is the id of the last one.
 func (a *API) listWorkflows(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
-	f := workflow.Filter{Tenant: a.tenant(r.Request()), Type: r.QueryParam("type"), Name: r.QueryParam("name"), Limit: page.limit, Offset: page.offset}
+	page := r.page(api.DefaultPage, api.MaxPage)
+	f := workflow.Filter{Tenant: a.tenant(r.Request()), Limit: page.limit, Offset: page.offset}
 	if text := r.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
-			return spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
+			r.refuse(spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending."))
 		}
 	}
 	// The type is not checked against a list: an unknown one finds nothing.
-	if err := api.CheckStorable("type", f.Type); err != nil {
-		return err
-	}
-	if err := api.CheckStorable("name", f.Name); err != nil {
-		return err
-	}
-	if f.Cursor, err = page.behind(); err != nil {
-		return err
+	f.Type, f.Name, f.Cursor = r.text("type"), r.text("name"), behind(r, page, spec.ParseID)
+	if r.err != nil {
+		return r.err
 	}
 	// Steps are not read, only their number.
 	found, err := a.Workflows.List(r.Request().Context(), f)
