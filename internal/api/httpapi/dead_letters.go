@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ func (a *API) deadLetterRoutes() []route {
 		{"DELETE", "/dead-letter", confined, noBody, filter + "confirm", a.purgeConfirmed},
 		{"GET", "/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
-		{"POST", "/dead-letter/purge", confined, oneBody, filter, a.postPurge},
+		{"POST", "/dead-letter/purge", confined, commandBody, filter, a.postPurge},
 		{"GET", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.getDeadLetter},
 		{"DELETE", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.deleteDeadLetter},
 		{"POST", "/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.retryDeadLetter},
@@ -44,44 +45,41 @@ func (a *API) getDeadLetter(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrapped(r, job)
+	return wrapped(r, job, false)
 }
 
 // A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
-// wrapped answers with {"job":{…}} alone, whether OJS-Version was sent or not.
-func wrapped(c echo.Context, job *job.Record) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, false) })
+// wrapped answers with {"job":{…}}, whether OJS-Version was sent or not. flat has the members of the job at the top level as well, which
+// admin tools read.
+func wrapped(c echo.Context, job *job.Record, flat bool) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat) })
 }
 
 // The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
 func (a *API) retryDeadLetter(r *request) error {
-	job, err := a.deadLetterRetried(r, r.body)
-	if err != nil {
-		return err
-	}
-	return wrapped(r, job)
+	return a.deadLetterRetried(r, false)
 }
 
 // adminRetryDeadLetter answers with the job at the top level as well.
 func (a *API) adminRetryDeadLetter(r *request) error {
-	job, err := a.deadLetterRetried(r, r.body)
-	if err != nil {
-		return err
-	}
-	return wrappedFlat(r, job)
+	return a.deadLetterRetried(r, true)
 }
 
 // It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
 // checked before anything is read.
-func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error) {
+func (a *API) deadLetterRetried(r *request, flat bool) error {
 	// An override that would change the tenant is refused.
-	override, wire := job.DecodeRetry(body, a.limits(c))
+	override, wire := job.DecodeRetry(r.body, a.limits(r))
 	if wire != nil {
-		return nil, wire
+		return wire
 	}
-	return a.DeadLetters.RetryOne(c.Request().Context(), deadLetterID(c), override)
+	job, err := a.DeadLetters.RetryOne(r.Request().Context(), deadLetterID(r), override)
+	if err != nil {
+		return err
+	}
+	return wrapped(r, job, flat)
 }
 
 // adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
@@ -99,12 +97,7 @@ func (a *API) adminRetryJob(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrappedFlat(r, job)
-}
-
-// wrappedFlat has the members of the job at the top level as well, which admin tools read.
-func wrappedFlat(c echo.Context, job *job.Record) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
+	return wrapped(r, job, true)
 }
 
 // deleteDeadLetter removes the job for good, with its checkpoint and errors. The id in the answer is the canonical one.
@@ -151,14 +144,7 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 		if found.Next != nil {
 			cursor = found.Next.String()
 		}
-		return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
-			b = append(append(append(b, `{"`...), name...), `":`...)
-			b = appendJobs(b, found.Jobs, shape{}, next)
-			b = append(b, `,"total":`...)
-			b = strconv.AppendInt(b, found.Total, 10)
-			b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
-			return append(b, '}')
-		})
+		return respondJobs(r, name, found.Jobs, object{{"total", found.Total}, {"pagination", page.shown(found.Total, cursor != "", cursor)}})
 	}
 }
 
@@ -220,9 +206,6 @@ func nothingEmpty(r *request) error {
 // postPurge: the call is the confirmation.
 // A body with members is refused because a filter in it would be ignored, and more would be deleted than the client meant.
 func (a *API) postPurge(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
 	if err := nothingEmpty(r); err != nil {
 		return err
 	}
@@ -309,13 +292,7 @@ func days(d time.Duration) string {
 func appendReplays(b []byte, j *job.Record) []byte {
 	if len(j.PreviousErrors) > 0 {
 		b = append(b, `,"previous_errors":[`...)
-		for i, e := range j.PreviousErrors {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, e...)
-		}
-		b = append(b, ']')
+		b = append(append(b, bytes.Join(j.PreviousErrors, []byte{','})...), ']')
 	}
 	if j.ReplayCount > 0 {
 		b = append(b, `,"replay_count":`...)

@@ -5,11 +5,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -37,7 +38,7 @@ func (a *API) eventRoutes() []route {
 	return []route{
 		{"GET", "/events", confined, noBody, paging + stream, a.listEvents},
 		{"GET", "/events/:id", confined, noBody, "format", a.getEvent},
-		{"GET", "/events/:id/history", aboutJob, noBody, "", a.getEventHistory},
+		{"GET", "/events/:id/history", aboutJob, noBody, "", about(jobID, a.getEventHistory)},
 		{"GET", "/events/stream", confined, noBody, stream, a.streamEvents},
 		{"GET", "/jobs/:id/events", aboutJob, noBody, stream, a.streamJob},
 		{"GET", "/queues/:name/events", confined, noBody, stream, a.streamQueue},
@@ -74,17 +75,8 @@ func (a *API) listEvents(r *request) error {
 		return api.EventError(err)
 	}
 	return respondEach(r, http.StatusOK, eventBytes(page.Events), func(b []byte, next flush) []byte {
-		b = append(b, `{"events":`...)
-		b = appendEvents(b, page.Events, cloud, next)
-		b = append(b, `,"cursor":`...)
-		if page.Cursor == "" {
-			b = append(b, `null`...)
-		} else {
-			b = appendQuoted(b, page.Cursor)
-		}
-		b = append(b, `,"has_more":`...)
-		b = strconv.AppendBool(b, page.HasMore)
-		return append(b, '}')
+		b = appendEvents(append(b, `{"events":`...), page.Events, cloud, next)
+		return append(object{{"cursor", orNull(page.Cursor)}, {"has_more", page.HasMore}}.appendMembers(b), '}')
 	})
 }
 
@@ -104,27 +96,15 @@ func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
 		return api.EventError(err)
 	}
 	return respondEach(r, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
-		b = append(b, `{"events":`...)
-		b = appendEvents(b, events, cloud, next)
-		b = append(b, `,"items":`...)
-		b = appendEvents(b, events, cloud, next)
-		b = append(b, `,"has_more":`...)
-		b = strconv.AppendBool(b, p.more(total, len(events)))
-		b = p.appendNumbered(append(b, `,"pagination":`...), total, len(events))
-		return append(b, '}')
+		b = appendEvents(append(b, `{"events":`...), events, cloud, next)
+		b = appendEvents(append(b, `,"items":`...), events, cloud, next)
+		return append(object{{"has_more", p.more(total, len(events))}, {"pagination", p.shownNumbered(total, len(events))}}.appendMembers(b), '}')
 	})
 }
 
 // appendEvents appends each event in the form of the event log, with the compatibility members unless cloud is set.
 func appendEvents(b []byte, events []eventlog.Event, cloud bool, next flush) []byte {
-	b = append(b, '[')
-	for i, e := range events {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(e.Append(b, true, cloud))
-	}
-	return append(b, ']')
+	return appendEach(b, events, next, func(b []byte, e *eventlog.Event) []byte { return e.Append(b, true, cloud) })
 }
 
 // eventBytes is about how many bytes the events take in an answer.
@@ -199,11 +179,7 @@ func (a *API) getEvent(r *request) error {
 // getEventHistory shows a job's transitions (docs/reference/events.md, Event history of a job).
 // It reads at most 10 000 events or 8 MiB. The history ends with the retention of events, so it may begin in the middle of
 // the life of a job.
-func (a *API) getEventHistory(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getEventHistory(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// Internal rows are among them, as job.state_changed.
@@ -216,32 +192,13 @@ func (a *API) getEventHistory(r *request) error {
 			return err
 		}
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`...)
-		b = append(b, spec.FormatID(id)...)
-		b = append(b, `","events":[`...)
-		for i, h := range history {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, `{"type":"`...)
-			b = append(b, h.Type...)
-			b = append(b, '"')
-			b = appendText(b, "state", h.To)
-			if h.From != "" {
-				b = appendText(b, "from", h.From)
-			}
-			b = appendText(b, "timestamp", spec.FormatTime(h.Time))
-			b = appendText(b, "id", h.ID)
-			// data is never absent in the log.
-			b = append(append(b, `,"data":`...), h.Data...)
-			b = append(b, '}')
+	// data is never absent in the log.
+	events := sliceutil.Map(history, func(h eventlog.Transition) object {
+		return object{
+			{"type", h.Type}, {"state", h.To}, {"from", given(h.From)}, {"timestamp", spec.FormatTime(h.Time)}, {"id", h.ID}, {"data", []byte(h.Data)},
 		}
-		if more {
-			return append(b, `],"has_more":true}`...)
-		}
-		return append(b, `]}`...)
 	})
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"events", events}, {"has_more", given(more)}})
 }
 
 // Pages of GET /history. That of one job ends at api.MaxPage.
@@ -263,8 +220,8 @@ var (
 func (a *API) historyRoutes() []route {
 	return []route{
 		{"GET", "/jobs/:id/history", aboutJob, noBody, "limit cursor", a.getJobHistory},
-		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", a.getRetries},
-		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", a.getLineage},
+		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", about(jobID, a.getRetries)},
+		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", about(jobID, a.getLineage)},
 		{"GET", "/history", confined, noBody, "limit cursor event_types actor_type queues job_types start end", a.listHistory},
 	}
 }
@@ -291,11 +248,7 @@ func (a *API) getJobHistory(r *request) error {
 			return err
 		}
 	}
-	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
-		b = appendRecords(b, page, next)
-		b = append(b, `,"total":`...)
-		return append(strconv.AppendInt(b, page.Total, 10), '}')
-	})
+	return respondHistory(r, page, "total", func() object { return nil })
 }
 
 // historyCursor reads an event id; nil: from the beginning. Any well-formed id is a position.
@@ -327,13 +280,7 @@ func (a *API) listHistory(r *request) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
-		b = appendRecords(b, page, next)
-		b = append(b, `,"total_estimate":`...)
-		b = strconv.AppendInt(b, page.Total, 10)
-		b = append(b, `,"query_time_ms":`...)
-		return append(strconv.AppendInt(b, time.Since(start).Milliseconds(), 10), '}')
-	})
+	return respondHistory(r, page, "total_estimate", func() object { return object{{"query_time_ms", time.Since(start).Milliseconds()}} })
 }
 
 // wordsOf is filter for words that are known.
@@ -349,25 +296,22 @@ func (r *request) wordsOf(name string, words []string) []string {
 	return values
 }
 
-// appendRecords appends the object's beginning: events and next_cursor.
+// respondHistory answers with a page of the history: its total under the name, and rest.
 // next_cursor is null at the end. It may be set with few or no events: the page then ended because of how many numbers were
 // looked at.
-func appendRecords(b []byte, page eventlog.HistoryPage, next flush) []byte {
-	b = append(b, `{"events":[`...)
-	for i := range page.Events {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(appendRecord(b, &page.Events[i]))
+func respondHistory(c echo.Context, page eventlog.HistoryPage, total string, rest func() object) error {
+	end := ""
+	if page.More {
+		end = page.End.String()
 	}
-	b = append(b, `],"next_cursor":`...)
-	if !page.More {
-		return append(b, `null`...)
-	}
-	return appendQuoted(b, page.End.String())
+	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+		b = appendEach(append(b, `{"events":`...), page.Events, next, func(b []byte, e *eventlog.Event) []byte { return showRecord(e).append(b) })
+		b = object{{"next_cursor", orNull(end)}, {total, page.Total}}.appendMembers(b)
+		return append(rest().appendMembers(b), '}')
+	})
 }
 
-// recordBytes estimates what appendRecords appends.
+// recordBytes estimates what records have.
 // 256 bytes stand for the members beside data.
 func recordBytes(events []eventlog.Event) (n int) {
 	for i := range events {
@@ -376,25 +320,42 @@ func recordBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
-// The event must be one of a job: JobID is set. data is rewritten by recordData, so new members of events do not appear here
-// by themselves.
-func appendRecord(b []byte, e *eventlog.Event) []byte {
+// The event must be one of a job: JobID is set. data has the members that the table of docs/reference/jobs.md, History names, so new
+// members of events do not appear here by themselves. One that the event does not have is left out; no value is invented.
+func showRecord(e *eventlog.Event) object {
 	kind, data := e.HistoryType(), membersOf(e.Data)
-	b = e.Position.Append(append(b, `{"id":"`...))
-	b = append(b, `","job_id":"`...)
-	// The history has events of jobs only.
-	b = append(b, spec.FormatID(*e.JobID)...)
-	b = appendText(append(b, '"'), "event_type", kind)
-	b = appendText(b, "timestamp", spec.FormatTime(e.Time))
-	actorType, actorID := actorOf(e, data)
-	b = append(b, `,"actor":{`...)
-	b = append(b, appendText(nil, "type", actorType)[1:]...)
-	b = appendText(b, "id", actorID)
-	b = append(b, `},"data":{`...)
-	if members := recordData(e, kind, data); len(members) > 0 {
-		b = append(b, members[1:]...)
+	var shown object
+	copied := func(names ...string) {
+		for _, name := range names {
+			if v := data[name]; v != nil {
+				shown = append(shown, member{name, v})
+			}
+		}
 	}
-	return append(b, `}}`...)
+	switch kind {
+	case "job.created":
+		shown = object{{"queue", e.Queue}, {"type", e.JobType}}
+	case "job.attempt_started":
+		copied("worker_id", "attempt")
+	case "job.attempt_completed":
+		copied("duration_ms", "attempt")
+	case "job.attempt_failed":
+		copied("error")
+		next, _ := jsonread.Text(data["next_state"]) // in which the failure has left the job
+		shown = append(shown, member{"will_retry", next != string(ojs.StateDiscarded)})
+		copied("attempt")
+	case "job.cancelled":
+		copied("reason")
+	case "job.discarded":
+		copied("total_attempts", "last_error")
+	default:
+		shown = object{{"from", given(e.From)}, {"to", given(e.To)}}
+	}
+	actorType, actorID := actorOf(e, data)
+	return object{
+		{"id", e.Position.String()}, {"job_id", *e.JobID}, {"event_type", kind}, {"timestamp", spec.FormatTime(e.Time)},
+		{"actor", object{{"type", actorType}, {"id", actorID}}}, {"data", shown},
+	}
 }
 
 // membersOf gives the members of an event's data by name.
@@ -407,48 +368,6 @@ func membersOf(data string) map[string]jsontext.Value {
 		}
 	}
 	return members
-}
-
-// recordData appends the members that the table of docs/reference/jobs.md, History names, each with a comma in front.
-// A member that the event does not have is left out; no value is invented.
-func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) (b []byte) {
-	copied := func(names ...string) {
-		for _, name := range names {
-			if v := data[name]; v != nil {
-				b = append(append(append(append(b, ',', '"'), name...), '"', ':'), v...)
-			}
-		}
-	}
-	switch kind {
-	case "job.created":
-		return appendText(appendText(b, "queue", e.Queue), "type", e.JobType)
-	case "job.attempt_started":
-		copied("worker_id", "attempt")
-	case "job.attempt_completed":
-		copied("duration_ms", "attempt")
-	case "job.attempt_failed":
-		copied("error")
-		b = strconv.AppendBool(append(b, `,"will_retry":`...), willRetry(data))
-		copied("attempt")
-	case "job.cancelled":
-		copied("reason")
-	case "job.discarded":
-		copied("total_attempts", "last_error")
-	default:
-		if e.From != "" {
-			b = appendText(b, "from", e.From)
-		}
-		if e.To != "" {
-			b = appendText(b, "to", e.To)
-		}
-	}
-	return b
-}
-
-// willRetry reads the data of job.failed; next_state is the state in which the failure has left the job.
-func willRetry(failure map[string]jsontext.Value) bool {
-	next, _ := jsonread.Text(failure["next_state"])
-	return next != string(ojs.StateDiscarded)
 }
 
 // actorOf names who caused the event; ojs.history_actor in SQL says the same of the type.
@@ -487,23 +406,9 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	return "user", by
 }
 
-// failedRun is one failed attempt, as the CLI shows it (docs/reference/jobs.md, History).
-// state is what followed (retryable, discarded or available). started is zero if the start is not in the log any more.
-// nextRetry is "" without a retry.
-type failedRun struct {
-	attempt             int64
-	state, message      string
-	started             time.Time
-	failedAt, nextRetry string
-}
-
 // It shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
 // shorter time than the job may live, so the list may begin later than the first attempt.
-func (a *API) getRetries(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
 	job, err := a.Jobs.Get(ctx, id)
@@ -521,28 +426,17 @@ func (a *API) getRetries(r *request) error {
 	if len(runs) == 0 { // retention may have dropped the events
 		runs = recordedRuns(job.Errors)
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`...)
-		b = append(b, spec.FormatID(id)...)
-		b = append(b, `","retries":[`...)
-		for i, run := range runs {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = run.append(b)
-		}
-		b = append(b, `],"policy":{"max_attempts":`...)
-		b = strconv.AppendInt(b, job.MaxAttempts, 10)
-		b = appendText(b, "initial_interval", jsonread.FormatDuration(policy.InitialInterval))
-		b = appendText(b, "backoff_strategy", policy.Strategy)
-		return append(b, `}}`...)
-	})
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"retries", runs}, {"policy", object{
+		{"max_attempts", job.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)}, {"backoff_strategy", policy.Strategy},
+	}}})
 }
 
-// failedRuns finds the failures among a job's events, each with the start before it.
-// events are in the order of the log, where a start precedes its failure.
-func failedRuns(events []eventlog.Event) (runs []failedRun) {
-	var started time.Time
+// failedRuns finds the failures among a job's events, each with the start before it, as the CLI shows them (docs/reference/jobs.md, History).
+// events are in the order of the log, where a start precedes its failure. state is what followed: retryable, discarded or available.
+// started_at is left out if the start is not in the log any more, next_retry_at if the job is not tried again. All times are by the clock
+// of the database.
+func failedRuns(events []eventlog.Event) []object {
+	runs, started := []object{}, time.Time{}
 	for _, e := range events {
 		switch e.Type {
 		// A start that was lost without a failure of its own is replaced by the next one.
@@ -550,12 +444,13 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 			started = e.Time
 		case "job.failed":
 			data := membersOf(e.Data)
-			run := failedRun{message: errorText(data["error"]), started: started, failedAt: spec.FormatTime(e.Time)}
-			run.attempt, _ = jsonread.Int(data["attempt"])
-			run.state, _ = jsonread.Text(data["next_state"])
-			// It is absent for a failure after which the job is not tried again.
-			run.nextRetry, _ = jsonread.Text(data["retry_at"])
-			runs = append(runs, run)
+			attempt, _ := jsonread.Int(data["attempt"])
+			state, _ := jsonread.Text(data["next_state"])
+			nextRetry, _ := jsonread.Text(data["retry_at"])
+			runs = append(runs, object{
+				{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started}, {"failed_at", spec.FormatTime(e.Time)},
+				{"next_retry_at", given(nextRetry)},
+			})
 		}
 	}
 	return runs
@@ -563,13 +458,13 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 
 // recordedRuns reads the job's own list of failures, which knows less.
 // It does not say what followed, so each is shown as retryable, and it has no starts.
-func recordedRuns(errors [][]byte) (runs []failedRun) {
-	for _, e := range errors {
+func recordedRuns(errors [][]byte) []object {
+	runs := make([]object, len(errors))
+	for i, e := range errors {
 		data := membersOf(string(e))
-		run := failedRun{message: errorText(e), state: string(ojs.StateRetryable)}
-		run.attempt, _ = jsonread.Int(data["attempt"])
-		run.failedAt, _ = jsonread.Text(data["occurred_at"])
-		runs = append(runs, run)
+		attempt, _ := jsonread.Int(data["attempt"])
+		failedAt, _ := jsonread.Text(data["occurred_at"])
+		runs[i] = object{{"attempt", attempt}, {"state", string(ojs.StateRetryable)}, {"error", errorText(e)}, {"failed_at", failedAt}}
 	}
 	return runs
 }
@@ -585,40 +480,14 @@ func errorText(e jsontext.Value) string {
 	return ""
 }
 
-func (r failedRun) append(b []byte) []byte {
-	b = append(b, `{"attempt":`...)
-	b = strconv.AppendInt(b, r.attempt, 10)
-	b = appendText(b, "state", r.state)
-	b = appendText(b, "error", r.message)
-	if !r.started.IsZero() {
-		b = appendText(b, "started_at", spec.FormatTime(r.started))
-	}
-	// failed_at is the time of the event, or that of the stored failure; both are by the clock of the database.
-	b = appendText(b, "failed_at", r.failedAt)
-	if r.nextRetry != "" {
-		b = appendText(b, "next_retry_at", r.nextRetry)
-	}
-	return append(b, '}')
-}
-
 // getLineage shows where a job comes from: its workflow, if it has one. No job is the parent of another.
 // The members are those of the lineage endpoint of other servers; parent_id is always null and children always empty.
-func (a *API) getLineage(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getLineage(r *request, id [16]byte) error {
 	stored, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	text, workflow := spec.FormatID(id), `null`
 	// It is what the job shows as workflow_id.
-	if own := job.WorkflowOf(stored.Extra); own != "" {
-		workflow = `"` + own + `"`
-	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":`+workflow+`,"root_id":"`...)
-		return append(b, text+`","children":[]}`...)
-	})
+	workflow := job.WorkflowOf(stored.Extra)
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"parent_id", nil}, {"workflow_id", orNull(workflow)}, {"root_id", id}, {"children", []object{}}})
 }

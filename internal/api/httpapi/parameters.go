@@ -110,36 +110,28 @@ func (r *request) integer(otherwise, least int, names ...string) int {
 	return otherwise
 }
 
-// appendNumbered is append for lists whose cursors are offsets; shown is how many entries the page has.
-func (p page) appendNumbered(b []byte, total int64, shown int) []byte {
-	return p.append(b, total, p.more(total, shown), p.next(shown))
+// shownNumbered is shown for lists whose cursors are offsets; n is how many entries the page has.
+func (p page) shownNumbered(total int64, n int) object {
+	return p.shown(total, p.more(total, n), p.next(n))
 }
 
 // more: total is a count of its own, so it may differ from the list by what has come or gone since.
-func (p page) more(total int64, shown int) bool { return int64(p.offset+shown) < total }
+func (p page) more(total int64, n int) bool { return int64(p.offset+n) < total }
 
 // next is the cursor behind a page of a list whose cursors are offsets.
-func (p page) next(shown int) string { return strconv.Itoa(p.offset + shown) }
+func (p page) next(n int) string { return strconv.Itoa(p.offset + n) }
 
+// shown is the member pagination (docs/reference/http.md, Pagination).
 // page and per_page are derived from offset and limit, also if the client sent neither; with an id as cursor, page is 1.
-// next_cursor is left out on the last page. The shape is docs/reference/http.md, Pagination.
-func (p page) append(b []byte, total int64, more bool, next string) []byte {
-	b = append(b, `{"total":`...)
-	b = strconv.AppendInt(b, total, 10)
-	b = append(b, `,"limit":`...)
-	b = strconv.AppendInt(b, int64(p.limit), 10)
-	b = append(b, `,"offset":`...)
-	b = strconv.AppendInt(b, int64(p.offset), 10)
-	b = append(b, `,"page":`...)
-	b = strconv.AppendInt(b, int64(p.offset/p.limit+1), 10)
-	b = append(b, `,"per_page":`...)
-	b = strconv.AppendInt(b, int64(p.limit), 10)
-	b = append(b, `,"has_more":`...)
-	b = strconv.AppendBool(b, more)
-	if more && next != "" {
-		b = appendText(b, "next_cursor", next)
+// next_cursor is left out on the last page.
+func (p page) shown(total int64, more bool, next string) object {
+	if !more {
+		next = ""
 	}
-	return append(b, '}')
+	return object{
+		{"total", total}, {"limit", p.limit}, {"offset", p.offset}, {"page", p.offset/p.limit + 1}, {"per_page", p.limit}, {"has_more", more},
+		{"next_cursor", given(next)},
+	}
 }
 
 // text is a parameter that is compared with text columns.

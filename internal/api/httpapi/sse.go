@@ -647,21 +647,14 @@ func (s *sse) showProgress(p queue.Progress, at eventlog.Position, reported bool
 	if reported {
 		// A line break between tokens of a client's object would end the field data.
 		p.Data = oneLine(p.Data)
-		data := appendProgress(nil, p)
+		data := showProgress(p).append(nil)
 		b = systemFrame("progress", &at, data)
 		b = append(append(at.Append(append(b, "id: "...)), "\ndata: "...), data...)
 		b = append(b, "\n\n"...)
 	}
 	end, over := ends[p.State]
 	if over {
-		data := append([]byte(nil), `{"progress":`...)
-		if p.Progress.Valid {
-			data = appendFloat(data, p.Progress.Float64)
-		} else {
-			data = append(data, `null`...)
-		}
-		data = appendText(data, "state", string(p.State))
-		data = append(appendMoment(data, "updated_at", &p.UpdatedAt), '}')
+		data := object{{"progress", p.Progress}, {"state", string(p.State)}, {"updated_at", p.UpdatedAt}}.append(nil)
 		b = append(b, systemFrame(end, &at, data)...)
 	}
 	if len(b) == 0 {

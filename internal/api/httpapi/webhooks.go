@@ -69,21 +69,21 @@ func (a *API) webhookRoutes() (routes []route) {
 		routes = append(routes, []route{
 			{"POST", base, confined, oneBody, "", a.postWebhook},
 			{"GET", base, confined, noBody, paging + "active url", a.listWebhooks},
-			{"GET", base + "/:id", aboutWebhook, noBody, "", a.getWebhook},
-			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
-			{"PUT", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
-			{"DELETE", base + "/:id", aboutWebhook, noBody, "", a.deleteWebhook},
-			{"POST", base + "/:id/test", aboutWebhook, oneBody, "", a.testWebhook},
-			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", a.rotateSecret},
-			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", a.dropPreviousSecret},
-			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", a.replayWebhook},
+			{"GET", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.getWebhook)},
+			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"PUT", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"DELETE", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.deleteWebhook)},
+			{"POST", base + "/:id/test", aboutWebhook, commandBody, "", about(webhookID, a.testWebhook)},
+			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", about(webhookID, a.rotateSecret)},
+			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", about(webhookID, a.dropPreviousSecret)},
+			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", about(webhookID, a.replayWebhook)},
 			{"GET", base + "/:id/deliveries", aboutWebhook, noBody, log, a.listDeliveries},
 		}...)
 	}
 	return append(routes,
 		route{"GET", "/webhooks/deliveries", confined, noBody, log, a.listDeliveries},
-		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", a.getDelivery},
-		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, oneBody, "", a.retryDelivery},
+		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", about(deliveryID, a.getDelivery)},
+		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, commandBody, "", about(deliveryID, a.retryDelivery)},
 	)
 }
 
@@ -190,11 +190,7 @@ func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 }
 
 // Secrets are shown by a hint only.
-func (a *API) getWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -226,17 +222,13 @@ func (a *API) listWebhooks(r *request) error {
 		next = webhook.ID(list[i].ID)
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
+		"subscriptions": shown, "items": shown, "total": total, "pagination": p.shown(total, more, next),
 	})
 }
 
 // PATCH and PUT do the same. The function runs under the lock of the subscription and may run again after a deadlock, so it
 // only computes; secret has the value of the run that was committed. A changed secret is a rotation.
-func (a *API) patchWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) patchWebhook(r *request, id [16]byte) error {
 	secret := ""
 	w, err := a.Webhooks.Change(r.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
 		in, wire := webhook.Patch(r.body, current)
@@ -261,11 +253,7 @@ func (a *API) patchWebhook(r *request) error {
 }
 
 // What is being sent at the moment may still arrive.
-func (a *API) deleteWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteWebhook(r *request, id [16]byte) error {
 	if err := a.Webhooks.Delete(r.Request().Context(), id); err != nil {
 		return err
 	}
@@ -274,11 +262,7 @@ func (a *API) deleteWebhook(r *request) error {
 
 // It is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
 // should read before it repeats.
-func (a *API) rotateSecret(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) rotateSecret(r *request, id [16]byte) error {
 	// overlap is -1 if it was not sent; a negative one stands for the default of the store.
 	secret, overlap, wire := webhook.DecodeRotation(r.body)
 	if wire != nil {
@@ -310,11 +294,7 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 }
 
 // It is idempotent.
-func (a *API) dropPreviousSecret(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) dropPreviousSecret(r *request, id [16]byte) error {
 	w, err := a.Webhooks.DropPreviousSecret(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -324,14 +304,7 @@ func (a *API) dropPreviousSecret(r *request) error {
 
 // The call takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
 // error.
-func (a *API) testWebhook(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) testWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -352,11 +325,7 @@ func (a *API) testWebhook(r *request) error {
 }
 
 // replayWebhook is 202: the deliveries are due and are sent by any node.
-func (a *API) replayWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) replayWebhook(r *request, id [16]byte) error {
 	in, wire := webhook.DecodeReplay(r.body)
 	if wire != nil {
 		return wire
@@ -461,7 +430,7 @@ func (a *API) listDeliveries(r *request) error {
 		next = webhook.DeliveryID(*found.Next)
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"deliveries": shown, "items": shown, "total": found.Total, "pagination": json.RawMessage(p.append(nil, found.Total, next != "", next)),
+		"deliveries": shown, "items": shown, "total": found.Total, "pagination": p.shown(found.Total, next != "", next),
 	})
 }
 
@@ -508,11 +477,7 @@ func deliveryID(c echo.Context) ([16]byte, error) {
 	return id, nil
 }
 
-func (a *API) getDelivery(r *request) error {
-	id, err := deliveryID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getDelivery(r *request, id [16]byte) error {
 	// The attempts are those of all retries, numbered on.
 	row, attempts, err := a.Webhooks.Delivery(r.Request().Context(), id)
 	if err != nil {
@@ -523,14 +488,7 @@ func (a *API) getDelivery(r *request) error {
 
 // retryDelivery is 202, because the attempt is made later, by any node. The delivery keeps its id, by which a receiver
 // recognizes a repetition.
-func (a *API) retryDelivery(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	id, err := deliveryID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) retryDelivery(r *request, id [16]byte) error {
 	row, attempts, err := a.Webhooks.RetryDelivery(r.Request().Context(), id)
 	if err != nil {
 		return err
