@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/spec"
@@ -264,6 +266,148 @@ func send(c echo.Context, status int, body []byte) error {
 	_, err := w.Write(body)
 	return err
 }
+
+// object is a JSON object whose members keep their order. Answers off the hot path are made of it, without a type for each.
+type object []member
+
+type member struct {
+	name  string // needs no escapes
+	value any
+}
+
+// omitted is the value of a member that is left out.
+type omitted struct{}
+
+// given is the value, or leaves the member out if it is zero.
+func given[T comparable](value T) any {
+	var zero T
+	if value == zero {
+		return omitted{}
+	}
+	return value
+}
+
+// orNull is the value, or null if it is zero.
+func orNull[T comparable](value T) any {
+	if value := given(value); value != any(omitted{}) {
+		return value
+	}
+	return nil
+}
+
+// each shows all elements of a list.
+func each[T any](list []T, show func(item *T) object) []object {
+	shown := make([]object, len(list))
+	for i := range list {
+		shown[i] = show(&list[i])
+	}
+	return shown
+}
+
+func (o object) append(b []byte) []byte { return append(o.appendMembers(append(b, '{')), '}') }
+
+// appendMembers leaves the object open. b may have members of it already.
+func (o object) appendMembers(b []byte) []byte {
+	for _, m := range o {
+		switch v := m.value.(type) {
+		case omitted:
+			continue
+		case time.Time:
+			if v.IsZero() {
+				continue
+			}
+		}
+		if n := len(b); n == 0 || b[n-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), m.name...), '"', ':')
+		b = appendValue(b, m.value)
+	}
+	return b
+}
+
+// appendValue writes texts, ids and times as all answers have them, JSON as it is, and what this package does not know by the library.
+// A zero time is left out, while what is NULL is null. A function appends a value of its own, such as a job.
+func appendValue(b []byte, value any) []byte {
+	switch v := value.(type) {
+	case nil:
+		return append(b, `null`...)
+	case string:
+		return appendQuoted(b, v)
+	case bool:
+		return strconv.AppendBool(b, v)
+	case int:
+		return strconv.AppendInt(b, int64(v), 10)
+	case int32:
+		return strconv.AppendInt(b, int64(v), 10)
+	case int64:
+		return strconv.AppendInt(b, v, 10)
+	case float64:
+		return appendFloat(b, v)
+	case [16]byte:
+		return append(spec.AppendID(append(b, '"'), v), '"')
+	case *[16]byte:
+		if v != nil {
+			return appendValue(b, *v)
+		}
+		return append(b, `null`...)
+	case time.Time:
+		return append(appendClock(append(b, '"'), v.UTC()), '"')
+	case pgtype.Timestamptz:
+		if v.Valid {
+			return appendValue(b, v.Time)
+		}
+		return append(b, `null`...)
+	case pgtype.Text:
+		if v.Valid {
+			return appendQuoted(b, v.String)
+		}
+		return append(b, `null`...)
+	case pgtype.Float8:
+		if v.Valid {
+			return appendFloat(b, v.Float64)
+		}
+		return append(b, `null`...)
+	case pgtype.UUID:
+		if v.Valid {
+			return appendValue(b, v.Bytes)
+		}
+		return append(b, `null`...)
+	case []byte:
+		return appendOrNull(b, v)
+	case jsontext.Value:
+		return appendOrNull(b, v)
+	case object:
+		return v.append(b)
+	case []object:
+		return appendEach(b, v, whole, func(b []byte, o *object) []byte { return o.append(b) })
+	case func(b []byte) []byte:
+		return v(b)
+	}
+	text, err := marshal(value)
+	if err != nil {
+		panic(err) // not a type that can be shown
+	}
+	return append(b, text...)
+}
+
+// MarshalJSON lets an object stand in what the library encodes.
+func (o object) MarshalJSON() ([]byte, error) { return o.append(nil), nil }
+
+// appendEach appends an array.
+func appendEach[T any](b []byte, list []T, next flush, show func(b []byte, item *T) []byte) []byte {
+	b = append(b, '[')
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = next(show(b, &list[i]))
+	}
+	return append(b, ']')
+}
+
+// answer is an answer of values.
+func (r *request) answer(status int, o object) error { return respond(r, status, o.append) }
 
 const (
 	// largeAnswer is more than the buffers of a connection without other answers take at once: a smaller answer never waits

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ func (a *API) deadLetterRoutes() []route {
 		{"DELETE", "/dead-letter", confined, noBody, filter + "confirm", a.purgeConfirmed},
 		{"GET", "/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
-		{"POST", "/dead-letter/purge", confined, oneBody, filter, a.postPurge},
+		{"POST", "/dead-letter/purge", confined, commandBody, filter, a.postPurge},
 		{"GET", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.getDeadLetter},
 		{"DELETE", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.deleteDeadLetter},
 		{"POST", "/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.retryDeadLetter},
@@ -44,44 +45,41 @@ func (a *API) getDeadLetter(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrapped(r, job)
+	return wrapped(r, job, false)
 }
 
 // A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
-// wrapped answers with {"job":{…}} alone, whether OJS-Version was sent or not.
-func wrapped(c echo.Context, job *job.Record) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, false) })
+// wrapped answers with {"job":{…}}, whether OJS-Version was sent or not. flat has the members of the job at the top level as well, which
+// admin tools read.
+func wrapped(c echo.Context, job *job.Record, flat bool) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat) })
 }
 
 // The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
 func (a *API) retryDeadLetter(r *request) error {
-	job, err := a.deadLetterRetried(r, r.body)
-	if err != nil {
-		return err
-	}
-	return wrapped(r, job)
+	return a.deadLetterRetried(r, false)
 }
 
 // adminRetryDeadLetter answers with the job at the top level as well.
 func (a *API) adminRetryDeadLetter(r *request) error {
-	job, err := a.deadLetterRetried(r, r.body)
-	if err != nil {
-		return err
-	}
-	return wrappedFlat(r, job)
+	return a.deadLetterRetried(r, true)
 }
 
 // It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
 // checked before anything is read.
-func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error) {
+func (a *API) deadLetterRetried(r *request, flat bool) error {
 	// An override that would change the tenant is refused.
-	override, wire := job.DecodeRetry(body, a.limits(c))
+	override, wire := job.DecodeRetry(r.body, a.limits(r))
 	if wire != nil {
-		return nil, wire
+		return wire
 	}
-	return a.DeadLetters.RetryOne(c.Request().Context(), deadLetterID(c), override)
+	job, err := a.DeadLetters.RetryOne(r.Request().Context(), deadLetterID(r), override)
+	if err != nil {
+		return err
+	}
+	return wrapped(r, job, flat)
 }
 
 // adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
@@ -99,12 +97,7 @@ func (a *API) adminRetryJob(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrappedFlat(r, job)
-}
-
-// wrappedFlat has the members of the job at the top level as well, which admin tools read.
-func wrappedFlat(c echo.Context, job *job.Record) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
+	return wrapped(r, job, true)
 }
 
 // deleteDeadLetter removes the job for good, with its checkpoint and errors. The id in the answer is the canonical one.
@@ -130,28 +123,18 @@ func (a *API) adminDeleteDeadLetter(r *request) error {
 // although there are more (docs/reference/http.md, Pagination).
 func (a *API) listDeadLetters(name string, standard, largest int) handler {
 	return func(r *request) error {
-		page, err := readPageOf(r, standard, largest)
-		if err != nil {
-			return err
-		}
-		want := deadletter.Page{Offset: page.offset, Limit: page.limit}
-		if page.cursor != "" {
-			key, ok := deadletter.ParseKey(page.cursor)
-			if !ok {
-				return api.ErrCursor(page.cursor)
-			}
-			want.Before = &key
-		}
+		page := r.page(standard, largest)
+		want := deadletter.Page{Offset: page.offset, Limit: page.limit, Before: behind(r, page, deadletter.ParseKey)}
 		switch include := r.QueryParam("include"); include {
 		case "":
 		case "all":
 			want.Everything = true
 		default:
-			return spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
+			r.refuse(spec.InvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent."))
 		}
-		filter, err := a.deadLetterQuery(r)
-		if err != nil {
-			return err
+		filter := a.deadLetterQuery(r)
+		if r.err != nil {
+			return r.err
 		}
 		found, err := a.DeadLetters.List(r.Request().Context(), filter, want)
 		if err != nil {
@@ -161,54 +144,18 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 		if found.Next != nil {
 			cursor = found.Next.String()
 		}
-		return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
-			b = append(append(append(b, `{"`...), name...), `":`...)
-			b = appendJobs(b, found.Jobs, shape{}, next)
-			b = append(b, `,"total":`...)
-			b = strconv.AppendInt(b, found.Total, 10)
-			b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
-			return append(b, '}')
-		})
+		return respondJobs(r, name, found.Jobs, object{{"total", found.Total}, {"pagination", page.shown(found.Total, cursor != "", cursor)}})
 	}
 }
 
 // deadLetterQuery reads the filters of lists and purges.
 // Calls with a body read the same filters from it, in package deadletter. A tenant is always part of the filter, so no call
 // can forget it.
-func (a *API) deadLetterQuery(c *request) (f deadletter.Filter, err error) {
-	f.Tenant = a.tenant(c.Request())
-	for _, condition := range []struct {
-		name string
-		to   *[]string
-	}{{"queue", &f.Queues}, {"type", &f.Types}, {"error_type", &f.ErrorTypes}, {"error_code", &f.ErrorCodes}} {
-		if *condition.to, err = plainList(c, condition.name); err != nil {
-			return f, err
-		}
+func (a *API) deadLetterQuery(r *request) deadletter.Filter {
+	return deadletter.Filter{
+		Tenant: a.tenant(r.Request()), Queues: r.texts("queue"), Types: r.texts("type"), ErrorTypes: r.texts("error_type"), ErrorCodes: r.texts("error_code"),
+		Since: r.age("since"), Until: r.age("until"), OlderThan: r.age("older_than"),
 	}
-	for _, bound := range []struct {
-		name string
-		to   *job.When
-	}{{"since", &f.Since}, {"until", &f.Until}, {"older_than", &f.OlderThan}} {
-		if *bound.to, err = ageParameter(c, bound.name); err != nil {
-			return f, err
-		}
-	}
-	return f, nil
-}
-
-// ageParameter reads a point in time, which may be given as an age.
-// The age stays relative, and the store resolves it by the clock of the database.
-func ageParameter(c echo.Context, name string) (w job.When, err error) {
-	text := timeText(c, name)
-	if text == "" {
-		return w, nil
-	}
-	w, ok := job.ParseAge(text)
-	if !ok {
-		const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-		return w, spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
-	}
-	return w, nil
 }
 
 // Each transaction of up to 1 000 jobs commits alone. A call that is cut off has retried the jobs of those before; a
@@ -259,9 +206,6 @@ func nothingEmpty(r *request) error {
 // postPurge: the call is the confirmation.
 // A body with members is refused because a filter in it would be ignored, and more would be deleted than the client meant.
 func (a *API) postPurge(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
 	if err := nothingEmpty(r); err != nil {
 		return err
 	}
@@ -276,9 +220,9 @@ func (a *API) postPurge(r *request) error {
 }
 
 func (a *API) purge(r *request) error {
-	filter, err := a.deadLetterQuery(r)
-	if err != nil {
-		return err
+	filter := a.deadLetterQuery(r)
+	if r.err != nil {
+		return r.err
 	}
 	return a.purged(r, filter)
 }
@@ -309,9 +253,9 @@ func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
 // getDeadLetterStats shows counts of dead letters, without other discarded jobs. retention has the settings of this node and
 // when this node prunes next; another node may prune before.
 func (a *API) getDeadLetterStats(r *request) error {
-	queues, err := plainList(r, "queue")
-	if err != nil {
-		return err
+	queues := r.texts("queue")
+	if r.err != nil {
+		return r.err
 	}
 	s, err := a.DeadLetters.Stats(r.Request().Context(), a.tenant(r.Request()), queues)
 	if err != nil {
@@ -348,13 +292,7 @@ func days(d time.Duration) string {
 func appendReplays(b []byte, j *job.Record) []byte {
 	if len(j.PreviousErrors) > 0 {
 		b = append(b, `,"previous_errors":[`...)
-		for i, e := range j.PreviousErrors {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, e...)
-		}
-		b = append(b, ']')
+		b = append(append(b, bytes.Join(j.PreviousErrors, []byte{','})...), ']')
 	}
 	if j.ReplayCount > 0 {
 		b = append(b, `,"replay_count":`...)

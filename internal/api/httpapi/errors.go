@@ -77,7 +77,7 @@ func (a *API) routeError(err error, c echo.Context) error {
 		if method == http.MethodHead { // its headers are those of GET
 			method = http.MethodGet
 		}
-		return spec.NoRoute(method, path, nearest(a.templates, method, path))
+		return spec.NoRoute(method, path, nearest(a.table, method, path))
 	case http.StatusMethodNotAllowed:
 		allow := c.Response().Header().Get(echo.HeaderAllow)
 		return spec.MethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))

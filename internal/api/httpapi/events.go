@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -38,7 +38,7 @@ func (a *API) eventRoutes() []route {
 	return []route{
 		{"GET", "/events", confined, noBody, paging + stream, a.listEvents},
 		{"GET", "/events/:id", confined, noBody, "format", a.getEvent},
-		{"GET", "/events/:id/history", aboutJob, noBody, "", a.getEventHistory},
+		{"GET", "/events/:id/history", aboutJob, noBody, "", about(jobID, a.getEventHistory)},
 		{"GET", "/events/stream", confined, noBody, stream, a.streamEvents},
 		{"GET", "/jobs/:id/events", aboutJob, noBody, stream, a.streamJob},
 		{"GET", "/queues/:name/events", confined, noBody, stream, a.streamQueue},
@@ -54,24 +54,19 @@ func (a *API) listEvents(r *request) error {
 	if wantsStream(r.Request()) {
 		return a.streamEvents(r)
 	}
-	q, err := readEventQuery(r)
-	if err != nil {
-		return err
-	}
-	q.Tenant = a.tenant(r.Request())
-	cloud, err := readFormat(r)
-	if err != nil {
-		return err
-	}
+	q := a.eventFilter(r)
+	after, err := api.ParseAfter(r.QueryParam("after")) // streams resume by other names, too
+	r.refuse(err)
+	q.After = after
+	cloud := r.cloudEvents()
 	if r.QueryParam("page") != "" || r.QueryParam("per_page") != "" {
 		return a.listNewestEvents(r, q, cloud)
 	}
-	limit, err := wholeNumber(r, []string{"limit"}, defaultEvents, 1)
-	if err != nil {
-		return err
-	}
 	// A larger limit is cut, as in all lists.
-	q.Limit = min(limit, maxEvents)
+	q.Limit = min(r.integer(defaultEvents, 1, "limit"), maxEvents)
+	if r.err != nil {
+		return r.err
+	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// A position that retention has overtaken is 410, because the client has lost events and must know it.
@@ -80,57 +75,36 @@ func (a *API) listEvents(r *request) error {
 		return api.EventError(err)
 	}
 	return respondEach(r, http.StatusOK, eventBytes(page.Events), func(b []byte, next flush) []byte {
-		b = append(b, `{"events":`...)
-		b = appendEvents(b, page.Events, cloud, next)
-		b = append(b, `,"cursor":`...)
-		if page.Cursor == "" {
-			b = append(b, `null`...)
-		} else {
-			b = appendQuoted(b, page.Cursor)
-		}
-		b = append(b, `,"has_more":`...)
-		b = strconv.AppendBool(b, page.HasMore)
-		return append(b, '}')
+		b = appendEvents(append(b, `{"events":`...), page.Events, cloud, next)
+		return append(object{{"cursor", orNull(page.Cursor)}, {"has_more", page.HasMore}}.appendMembers(b), '}')
 	})
 }
 
 // New events shift the offsets that are its cursors, so a client that follows them may see an event twice. events and items
 // are the same array, and the estimate of the answer counts both.
-func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) error {
-	p, err := readNumberedPage(c, api.DefaultPage, api.MaxPage)
-	if err != nil {
-		return err
+func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
+	p := r.numberedPage(api.DefaultPage, api.MaxPage)
+	if r.err != nil {
+		return r.err
 	}
 	q.Limit = p.limit
-	ctx := c.Request().Context()
+	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// total is counted up to 10 000, among the newest 100 000 numbers.
 	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(c, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
-		b = append(b, `{"events":`...)
-		b = appendEvents(b, events, cloud, next)
-		b = append(b, `,"items":`...)
-		b = appendEvents(b, events, cloud, next)
-		b = append(b, `,"has_more":`...)
-		b = strconv.AppendBool(b, p.more(total, len(events)))
-		b = p.appendNumbered(append(b, `,"pagination":`...), total, len(events))
-		return append(b, '}')
+	return respondEach(r, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
+		b = appendEvents(append(b, `{"events":`...), events, cloud, next)
+		b = appendEvents(append(b, `,"items":`...), events, cloud, next)
+		return append(object{{"has_more", p.more(total, len(events))}, {"pagination", p.shownNumbered(total, len(events))}}.appendMembers(b), '}')
 	})
 }
 
 // appendEvents appends each event in the form of the event log, with the compatibility members unless cloud is set.
 func appendEvents(b []byte, events []eventlog.Event, cloud bool, next flush) []byte {
-	b = append(b, '[')
-	for i, e := range events {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(e.Append(b, true, cloud))
-	}
-	return append(b, ']')
+	return appendEach(b, events, next, func(b []byte, e *eventlog.Event) []byte { return e.Append(b, true, cloud) })
 }
 
 // eventBytes is about how many bytes the events take in an answer.
@@ -142,88 +116,39 @@ func eventBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
-// readEventQuery reads the filters that all event routes share.
-// after is read here and not in readEventFilter: streams resume by other names, too.
-func readEventQuery(c *request) (eventlog.Query, error) {
-	q, err := readEventFilter(c)
-	if err != nil {
-		return q, err
-	}
-	q.After, err = api.ParseAfter(c.QueryParam("after"))
-	return q, err
-}
-
-// readEventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
-// what could not be compared with a text column is refused. It leaves Tenant to its caller.
-func readEventFilter(c *request) (eventlog.Query, error) {
-	var q eventlog.Query
+// eventFilter reads the filters of docs/reference/events.md, Filters. Patterns are checked later, by the log; here only
+// what could not be compared with a text column is refused.
+func (a *API) eventFilter(r *request) eventlog.Query {
 	// The first name of each filter is the one that errors use.
-	for _, filter := range []struct {
-		to    *[]string
-		names []string
-	}{
-		{&q.Types, []string{"types", "type", "event_types"}}, {&q.Queues, []string{"queues", "queue"}},
-		{&q.JobTypes, []string{"job_types", "job_type"}}, {&q.Sources, []string{"sources", "source"}},
-	} {
-		values, err := plainList(c, filter.names...)
-		if err != nil {
-			return q, err
-		}
-		if err := api.CheckFilterSize(filter.names[0], values); err != nil {
-			return q, err
-		}
-		*filter.to = values
+	q := eventlog.Query{
+		Tenant: a.tenant(r.Request()), Types: r.filter("types", "type", "event_types"), Queues: r.filter("queues", "queue"),
+		JobTypes: r.filter("job_types", "job_type"), Sources: r.filter("sources", "source"),
 	}
-	var err error
-	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
-		return q, err
-	}
+	q.JobID = r.filterID("job_id")
 	// A subject is compared as it is: an id of a job, a worker, or the name of a queue or cron.
-	if q.Subject = c.QueryParam("subject"); !api.Storable(q.Subject) {
-		return q, spec.InvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
+	if q.Subject = r.QueryParam("subject"); !api.Storable(q.Subject) {
+		r.refuse(spec.InvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000."))
 	}
-	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {
-		return q, err
-	}
-	if q.Since, err = timeParam(c, "since"); err != nil {
-		return q, err
-	}
-	q.Until, err = timeParam(c, "until")
-	return q, err
+	q.WorkflowID = r.filterID("workflow_id")
+	q.Since, q.Until = r.time("since"), r.time("until")
+	return q
 }
 
-// timeParam reads an optional time.
-// The zero time means that the parameter is absent.
-func timeParam(c echo.Context, name string) (time.Time, error) {
-	text := timeText(c, name)
-	if text == "" {
-		return time.Time{}, nil
-	}
-	at, ok := job.ParseTime(text)
-	if !ok {
-		return time.Time{}, spec.InvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
-	}
-	return at, nil
+// filter is texts with a bound.
+func (r *request) filter(names ...string) []string {
+	values := r.texts(names...)
+	r.refuse(api.CheckFilterSize(names[0], values))
+	return values
 }
 
-// timeText is a parameter that is a time. The + of its offset arrives as a space if the client did not encode it, and no time
-// has a space.
-// Without the replacement every time with a positive offset would be refused.
-func timeText(c echo.Context, name string) string {
-	return strings.ReplaceAll(c.QueryParam(name), " ", "+")
+func (r *request) filterID(name string) *[16]byte {
+	id, err := api.ParseFilterID(name, r.QueryParam(name))
+	r.refuse(err)
+	return id
 }
 
-// readFormat reports whether events are shown in the CloudEvents form.
-func readFormat(c echo.Context) (cloud bool, err error) {
-	switch format := c.QueryParam("format"); format {
-	case "", "ojs":
-		return false, nil
-	case "cloudevents":
-		return true, nil
-	default:
-		return false, spec.InvalidRequest("format", "ojs or cloudevents", format, "format must be ojs or cloudevents.")
-	}
-}
+// cloudEvents reports whether events are shown in the CloudEvents form.
+func (r *request) cloudEvents() bool { return r.oneOf("format", "ojs", "cloudevents") == "cloudevents" }
 
 // getEvent shows one event. Its id has the time of the event, so a made-up id with the right numbers is unknown: the store
 // compares the whole text. What another tenant owns is 404, too.
@@ -235,9 +160,9 @@ func (a *API) getEvent(r *request) error {
 	if err != nil {
 		return spec.NotFound("event", text)
 	}
-	cloud, err := readFormat(r)
-	if err != nil {
-		return err
+	cloud := r.cloudEvents()
+	if r.err != nil {
+		return r.err
 	}
 	a.Events.WaitCaughtUp(ctx)
 	event, found, err := a.Events.Get(ctx, position, text)
@@ -254,11 +179,7 @@ func (a *API) getEvent(r *request) error {
 // getEventHistory shows a job's transitions (docs/reference/events.md, Event history of a job).
 // It reads at most 10 000 events or 8 MiB. The history ends with the retention of events, so it may begin in the middle of
 // the life of a job.
-func (a *API) getEventHistory(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getEventHistory(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
 	// Internal rows are among them, as job.state_changed.
@@ -271,32 +192,13 @@ func (a *API) getEventHistory(r *request) error {
 			return err
 		}
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`...)
-		b = append(b, spec.FormatID(id)...)
-		b = append(b, `","events":[`...)
-		for i, h := range history {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, `{"type":"`...)
-			b = append(b, h.Type...)
-			b = append(b, '"')
-			b = appendText(b, "state", h.To)
-			if h.From != "" {
-				b = appendText(b, "from", h.From)
-			}
-			b = appendText(b, "timestamp", spec.FormatTime(h.Time))
-			b = appendText(b, "id", h.ID)
-			// data is never absent in the log.
-			b = append(append(b, `,"data":`...), h.Data...)
-			b = append(b, '}')
+	// data is never absent in the log.
+	events := sliceutil.Map(history, func(h eventlog.Transition) object {
+		return object{
+			{"type", h.Type}, {"state", h.To}, {"from", given(h.From)}, {"timestamp", spec.FormatTime(h.Time)}, {"id", h.ID}, {"data", []byte(h.Data)},
 		}
-		if more {
-			return append(b, `],"has_more":true}`...)
-		}
-		return append(b, `]}`...)
 	})
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"events", events}, {"has_more", given(more)}})
 }
 
 // Pages of GET /history. That of one job ends at api.MaxPage.
@@ -318,8 +220,8 @@ var (
 func (a *API) historyRoutes() []route {
 	return []route{
 		{"GET", "/jobs/:id/history", aboutJob, noBody, "limit cursor", a.getJobHistory},
-		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", a.getRetries},
-		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", a.getLineage},
+		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", about(jobID, a.getRetries)},
+		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", about(jobID, a.getLineage)},
 		{"GET", "/history", confined, noBody, "limit cursor event_types actor_type queues job_types start end", a.listHistory},
 	}
 }
@@ -328,21 +230,15 @@ func (a *API) historyRoutes() []route {
 // kept, up to 10 000.
 func (a *API) getJobHistory(r *request) error {
 	// Parameters are checked before the id, so a malformed one is 400 also for an unknown job.
-	limit, err := wholeNumber(r, []string{"limit"}, defaultHistory, 1)
-	if err != nil {
-		return err
-	}
-	after, err := historyCursor(r)
-	if err != nil {
-		return err
-	}
+	limit, after := min(r.integer(defaultHistory, 1, "limit"), api.MaxPage), r.historyCursor()
 	id, err := jobID(r)
-	if err != nil {
-		return err
+	r.refuse(err)
+	if r.err != nil {
+		return r.err
 	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	page, err := a.Events.JobHistory(ctx, id, after, min(limit, api.MaxPage))
+	page, err := a.Events.JobHistory(ctx, id, after, limit)
 	if err != nil {
 		return api.EventError(err)
 	}
@@ -352,24 +248,15 @@ func (a *API) getJobHistory(r *request) error {
 			return err
 		}
 	}
-	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
-		b = appendRecords(b, page, next)
-		b = append(b, `,"total":`...)
-		return append(strconv.AppendInt(b, page.Total, 10), '}')
-	})
+	return respondHistory(r, page, "total", func() object { return nil })
 }
 
 // historyCursor reads an event id; nil: from the beginning. Any well-formed id is a position.
-func historyCursor(c echo.Context) (*eventlog.Position, error) {
-	text := c.QueryParam("cursor")
-	if text == "" {
-		return nil, nil
-	}
-	position, err := eventlog.ParsePosition(text)
-	if err != nil {
-		return nil, api.ErrCursor(text)
-	}
-	return &position, nil
+func (r *request) historyCursor() *eventlog.Position {
+	return behind(r, page{cursor: r.QueryParam("cursor")}, func(text string) (eventlog.Position, bool) {
+		position, err := eventlog.ParsePosition(text)
+		return position, err == nil
+	})
 }
 
 // listHistory shows the history of all jobs, newest first. query_time_ms includes the wait for publication and the encoding
@@ -377,10 +264,15 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 func (a *API) listHistory(r *request) error {
 	// It measures a duration, so the clock of the node is good enough.
 	start := time.Now()
-	q, err := readHistoryQuery(r)
-	q.Tenant = a.tenant(r.Request())
-	if err != nil {
-		return err
+	// start and end are the names of the history extension for since and until. queues and job_types take any name; one that does not
+	// exist finds nothing.
+	q := eventlog.HistoryQuery{
+		Tenant: a.tenant(r.Request()), Limit: min(r.integer(defaultHistory, 1, "limit"), maxHistory), Before: r.historyCursor(),
+		Types: r.wordsOf("event_types", historyTypes), Actors: r.wordsOf("actor_type", actorTypes), Queues: r.filter("queues"), JobTypes: r.filter("job_types"),
+		Since: r.time("start"), Until: r.time("end"),
+	}
+	if r.err != nil {
+		return r.err
 	}
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
@@ -388,82 +280,38 @@ func (a *API) listHistory(r *request) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respondEach(r, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
-		b = appendRecords(b, page, next)
-		b = append(b, `,"total_estimate":`...)
-		b = strconv.AppendInt(b, page.Total, 10)
-		b = append(b, `,"query_time_ms":`...)
-		return append(strconv.AppendInt(b, time.Since(start).Milliseconds(), 10), '}')
+	return respondHistory(r, page, "total_estimate", func() object { return object{{"query_time_ms", time.Since(start).Milliseconds()}} })
+}
+
+// wordsOf is filter for words that are known.
+// One that cannot occur is refused, because it would silently find nothing.
+func (r *request) wordsOf(name string, words []string) []string {
+	values := r.filter(name)
+	for _, v := range values {
+		if !slices.Contains(words, v) {
+			all := strings.Join(words, ", ")
+			r.refuse(spec.InvalidRequest(name, all, v, name+" must be any of "+all+"."))
+		}
+	}
+	return values
+}
+
+// respondHistory answers with a page of the history: its total under the name, and rest.
+// next_cursor is null at the end. It may be set with few or no events: the page then ended because of how many numbers were
+// looked at.
+func respondHistory(c echo.Context, page eventlog.HistoryPage, total string, rest func() object) error {
+	end := ""
+	if page.More {
+		end = page.End.String()
+	}
+	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+		b = appendEach(append(b, `{"events":`...), page.Events, next, func(b []byte, e *eventlog.Event) []byte { return showRecord(e).append(b) })
+		b = object{{"next_cursor", orNull(end)}, {total, page.Total}}.appendMembers(b)
+		return append(rest().appendMembers(b), '}')
 	})
 }
 
-// readHistoryQuery leaves Tenant to its caller. start and end are the names of the history extension for since and until.
-func readHistoryQuery(c *request) (q eventlog.HistoryQuery, err error) {
-	limit, err := wholeNumber(c, []string{"limit"}, defaultHistory, 1)
-	if err != nil {
-		return q, err
-	}
-	q.Limit = min(limit, maxHistory)
-	if q.Before, err = historyCursor(c); err != nil {
-		return q, err
-	}
-	for _, filter := range []struct {
-		to    *[]string
-		name  string
-		words []string
-	}{
-		// queues and job_types take any name; one that does not exist finds nothing.
-		{&q.Types, "event_types", historyTypes}, {&q.Actors, "actor_type", actorTypes}, {&q.Queues, "queues", nil}, {&q.JobTypes, "job_types", nil},
-	} {
-		if *filter.to, err = historyFilter(c, filter.name, filter.words); err != nil {
-			return q, err
-		}
-	}
-	if q.Since, err = timeParam(c, "start"); err != nil {
-		return q, err
-	}
-	q.Until, err = timeParam(c, "end")
-	return q, err
-}
-
-// historyFilter reads a comma list; words are the values there are, nil: any.
-// A word that cannot occur is refused, because it would silently find nothing.
-func historyFilter(c *request, name string, words []string) ([]string, error) {
-	values, err := plainList(c, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := api.CheckFilterSize(name, values); err != nil {
-		return nil, err
-	}
-	for _, v := range values {
-		if words != nil && !slices.Contains(words, v) {
-			all := strings.Join(words, ", ")
-			return nil, spec.InvalidRequest(name, all, v, name+" must be any of "+all+".")
-		}
-	}
-	return values, nil
-}
-
-// appendRecords appends the object's beginning: events and next_cursor.
-// next_cursor is null at the end. It may be set with few or no events: the page then ended because of how many numbers were
-// looked at.
-func appendRecords(b []byte, page eventlog.HistoryPage, next flush) []byte {
-	b = append(b, `{"events":[`...)
-	for i := range page.Events {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(appendRecord(b, &page.Events[i]))
-	}
-	b = append(b, `],"next_cursor":`...)
-	if !page.More {
-		return append(b, `null`...)
-	}
-	return appendQuoted(b, page.End.String())
-}
-
-// recordBytes estimates what appendRecords appends.
+// recordBytes estimates what records have.
 // 256 bytes stand for the members beside data.
 func recordBytes(events []eventlog.Event) (n int) {
 	for i := range events {
@@ -472,25 +320,42 @@ func recordBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
-// The event must be one of a job: JobID is set. data is rewritten by recordData, so new members of events do not appear here
-// by themselves.
-func appendRecord(b []byte, e *eventlog.Event) []byte {
+// The event must be one of a job: JobID is set. data has the members that the table of docs/reference/jobs.md, History names, so new
+// members of events do not appear here by themselves. One that the event does not have is left out; no value is invented.
+func showRecord(e *eventlog.Event) object {
 	kind, data := e.HistoryType(), membersOf(e.Data)
-	b = e.Position.Append(append(b, `{"id":"`...))
-	b = append(b, `","job_id":"`...)
-	// The history has events of jobs only.
-	b = append(b, spec.FormatID(*e.JobID)...)
-	b = appendText(append(b, '"'), "event_type", kind)
-	b = appendText(b, "timestamp", spec.FormatTime(e.Time))
-	actorType, actorID := actorOf(e, data)
-	b = append(b, `,"actor":{`...)
-	b = append(b, appendText(nil, "type", actorType)[1:]...)
-	b = appendText(b, "id", actorID)
-	b = append(b, `},"data":{`...)
-	if members := recordData(e, kind, data); len(members) > 0 {
-		b = append(b, members[1:]...)
+	var shown object
+	copied := func(names ...string) {
+		for _, name := range names {
+			if v := data[name]; v != nil {
+				shown = append(shown, member{name, v})
+			}
+		}
 	}
-	return append(b, `}}`...)
+	switch kind {
+	case "job.created":
+		shown = object{{"queue", e.Queue}, {"type", e.JobType}}
+	case "job.attempt_started":
+		copied("worker_id", "attempt")
+	case "job.attempt_completed":
+		copied("duration_ms", "attempt")
+	case "job.attempt_failed":
+		copied("error")
+		next, _ := jsonread.Text(data["next_state"]) // in which the failure has left the job
+		shown = append(shown, member{"will_retry", next != string(ojs.StateDiscarded)})
+		copied("attempt")
+	case "job.cancelled":
+		copied("reason")
+	case "job.discarded":
+		copied("total_attempts", "last_error")
+	default:
+		shown = object{{"from", given(e.From)}, {"to", given(e.To)}}
+	}
+	actorType, actorID := actorOf(e, data)
+	return object{
+		{"id", e.Position.String()}, {"job_id", *e.JobID}, {"event_type", kind}, {"timestamp", spec.FormatTime(e.Time)},
+		{"actor", object{{"type", actorType}, {"id", actorID}}}, {"data", shown},
+	}
 }
 
 // membersOf gives the members of an event's data by name.
@@ -503,48 +368,6 @@ func membersOf(data string) map[string]jsontext.Value {
 		}
 	}
 	return members
-}
-
-// recordData appends the members that the table of docs/reference/jobs.md, History names, each with a comma in front.
-// A member that the event does not have is left out; no value is invented.
-func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) (b []byte) {
-	copied := func(names ...string) {
-		for _, name := range names {
-			if v := data[name]; v != nil {
-				b = append(append(append(append(b, ',', '"'), name...), '"', ':'), v...)
-			}
-		}
-	}
-	switch kind {
-	case "job.created":
-		return appendText(appendText(b, "queue", e.Queue), "type", e.JobType)
-	case "job.attempt_started":
-		copied("worker_id", "attempt")
-	case "job.attempt_completed":
-		copied("duration_ms", "attempt")
-	case "job.attempt_failed":
-		copied("error")
-		b = strconv.AppendBool(append(b, `,"will_retry":`...), willRetry(data))
-		copied("attempt")
-	case "job.cancelled":
-		copied("reason")
-	case "job.discarded":
-		copied("total_attempts", "last_error")
-	default:
-		if e.From != "" {
-			b = appendText(b, "from", e.From)
-		}
-		if e.To != "" {
-			b = appendText(b, "to", e.To)
-		}
-	}
-	return b
-}
-
-// willRetry reads the data of job.failed; next_state is the state in which the failure has left the job.
-func willRetry(failure map[string]jsontext.Value) bool {
-	next, _ := jsonread.Text(failure["next_state"])
-	return next != string(ojs.StateDiscarded)
 }
 
 // actorOf names who caused the event; ojs.history_actor in SQL says the same of the type.
@@ -583,23 +406,9 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	return "user", by
 }
 
-// failedRun is one failed attempt, as the CLI shows it (docs/reference/jobs.md, History).
-// state is what followed (retryable, discarded or available). started is zero if the start is not in the log any more.
-// nextRetry is "" without a retry.
-type failedRun struct {
-	attempt             int64
-	state, message      string
-	started             time.Time
-	failedAt, nextRetry string
-}
-
 // It shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
 // shorter time than the job may live, so the list may begin later than the first attempt.
-func (a *API) getRetries(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
 	job, err := a.Jobs.Get(ctx, id)
@@ -617,28 +426,17 @@ func (a *API) getRetries(r *request) error {
 	if len(runs) == 0 { // retention may have dropped the events
 		runs = recordedRuns(job.Errors)
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`...)
-		b = append(b, spec.FormatID(id)...)
-		b = append(b, `","retries":[`...)
-		for i, run := range runs {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = run.append(b)
-		}
-		b = append(b, `],"policy":{"max_attempts":`...)
-		b = strconv.AppendInt(b, job.MaxAttempts, 10)
-		b = appendText(b, "initial_interval", jsonread.FormatDuration(policy.InitialInterval))
-		b = appendText(b, "backoff_strategy", policy.Strategy)
-		return append(b, `}}`...)
-	})
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"retries", runs}, {"policy", object{
+		{"max_attempts", job.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)}, {"backoff_strategy", policy.Strategy},
+	}}})
 }
 
-// failedRuns finds the failures among a job's events, each with the start before it.
-// events are in the order of the log, where a start precedes its failure.
-func failedRuns(events []eventlog.Event) (runs []failedRun) {
-	var started time.Time
+// failedRuns finds the failures among a job's events, each with the start before it, as the CLI shows them (docs/reference/jobs.md, History).
+// events are in the order of the log, where a start precedes its failure. state is what followed: retryable, discarded or available.
+// started_at is left out if the start is not in the log any more, next_retry_at if the job is not tried again. All times are by the clock
+// of the database.
+func failedRuns(events []eventlog.Event) []object {
+	runs, started := []object{}, time.Time{}
 	for _, e := range events {
 		switch e.Type {
 		// A start that was lost without a failure of its own is replaced by the next one.
@@ -646,12 +444,13 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 			started = e.Time
 		case "job.failed":
 			data := membersOf(e.Data)
-			run := failedRun{message: errorText(data["error"]), started: started, failedAt: spec.FormatTime(e.Time)}
-			run.attempt, _ = jsonread.Int(data["attempt"])
-			run.state, _ = jsonread.Text(data["next_state"])
-			// It is absent for a failure after which the job is not tried again.
-			run.nextRetry, _ = jsonread.Text(data["retry_at"])
-			runs = append(runs, run)
+			attempt, _ := jsonread.Int(data["attempt"])
+			state, _ := jsonread.Text(data["next_state"])
+			nextRetry, _ := jsonread.Text(data["retry_at"])
+			runs = append(runs, object{
+				{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started}, {"failed_at", spec.FormatTime(e.Time)},
+				{"next_retry_at", given(nextRetry)},
+			})
 		}
 	}
 	return runs
@@ -659,13 +458,13 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 
 // recordedRuns reads the job's own list of failures, which knows less.
 // It does not say what followed, so each is shown as retryable, and it has no starts.
-func recordedRuns(errors [][]byte) (runs []failedRun) {
-	for _, e := range errors {
+func recordedRuns(errors [][]byte) []object {
+	runs := make([]object, len(errors))
+	for i, e := range errors {
 		data := membersOf(string(e))
-		run := failedRun{message: errorText(e), state: string(ojs.StateRetryable)}
-		run.attempt, _ = jsonread.Int(data["attempt"])
-		run.failedAt, _ = jsonread.Text(data["occurred_at"])
-		runs = append(runs, run)
+		attempt, _ := jsonread.Int(data["attempt"])
+		failedAt, _ := jsonread.Text(data["occurred_at"])
+		runs[i] = object{{"attempt", attempt}, {"state", string(ojs.StateRetryable)}, {"error", errorText(e)}, {"failed_at", failedAt}}
 	}
 	return runs
 }
@@ -681,40 +480,14 @@ func errorText(e jsontext.Value) string {
 	return ""
 }
 
-func (r failedRun) append(b []byte) []byte {
-	b = append(b, `{"attempt":`...)
-	b = strconv.AppendInt(b, r.attempt, 10)
-	b = appendText(b, "state", r.state)
-	b = appendText(b, "error", r.message)
-	if !r.started.IsZero() {
-		b = appendText(b, "started_at", spec.FormatTime(r.started))
-	}
-	// failed_at is the time of the event, or that of the stored failure; both are by the clock of the database.
-	b = appendText(b, "failed_at", r.failedAt)
-	if r.nextRetry != "" {
-		b = appendText(b, "next_retry_at", r.nextRetry)
-	}
-	return append(b, '}')
-}
-
 // getLineage shows where a job comes from: its workflow, if it has one. No job is the parent of another.
 // The members are those of the lineage endpoint of other servers; parent_id is always null and children always empty.
-func (a *API) getLineage(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getLineage(r *request, id [16]byte) error {
 	stored, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	text, workflow := spec.FormatID(id), `null`
 	// It is what the job shows as workflow_id.
-	if own := job.WorkflowOf(stored.Extra); own != "" {
-		workflow = `"` + own + `"`
-	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":`+workflow+`,"root_id":"`...)
-		return append(b, text+`","children":[]}`...)
-	})
+	workflow := job.WorkflowOf(stored.Extra)
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"parent_id", nil}, {"workflow_id", orNull(workflow)}, {"root_id", id}, {"children", []object{}}})
 }

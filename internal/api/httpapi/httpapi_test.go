@@ -39,8 +39,8 @@ func TestEmptyPageOfWorkflows(t *testing.T) {
 	t.Parallel()
 	id := job.NewID()
 	require.JSONEq(t, `{"workflows":[],"items":[],"total":0,"pagination":{"total":0,"limit":10,"offset":0,"page":1,"per_page":10,"has_more":true,"next_cursor":"`+spec.FormatID(id)+`"}}`,
-		string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{Next: &id})))
-	require.Contains(t, string(appendWorkflowPage(nil, page{limit: 10}, workflow.Page{})), `"has_more":false}`)
+		string(showWorkflowPage(page{limit: 10}, workflow.Page{Next: &id}).append(nil)))
+	require.Contains(t, string(showWorkflowPage(page{limit: 10}, workflow.Page{}).append(nil)), `"has_more":false}`)
 }
 
 // healthOf is that of a node whose database answers after latency.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -31,11 +32,11 @@ func (a *API) jobRoutes() []route {
 		{"POST", "/jobs/bulk/retry", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkRetry)},
 		{"POST", "/jobs/bulk/delete", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkDelete)},
 		{"POST", "/jobs/results", confined, oneBody, "", a.postResults},
-		{"GET", "/jobs/:id", aboutJob, noBody, "", a.getJob},
+		{"GET", "/jobs/:id", aboutJob, noBody, "", about(jobID, a.getJob)},
 		{"PATCH", "/jobs/:id", aboutJob, oneBody, "", a.patchJob},
-		{"DELETE", "/jobs/:id", aboutJob, noBody, "cancelled_by reason", a.deleteJob},
-		{"GET", "/jobs/:id/explain", aboutJob, noBody, "", a.getExplanation},
-		{"POST", "/jobs/:id/activate", aboutJob, oneBody, "", a.activateJob},
+		{"DELETE", "/jobs/:id", aboutJob, noBody, "cancelled_by reason", about(jobID, a.deleteJob)},
+		{"GET", "/jobs/:id/explain", aboutJob, noBody, "", about(jobID, a.getExplanation)},
+		{"POST", "/jobs/:id/activate", aboutJob, commandBody, "", about(jobID, a.activateJob)},
 		{"GET", "/jobs/:id/result", aboutJob, noBody, "wait timeout", a.getResult},
 		{"GET", "/unique-jobs", confined, noBody, paging, a.listUnique},
 	}
@@ -137,11 +138,7 @@ func jobID(c echo.Context) ([16]byte, error) {
 
 // getJob shows a job of any state, finished ones included. It reads what is committed, so a client sees the effect of every
 // call that was answered before.
-func (a *API) getJob(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getJob(r *request, id [16]byte) error {
 	job, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -151,11 +148,7 @@ func (a *API) getJob(r *request) error {
 
 // deleteJob cancels, and removes nothing. It is not idempotent: a second call is 409, because the job has ended. An active
 // job is cancelled at once, without asking its worker.
-func (a *API) deleteJob(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteJob(r *request, id [16]byte) error {
 	// The parameters stand in the query, because not every client can send a body with DELETE.
 	cancel, err := api.NewCancel(a.actor(r, "cancelled_by"), r.QueryParam("reason"))
 	if err != nil {
@@ -170,14 +163,7 @@ func (a *API) deleteJob(r *request) error {
 }
 
 // activateJob releases a pending job. A repetition is 409.
-func (a *API) activateJob(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) activateJob(r *request, id [16]byte) error {
 	job, err := a.Jobs.Activate(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -187,41 +173,19 @@ func (a *API) activateJob(r *request) error {
 	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(r)) })
 }
 
-// checkCommand accepts no body, {} or any JSON object.
-// Commands have no members that matter, but a broken body shows a mistake of the client.
-func checkCommand(body []byte) error {
-	if blank(body) {
-		return nil
-	}
-	_, wire := jsonread.Check(body)
-	return asError(wire)
-}
-
 // listJobs pages by id, newest first. The cursor is the last id that was looked at; new jobs have larger ids, so they do not
 // shift the pages behind it. A page may be short although there are more (docs/reference/http.md, Pagination).
 func (a *API) listJobs(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
-	states, err := stateList(r)
-	if err != nil {
-		return err
-	}
-	queues, err := plainList(r, "queue")
-	if err != nil {
-		return err
-	}
-	types, err := plainList(r, "type")
-	if err != nil {
-		return err
-	}
+	page := r.page(api.DefaultPage, api.MaxPage)
 	// Filters of one kind are alternatives, those of different kinds must all hold.
-	l := queue.List{Tenant: a.tenant(r.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
-	if l.Before, err = page.behind(); err != nil {
-		return err
+	filter := queue.List{
+		Tenant: a.tenant(r.Request()), States: r.jobStates(), Queues: r.texts("queue"), Types: r.texts("type"),
+		Offset: page.offset, Limit: page.limit, Before: behind(r, page, spec.ParseID),
 	}
-	found, err := a.Jobs.List(r.Request().Context(), l)
+	if r.err != nil {
+		return r.err
+	}
+	found, err := a.Jobs.List(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -229,38 +193,36 @@ func (a *API) listJobs(r *request) error {
 	if found.Next != nil {
 		cursor = spec.FormatID(*found.Next)
 	}
-	return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
-		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, found.Jobs, shape{}, next)
-		b = append(b, `,"total":`...)
-		b = strconv.AppendInt(b, found.Total, 10)
-		b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
-		return append(b, '}')
+	return respondJobs(r, "jobs", found.Jobs, object{{"total", found.Total}, {"pagination", page.shown(found.Total, cursor != "", cursor)}})
+}
+
+// respondJobs answers with a page of jobs under the name; rest stands behind it.
+func respondJobs(c echo.Context, name string, jobs []*job.Record, rest object) error {
+	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
+		b = appendJobs(append(append(append(b, `{"`...), name...), `":`...), jobs, shape{}, next)
+		return append(rest.appendMembers(b), '}')
 	})
 }
 
-// stateList reads the states that a list asks for.
+// jobStates reads the states that a list asks for.
 // Values that are states by name only need no check for what a text column can hold.
-func stateList(c *request) ([]string, error) {
-	states := list(c, "state")
+func (r *request) jobStates() []string {
+	states := r.list("state")
 	for _, s := range states {
 		if !ojs.JobState(s).Valid() {
-			return nil, spec.InvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
+			r.refuse(spec.InvalidRequest("state", "a job state", s, "state must name job states, such as available or completed."))
 		}
 	}
-	return states, nil
+	return states
 }
 
 // appendJobs appends the array. jobs must hold no nil.
 func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {
-	b = append(b, '[')
-	for i, job := range jobs {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(appendJob(b, job, as))
-	}
-	return append(b, ']')
+	return appendEach(b, jobs, next, func(b []byte, job **job.Record) []byte { return appendJob(b, *job, as) })
+}
+
+func shownJob(j *job.Record) func(b []byte) []byte {
+	return func(b []byte) []byte { return appendJob(b, j, shape{}) }
 }
 
 // shownBytes is about how many bytes the jobs take in an answer. nil jobs take some for an error.
@@ -289,9 +251,9 @@ func shownBytes(jobs []*job.Record) int {
 func (a *API) adminJobRoutes() []route {
 	return []route{
 		{"GET", "/admin/jobs", confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
-		{"GET", "/admin/jobs/:id", aboutJob, noBody, "", a.getAdminJob},
+		{"GET", "/admin/jobs/:id", aboutJob, noBody, "", about(jobID, a.getAdminJob)},
 		{"PATCH", "/admin/jobs/:id", aboutJob, oneBody, "", a.patchJob},
-		{"POST", "/admin/jobs/:id/cancel", aboutJob, oneBody, "cancelled_by", a.adminCancelJob},
+		{"POST", "/admin/jobs/:id/cancel", aboutJob, oneBody, "cancelled_by", about(jobID, a.adminCancelJob)},
 		{"POST", "/admin/jobs/:id/retry", aboutJob, oneBody, "", a.adminRetryJob},
 		{"POST", "/admin/jobs/bulk/cancel", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkCancel)},
 		{"POST", "/admin/jobs/bulk/retry", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkRetry)},
@@ -306,24 +268,31 @@ func (a *API) adminJobRoutes() []route {
 // A cursor is an id in the order of creation alone. The other orders sort a bounded set of matches, in which a job may move
 // or vanish between two pages, so an id says nothing about the place behind it; there, the cursor is an offset.
 func (a *API) searchJobs(r *request) error {
-	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	page := r.page(defaultAdminPage, maxAdminPage)
+	// Ages are not resolved here, because they count from the clock of the database, which the store asks; the clock of this node may be
+	// wrong.
+	f := queue.Search{Tenant: a.tenant(r.Request()), States: r.jobStates(), Queues: r.texts("queue")}
+	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
+	for _, t := range r.texts("type") {
+		if prefix, cut := strings.CutSuffix(t, "*"); cut {
+			f.TypePrefixes = append(f.TypePrefixes, prefix)
+		} else {
+			f.Types = append(f.Types, t)
+		}
 	}
-	f, err := jobSearch(r)
-	if err != nil {
-		return err
-	}
+	f.Since, f.Until = r.age("since"), r.age("until")
+	f.Sort = r.oneOf("sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority)
+	f.Ascending = r.oneOf("order", "desc", "asc") == "asc"
 	numbered := f.Sort != queue.SortCreated
 	if numbered {
-		err = page.seek()
+		r.seek(&page)
 	} else {
-		f.Cursor, err = page.behind()
+		f.Cursor = behind(r, page, spec.ParseID)
 	}
-	if err != nil {
-		return err
+	if r.err != nil {
+		return r.err
 	}
-	f.Tenant, f.Offset, f.Limit = a.tenant(r.Request()), page.offset, page.limit
+	f.Offset, f.Limit = page.offset, page.limit
 	found, err := a.Jobs.Search(r.Request().Context(), f)
 	if err != nil {
 		return err
@@ -334,100 +303,29 @@ func (a *API) searchJobs(r *request) error {
 	} else if found.Next != nil {
 		cursor = spec.FormatID(*found.Next)
 	}
-	return respondEach(r, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
-		b = appendJobs(append(b, `{"items":`...), found.Jobs, shape{}, next)
-		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
-		return append(b, '}')
-	})
-}
-
-// jobSearch reads the filters. It leaves Tenant, Cursor, Offset and Limit to its caller. Ages are not resolved here, because
-// they count from the clock of the database, which the store asks; the clock of this node may be wrong.
-func jobSearch(c *request) (f queue.Search, err error) {
-	// The first mistake is reported; mistakes in a query are not collected.
-	if f.States, err = stateList(c); err != nil {
-		return f, err
-	}
-	if f.Queues, err = plainList(c, "queue"); err != nil {
-		return f, err
-	}
-	types, err := plainList(c, "type")
-	if err != nil {
-		return f, err
-	}
-	// A trailing * is cut and not escaped: the statement compares prefixes as text, so % and _ of a client mean themselves.
-	for _, t := range types {
-		if prefix, cut := strings.CutSuffix(t, "*"); cut {
-			f.TypePrefixes = append(f.TypePrefixes, prefix)
-		} else {
-			f.Types = append(f.Types, t)
-		}
-	}
-	if f.Since, err = ageParameter(c, "since"); err != nil {
-		return f, err
-	}
-	if f.Until, err = ageParameter(c, "until"); err != nil {
-		return f, err
-	}
-	if f.Sort, err = oneOf(c, "sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority); err != nil {
-		return f, err
-	}
-	order, err := oneOf(c, "order", "desc", "asc")
-	f.Ascending = order == "asc"
-	return f, err
-}
-
-// oneOf reads a parameter that has few values. The first is the default.
-// An empty value counts as absent, as everywhere in queries.
-func oneOf(c echo.Context, name string, values ...string) (string, error) {
-	text := c.QueryParam(name)
-	if text == "" {
-		return values[0], nil
-	}
-	for _, v := range values {
-		if text == v {
-			return v, nil
-		}
-	}
-	expected := strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
-	return "", spec.InvalidRequest(name, expected, text, name+" must be "+expected+".")
+	return respondJobs(r, "items", found.Jobs, object{{"pagination", page.shown(found.Total, found.More, cursor)}})
 }
 
 // getAdminJob shows everything about a job that its owner can be asked about.
 // It reads the job once, whole, so that its members are of one moment.
-func (a *API) getAdminJob(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+// errors and result are always there, because the admin UI reads
+// them without asking whether they exist; the ordinary envelope leaves both out. metadata repeats the times with null for
+// those that have not come.
+func (a *API) getAdminJob(r *request, id [16]byte) error {
 	j, err := a.Jobs.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendJobDetail(b, j) })
-}
-
-// appendJobDetail appends the job of GET /admin/jobs/{id}. errors and result are always there, because the admin UI reads
-// them without asking whether they exist; the ordinary envelope leaves both out. metadata repeats the times with null for
-// those that have not come.
-func appendJobDetail(b []byte, j *job.Record) []byte {
-	b = appendJobFields(append(b, '{'), j, shape{})
+	var beside object
 	if len(j.Errors) == 0 {
-		b = append(b, `,"errors":[]`...)
+		beside = append(beside, member{"errors", []object{}})
 	}
 	if j.Result == nil {
-		b = append(b, `,"result":null`...)
+		beside = append(beside, member{"result", nil})
 	}
 	policy, _ := retry.Decode(j.Retry) // shows the policy that applies: of an invalid one, the default
 	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
 	policy.MaxAttempts = j.MaxAttempts
-	b = append(append(b, `,"retry_policy":`...), policy.Encode()...)
-	b = append(b, `,"metadata":{"id":"`...)
-	b = append(spec.AppendID(b, j.ID), '"')
-	b = appendTimeOrNull(b, "created_at", j.CreatedAt)
-	b = appendTimeOrNull(b, "enqueued_at", j.EnqueuedAt)
-	b = appendTimeOrNull(b, "started_at", j.StartedAt)
-	b = appendTimeOrNull(b, "scheduled_at", j.ScheduledAt)
 	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as
 	// in appendJobTimes: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
 	// it ran.
@@ -436,20 +334,19 @@ func appendJobDetail(b []byte, j *job.Record) []byte {
 	completed.Valid = completed.Valid && (state == ojs.StateCompleted || state == ojs.StateDiscarded && j.Failed)
 	cancelled.Valid = cancelled.Valid && state == ojs.StateCancelled
 	discarded.Valid = discarded.Valid && state == ojs.StateDiscarded
-	b = appendTimeOrNull(b, "completed_at", completed)
-	b = appendTimeOrNull(b, "cancelled_at", cancelled)
-	b = appendTimeOrNull(b, "discarded_at", discarded)
-	return append(b, '}', '}')
+	beside = append(beside, object{{"retry_policy", jsontext.Value(policy.Encode())}, {"metadata", object{
+		{"id", j.ID}, {"created_at", j.CreatedAt}, {"enqueued_at", j.EnqueuedAt}, {"started_at", j.StartedAt}, {"scheduled_at", j.ScheduledAt},
+		{"completed_at", completed}, {"cancelled_at", cancelled}, {"discarded_at", discarded},
+	}}}...)
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		return append(beside.appendMembers(appendJobFields(append(b, '{'), j, shape{})), '}')
+	})
 }
 
 // adminCancelJob is deleteJob with its parameters in the body.
 // The actor is, in this order, the API key, X-OJS-Actor, the parameter cancelled_by, and the member cancelled_by. Its answer
 // always has the job at the top level as well, whether OJS-Version was sent or not.
-func (a *API) adminCancelJob(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) adminCancelJob(r *request, id [16]byte) error {
 	in, wire := job.DecodeCancel(r.body)
 	if wire != nil {
 		return wire
@@ -543,64 +440,33 @@ func (a *API) patchJob(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = spec.AppendID(append(b, `{"id":"`...), id)
-		b = strconv.AppendInt(append(b, `","priority":`...), int64(priority), 10)
-		b = strconv.AppendInt(append(b, `,"previous_priority":`...), int64(previous), 10)
-		return append(appendJob(append(b, `,"job":`...), stored, shape{}), '}')
-	})
+	return r.answer(http.StatusOK, object{{"id", id}, {"priority", priority}, {"previous_priority", previous}, {"job", shownJob(stored)}})
 }
 
 // getPriorityStats is docs/reference/jobs.md, Jobs by priority.
 // It is for operators, because it counts the jobs of all tenants.
-func (a *API) getPriorityStats(r *request) error {
-	name := param(r, "name")
-	if err := api.CheckQueue("name", name); err != nil {
-		return err
-	}
+func (a *API) getPriorityStats(r *request, name string) error {
 	stats, err := a.Jobs.PriorityStats(r.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
-}
-
-// The counts are shown as an object and as an array: an object of numbers is easy to look up, and an array keeps the order.
-// estimated says that the queue has more jobs than were counted one by one; total is exact in either case.
-func appendPriorityStats(b []byte, name string, stats queue.PriorityStats) []byte {
-	// The name was checked above and needs no escapes.
-	b = append(append(append(b, `{"queue":"`...), name...), `","counts_by_priority":{`...)
+	// An object of numbers is easy to look up, and an array keeps the order.
+	counts, distribution := make(object, len(stats.Counts)), make([]object, len(stats.Counts))
 	for i, p := range stats.Counts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(strconv.AppendInt(append(b, '"'), int64(p.Priority), 10), `":`...)
-		b = strconv.AppendInt(b, p.Count, 10)
+		counts[i] = member{strconv.Itoa(int(p.Priority)), p.Count}
+		distribution[i] = object{{"priority", p.Priority}, {"count", p.Count}}
 	}
-	b = append(b, `},"distribution":[`...)
-	for i, p := range stats.Counts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(append(b, `{"priority":`...), int64(p.Priority), 10)
-		b = append(strconv.AppendInt(append(b, `,"count":`...), p.Count, 10), '}')
-	}
-	b = strconv.AppendInt(append(b, `],"total":`...), stats.Total, 10)
-	if stats.Estimated {
-		b = append(b, `,"estimated":true`...)
-	}
-	return append(b, '}')
+	// estimated says that the queue has more jobs than were counted one by one; total is exact in either case.
+	return r.answer(http.StatusOK, object{
+		{"queue", name}, {"counts_by_priority", counts}, {"distribution", distribution}, {"total", stats.Total}, {"estimated", given(stats.Estimated)},
+	})
 }
 
 // getExplanation tells why a job is not running (docs/reference/jobs.md, Explain).
 // The answer is made in SQL, so that applications get the same from ojs.explain. It is computed at the moment of the call and
 // locks nothing. For a tenant the figures that count jobs or workers of others are taken out; the job itself was checked by
 // confine.
-func (a *API) getExplanation(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getExplanation(r *request, id [16]byte) error {
 	explanation, err := a.Jobs.Explain(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -617,15 +483,12 @@ func (a *API) getExplanation(r *request) error {
 // It is a list of jobs and pages by id, newest first; the jobs that were looked at are bounded. Keys of tenants are those
 // that their jobs have.
 func (a *API) listUnique(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	p := r.page(defaultAdminPage, maxAdminPage)
+	filter := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit, Before: behind(r, p, spec.ParseID)}
+	if r.err != nil {
+		return r.err
 	}
-	l := queue.UniqueList{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
-	if l.Before, err = p.behind(); err != nil {
-		return err
-	}
-	page, err := a.Jobs.ListUnique(r.Request().Context(), l)
+	page, err := a.Jobs.ListUnique(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -635,27 +498,10 @@ func (a *API) listUnique(r *request) error {
 	if page.More {
 		next = spec.FormatID(page.Jobs[len(page.Jobs)-1].ID)
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"items":[`...)
-		for i, j := range page.Jobs {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendUniqueJob(b, &j)
-		}
-		return append(p.append(append(b, `],"pagination":`...), page.Total, page.More, next), '}')
+	items := each(page.Jobs, func(j *queue.UniqueJob) object {
+		return object{{"key", j.Key}, {"job_id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"state", j.State}, {"locked_until", j.LockedUntil}}
 	})
-}
-
-// The key is a hash in hexadecimal and needs no quotes. locked_until is left out if the policy has no period.
-// The job is not shown whole, so the page stays small and is built whole.
-func appendUniqueJob(b []byte, j *queue.UniqueJob) []byte {
-	b = spec.AppendID(append(append(append(b, `{"key":"`...), j.Key...), `","job_id":"`...), j.ID)
-	b = appendText(append(b, '"'), "type", j.Type)
-	b = appendText(b, "queue", j.Queue)
-	b = appendText(b, "state", j.State)
-	b = appendMoment(b, "locked_until", &j.LockedUntil)
-	return append(b, '}')
+	return r.answer(http.StatusOK, object{{"items", items}, {"pagination", p.shown(page.Total, page.More, next)}})
 }
 
 // In s. A larger timeout counts as the maximum.
@@ -668,13 +514,11 @@ const (
 // While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
 // client asks another node.
 func (a *API) getResult(r *request) error {
-	wait, err := readResultWait(r)
-	if err != nil {
-		return err
-	}
+	wait := r.resultWait()
 	id, err := jobID(r)
-	if err != nil {
-		return err
+	r.refuse(err)
+	if r.err != nil {
+		return r.err
 	}
 	// It reads before it waits, so a job that has ended costs one read.
 	res, err := a.Jobs.AwaitResult(r.Request().Context(), id, wait)
@@ -701,19 +545,16 @@ func (a *API) getResult(r *request) error {
 }
 
 // timeout without wait is checked and has no effect.
-func readResultWait(c echo.Context) (time.Duration, error) {
-	seconds, err := wholeNumber(c, []string{"timeout"}, defaultResultWait, 1)
-	if err != nil {
-		return 0, err
-	}
-	switch text := c.QueryParam("wait"); text {
+func (r *request) resultWait() time.Duration {
+	seconds := r.integer(defaultResultWait, 1, "timeout")
+	switch text := r.QueryParam("wait"); text {
 	case "", "false", "0":
-		return 0, nil
 	case "true", "1":
-		return time.Duration(min(seconds, maxResultWait)) * time.Second, nil
+		return time.Duration(min(seconds, maxResultWait)) * time.Second
 	default:
-		return 0, spec.InvalidRequest("wait", "true or false", text, "wait must be true or false.")
+		r.refuse(spec.InvalidRequest("wait", "true or false", text, "wait must be true or false."))
 	}
+	return 0
 }
 
 // appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.

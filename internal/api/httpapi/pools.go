@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -15,9 +14,9 @@ import (
 func (a *API) poolRoutes() []route {
 	return []route{
 		{"GET", "/admin/pools", operators, noBody, paging, a.listPools},
-		{"GET", "/admin/pools/:name", operators, noBody, "", a.getPool},
+		{"GET", "/admin/pools/:name", operators, noBody, "", about(poolName, a.getPool)},
 		{"PUT", "/admin/pools/:name", operators, oneBody, "", a.putPool},
-		{"DELETE", "/admin/pools/:name", operators, noBody, "", a.deletePool},
+		{"DELETE", "/admin/pools/:name", operators, noBody, "", about(poolName, a.deletePool)},
 		{"GET", "/admin/scheduling/stats", operators, noBody, "", a.getSchedulingStats},
 	}
 }
@@ -68,9 +67,9 @@ func poolName(c echo.Context) (string, error) {
 
 // All pools are read, at most 1 000, and cut here. items and pools are the same list for two clients.
 func (a *API) listPools(r *request) error {
-	page, err := readNumberedPage(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
+	page := r.numberedPage(defaultAdminPage, maxAdminPage)
+	if r.err != nil {
+		return r.err
 	}
 	all, err := a.Pools.List(r.Request().Context())
 	if err != nil {
@@ -81,23 +80,10 @@ func (a *API) listPools(r *request) error {
 	for i := range all[first:min(first+page.limit, len(all))] {
 		shown = append(shown, showPool(&all[first+i]))
 	}
-	// Marshalled once for both members.
-	list, err := json.Marshal(shown)
-	if err != nil {
-		return err
-	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(append(b, `{"items":`...), list...)
-		b = append(append(b, `,"pools":`...), list...)
-		return append(page.appendNumbered(append(b, `,"pagination":`...), int64(len(all)), len(shown)), '}')
-	})
+	return r.answer(http.StatusOK, object{{"items", shown}, {"pools", shown}, {"pagination", page.shownNumbered(int64(len(all)), len(shown))}})
 }
 
-func (a *API) getPool(r *request) error {
-	name, err := poolName(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getPool(r *request, name string) error {
 	p, err := a.Pools.Get(r.Request().Context(), name)
 	if err != nil {
 		return err
@@ -129,11 +115,7 @@ func (a *API) putPool(r *request) error {
 }
 
 // deletePool is 404 for an unknown pool, so a repetition is, too. Jobs that were fetched through the pool go on.
-func (a *API) deletePool(r *request) error {
-	name, err := poolName(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deletePool(r *request, name string) error {
 	if err := a.Pools.Delete(r.Request().Context(), name); err != nil {
 		return err
 	}

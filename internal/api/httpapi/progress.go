@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -17,7 +16,7 @@ func (a *API) progressRoutes() []route {
 	return append(a.checkpointRoutes(),
 		route{"PUT", "/jobs/:id/progress", confined, reportBody, "", a.putProgress},
 		route{"POST", "/workers/progress", confined, reportBody, "", a.postProgress},
-		route{"GET", "/jobs/:id/progress", aboutJob, noBody, "", a.getProgress},
+		route{"GET", "/jobs/:id/progress", aboutJob, noBody, "", about(jobID, a.getProgress)},
 		route{"GET", "/jobs/:id/progress/stream", aboutJob, noBody, "", a.streamProgress},
 	)
 }
@@ -36,26 +35,22 @@ func (a *API) postProgress(r *request) error {
 // A report renews the reservation. For a job that is not active it changes nothing and is 200 with accepted false, because a
 // worker cannot know better. The id may come from the body, where confine cannot see it, so the handler checks whose job it
 // is, for both routes.
-func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Error) error {
+func (a *API) reportProgress(r *request, in job.ProgressReport, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
-	if err := a.ownJob(c, in.JobID); err != nil {
+	if err := a.ownJob(r, in.JobID); err != nil {
 		return err
 	}
-	p, err := a.Progress.Report(c.Request().Context(), in)
+	p, err := a.Progress.Report(r.Request().Context(), in)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
+	return r.answer(http.StatusOK, showProgress(p))
 }
 
 // getProgress may be polled. Last-Modified is the time of the latest report or change of state; there is no ETag.
-func (a *API) getProgress(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getProgress(r *request, id [16]byte) error {
 	p, err := a.Progress.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -70,32 +65,19 @@ func (a *API) getProgress(r *request) error {
 	if !p.UpdatedAt.IsZero() {
 		h["Last-Modified"] = []string{p.UpdatedAt.UTC().Format(http.TimeFormat)}
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
+	return r.answer(http.StatusOK, showProgress(p))
 }
 
 // progress, message and data are null until something was reported.
-func appendProgress(b []byte, p queue.Progress) []byte {
-	b = spec.AppendID(append(b, `{"job_id":"`...), p.JobID)
-	b = appendText(append(b, '"'), "state", string(p.State))
-	b = append(b, `,"progress":`...)
-	if p.Progress.Valid {
-		b = appendFloat(b, p.Progress.Float64)
-	} else {
-		b = append(b, `null`...)
+func showProgress(p queue.Progress) object {
+	shown := object{
+		{"job_id", p.JobID}, {"state", string(p.State)}, {"progress", p.Progress}, {"message", p.Message}, {"data", p.Data},
+		{"updated_at", p.UpdatedAt}, // without a report it is the latest change of the job
 	}
-	b = append(b, `,"message":`...)
-	if p.Message.Valid {
-		b = appendQuoted(b, p.Message.String)
-	} else {
-		b = append(b, `null`...)
-	}
-	b = appendOrNull(append(b, `,"data":`...), p.Data)
-	// updated_at is always there: without a report it is the latest change of the job.
-	b = appendMoment(b, "updated_at", &p.UpdatedAt)
 	if p.Refused {
-		b = append(b, `,"accepted":false`...)
+		shown = append(shown, member{"accepted", false})
 	}
-	return append(b, '}')
+	return shown
 }
 
 func appendOrNull(b, value []byte) []byte {
@@ -141,14 +123,14 @@ func (a *API) checkpointRoutes() []route {
 	routes := []route{
 		{"PUT", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
 		{"POST", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
-		{"GET", "/jobs/:id/checkpoint", aboutJob, noBody, "", a.getCheckpoint},
-		{"DELETE", "/jobs/:id/checkpoint", aboutJob, noBody, "", a.deleteCheckpoint},
+		{"GET", "/jobs/:id/checkpoint", aboutJob, noBody, "", about(jobID, a.getCheckpoint)},
+		{"DELETE", "/jobs/:id/checkpoint", aboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
 	}
 	for _, prefix := range []string{"", basePath} {
 		routes = append(routes,
 			route{"POST", prefix + "/checkpoints/:id", aboutJob, checkpointBody, "", a.checkpointSaver(true)},
-			route{"DELETE", prefix + "/checkpoints/:id", aboutJob, noBody, "", a.deleteCheckpoint},
-			route{"GET", prefix + "/checkpoints/:id/resume", aboutJob, noBody, "", a.getResume},
+			route{"DELETE", prefix + "/checkpoints/:id", aboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
+			route{"GET", prefix + "/checkpoints/:id/resume", aboutJob, noBody, "", about(jobID, a.getResume)},
 		)
 	}
 	return routes
@@ -166,99 +148,54 @@ func (a *API) checkpointSaver(optionalState bool) func(r *request) error {
 		if err != nil {
 			return err
 		}
-		return respond(r, http.StatusOK, func(b []byte) []byte {
-			b = appendSaved(b, saved)
-			b = append(b, `,"checkpoint":`...)
-			return append(appendCheckpoint(b, saved), '}')
-		})
+		return r.answer(http.StatusOK, append(showSaved(saved), member{"checkpoint", showCheckpoint(saved)}))
 	}
 }
 
 // getCheckpoint has the members at the top level and again in checkpoint: SDKs read one of the two. It works for jobs that
 // have ended, too.
-func (a *API) getCheckpoint(r *request) error {
-	id, saved, err := a.checkpoint(r)
+func (a *API) getCheckpoint(r *request, id [16]byte) error {
+	saved, err := a.Progress.Checkpoint(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	if saved.Stored == nil {
 		return spec.NotFound("checkpoint", spec.FormatID(id))
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = appendCheckpoint(b, saved)
-		// appendCheckpoint has closed the object; the brace is taken off again.
-		b = append(b[:len(b)-1], `,"checkpoint":`...)
-		return append(appendCheckpoint(b, saved), '}')
-	})
+	return r.answer(http.StatusOK, append(showCheckpoint(saved), member{"checkpoint", showCheckpoint(saved)}))
 }
 
 // getResume answers the durable helpers, which take a missing checkpoint for a fresh start.
 // It is 200 either way: they would take a 404 for a failure and fail the job. An unknown job is 404 all the same.
-func (a *API) getResume(r *request) error {
-	_, saved, err := a.checkpoint(r)
+func (a *API) getResume(r *request, id [16]byte) error {
+	saved, err := a.Progress.Checkpoint(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		if saved.Stored == nil {
-			return append(b, `{"has_checkpoint":false}`...)
-		}
-		b = append(b, `{"has_checkpoint":true,"checkpoint":`...)
-		return append(appendCheckpoint(b, saved), '}')
-	})
-}
-
-// checkpoint reads the checkpoint of the job in the path; Stored is nil if it has none.
-func (a *API) checkpoint(c echo.Context) ([16]byte, queue.Checkpoint, error) {
-	id, err := jobID(c)
-	if err != nil {
-		return id, queue.Checkpoint{}, err
+	if saved.Stored == nil {
+		return r.answer(http.StatusOK, object{{"has_checkpoint", false}})
 	}
-	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
-	return id, saved, err
+	return r.answer(http.StatusOK, object{{"has_checkpoint", true}, {"checkpoint", showCheckpoint(saved)}})
 }
 
 // deleteCheckpoint is idempotent. A worker that saves afterwards begins with sequence 1 again.
-func (a *API) deleteCheckpoint(r *request) error {
-	id, err := jobID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteCheckpoint(r *request, id [16]byte) error {
 	if err := a.Progress.DeleteCheckpoint(r.Request().Context(), id); err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"deleted":true,"job_id":"`...)
-		return append(spec.AppendID(b, id), `"}`...)
-	})
+	return r.answer(http.StatusOK, object{{"deleted", true}, {"job_id", id}})
 }
 
-// appendSaved appends the head of an answer, still open.
 // created_at is the time of this save by the clock of the database, not that of the first one.
-func appendSaved(b []byte, saved queue.Checkpoint) []byte {
-	b = spec.AppendID(append(b, `{"job_id":"`...), saved.JobID)
-	b = append(b, `","sequence":`...)
-	b = strconv.AppendInt(b, saved.Sequence, 10)
-	return appendMoment(b, "created_at", &saved.SavedAt)
+func showSaved(saved queue.Checkpoint) object {
+	return object{{"job_id", saved.JobID}, {"sequence", saved.Sequence}, {"created_at", saved.SavedAt}}
 }
 
-// appendCheckpoint appends the whole object, braces included. step_index and metadata that were not sent are 0 and {},
-// because the helpers do not expect null.
-func appendCheckpoint(b []byte, saved queue.Checkpoint) []byte {
+// step_index and metadata that were not sent are 0 and {}, because the helpers do not expect null.
+func showCheckpoint(saved queue.Checkpoint) object {
 	state, step, metadata := job.CheckpointParts(saved.Stored)
-	b = appendSaved(b, saved)
-	b = append(append(b, `,"state":`...), state...)
-	b = append(b, `,"step_index":`...)
 	if step == nil {
-		b = append(b, '0')
-	} else {
-		b = append(b, step...)
+		step = jsontext.Value(`0`)
 	}
-	b = append(b, `,"metadata":`...)
-	if metadata == nil {
-		b = append(b, `{}`...)
-	} else {
-		b = append(b, metadata...)
-	}
-	return append(b, '}')
+	return append(showSaved(saved), object{{"state", state}, {"step_index", step}, {"metadata", orEmpty(metadata)}}...)
 }

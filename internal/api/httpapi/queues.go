@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,27 +28,41 @@ func (a *API) queueRoutes() []route {
 	return []route{
 		{"GET", "/queues", confined, noBody, paging, a.listQueues},
 		{"POST", "/queues", operators, configBody, "", a.postQueue},
-		{"GET", "/queues/:name", confined, noBody, "", a.getQueue},
-		{"DELETE", "/queues/:name", operators, configBody, "strategy target_queue", a.deleteQueue},
-		{"GET", "/queues/:name/stats", confined, noBody, "", a.getQueueStats},
-		{"GET", "/queues/:name/priority-stats", operators, noBody, "", a.getPriorityStats},
-		{"POST", "/queues/:name/pause", operators, configBody, "paused_by", a.pauseQueue},
-		{"POST", "/queues/:name/resume", operators, configBody, "resumed_by", a.resumeQueue},
-		{"POST", "/queues/:name/drain", operators, configBody, "resumed_by", a.drainQueue},
-		{"POST", "/queues/:name/purge", operators, configBody, "cancelled_by", a.purgeQueue},
-		{"GET", "/queues/:name/config", operators, noBody, "", a.getQueueConfig},
-		{"PUT", "/queues/:name/config", operators, configBody, "", a.putQueueConfig},
+		{"GET", "/queues/:name", confined, noBody, "", about(queueName, a.getQueue)},
+		{"DELETE", "/queues/:name", operators, configBody, "strategy target_queue", about(queueName, a.deleteQueue)},
+		{"GET", "/queues/:name/stats", confined, noBody, "", about(queueName, a.getQueueStats)},
+		{"GET", "/queues/:name/priority-stats", operators, noBody, "", about(queueName, a.getPriorityStats)},
+		{"POST", "/queues/:name/pause", operators, configBody, "paused_by", about(queueName, a.pauseQueue)},
+		{"POST", "/queues/:name/resume", operators, configBody, "resumed_by", about(queueName, a.resumeQueue)},
+		{"POST", "/queues/:name/drain", operators, configBody, "resumed_by", about(queueName, a.drainQueue)},
+		{"POST", "/queues/:name/purge", operators, configBody, "cancelled_by", about(queueName, a.purgeQueue)},
+		{"GET", "/queues/:name/config", operators, noBody, "", about(configName, a.getQueueConfig)},
+		{"PUT", "/queues/:name/config", operators, configBody, "", about(configName, a.putQueueConfig)},
 	}
 }
 
-// queueName reads the name in the path; with standard, queueconfig.Default is one.
+// queueName reads the name in the path.
 // A malformed name is 400 here, because most of these calls would create the queue.
-func queueName(c echo.Context, standard bool) (string, error) {
+func queueName(c echo.Context) (string, error) {
 	name := param(c, "name")
-	if standard && name == queueconfig.Default {
+	return name, api.CheckQueue("name", name)
+}
+
+// configName also takes the name of the standard configuration.
+func configName(c echo.Context) (string, error) {
+	if name := param(c, "name"); name == queueconfig.Default {
 		return name, nil
 	}
-	return name, api.CheckQueue("name", name)
+	return queueName(c)
+}
+
+// knownQueue answers 404 for what cannot be the name of a queue: such a queue does not exist.
+func knownQueue(c echo.Context) (string, error) {
+	name, err := queueName(c)
+	if err != nil {
+		return "", spec.NotFound("queue", name)
+	}
+	return name, nil
 }
 
 // optionalObject reads a body that may be missing; nil: it is.
@@ -64,33 +77,24 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 
 // The cursor is the last name shown.
 func (a *API) listQueues(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
+	page := r.page(api.DefaultPage, api.MaxPage)
 	// Any name is a position, whether a queue has it or not.
-	if page.cursor != "" && !job.ValidQueue(page.cursor) {
-		return api.ErrCursor(page.cursor)
+	r.checkCursor(page, job.ValidQueue)
+	if r.err != nil {
+		return r.err
 	}
 	items, total, more, err := a.queuePage(r, page)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		next := ""
-		b = append(b, `{"queues":[`...)
-		for i, q := range items {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendQueueStatus(append(b, '{'), q.name, q.status), `,"created_at":"`...)
-			b = append(append(b, spec.FormatTime(q.createdAt.Time)...), `"}`...)
-			// page.append shows it only if there is more.
-			next = q.name
-		}
-		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
-		return append(page.append(append(b, `,"pagination":`...), total, more, next), '}')
+	next := ""
+	if len(items) > 0 {
+		next = items[len(items)-1].name
+	}
+	list := each(items, func(q *queueItem) object {
+		return append(showQueueStatus(q.name, q.status), member{"created_at", spec.FormatTime(q.createdAt.Time)})
 	})
+	return r.answer(http.StatusOK, object{{"queues", list}, {"total", total}, {"pagination", page.shown(total, more, next)}})
 }
 
 // queueItem is a queue in the list.
@@ -122,24 +126,22 @@ func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64,
 	return items, own.Total, own.More, err
 }
 
-// appendQueueStatus appends the members of the short form of a queue to an object that has been opened.
+// showQueueStatus is the short form of a queue.
 // paused is the status as a boolean, which SDKs read.
-func appendQueueStatus(b []byte, name, status string) []byte {
-	b = appendQuoted(append(b, `"name":`...), name)
-	b = appendText(b, "status", status)
-	return strconv.AppendBool(append(b, `,"paused":`...), status == queueconfig.Paused)
+func showQueueStatus(name, status string) object {
+	return object{{"name", name}, {"status", status}, {"paused", status == queueconfig.Paused}}
 }
 
 // postQueue creates a queue, 409 if it exists: clients use it to find out whether a name is free. Settings may stand beside
 // name, as the CLI sends them, and in config; the latter win.
 func (a *API) postQueue(r *request) error {
-	object, wire := jsonread.Check(r.body)
+	body, wire := jsonread.Check(r.body)
 	if wire != nil {
 		return wire
 	}
-	name, isText := jsonread.Text(jsonread.Present(jsonread.Find(object, "name")))
+	name, isText := jsonread.Text(jsonread.Present(jsonread.Find(body, "name")))
 	if !isText {
-		return spec.InvalidPayload("name", "the name of the queue", jsonread.Show(jsonread.Find(object, "name")), "'name' is required: send the name of the queue.")
+		return spec.InvalidPayload("name", "the name of the queue", jsonread.Show(jsonread.Find(body, "name")), "'name' is required: send the name of the queue.")
 	}
 	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
 	// parameters.
@@ -147,11 +149,11 @@ func (a *API) postQueue(r *request) error {
 		return spec.InvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
 	// Members of a queue that are no settings, such as name and config, are ignored by it.
-	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
+	change, wire := queueconfig.ParseChange(body, "$") // as the CLI sends it
 	if wire != nil {
 		return wire
 	}
-	if config := jsonread.Present(jsonread.Find(object, "config")); config != nil {
+	if config := jsonread.Present(jsonread.Find(body, "config")); config != nil {
 		if config[0] != '{' {
 			return spec.InvalidPayload("config", "an object", jsonread.Show(config), "'config' must be an object, got "+jsonread.Describe(config)+".")
 		}
@@ -168,29 +170,19 @@ func (a *API) postQueue(r *request) error {
 		return err
 	}
 	r.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+name)
-	return respond(r, http.StatusCreated, func(b []byte) []byte {
-		b = appendQueueHead(append(b, '{'), q)
-		b = append(append(b, `,"config":`...), q.Own()...)
-		b = append(append(append(b, `,"created_at":"`...), spec.FormatTime(q.CreatedAt)...), '"')
-		b = appendQueueStatus(append(b, `,"queue":{`...), q.Name, q.Status)
-		return append(b, `}}`...)
-	})
+	return r.answer(http.StatusCreated, append(showQueueHead(q), object{
+		{"config", jsontext.Value(q.Own())}, {"created_at", spec.FormatTime(q.CreatedAt)}, {"queue", showQueueStatus(q.Name, q.Status)},
+	}...))
 }
 
 // state and status are equal.
-func appendQueueHead(b []byte, q *queueadmin.Detail) []byte {
-	b = appendQuoted(append(b, `"name":`...), q.Name)
-	b = appendText(b, "state", q.Status)
-	return appendText(b, "status", q.Status)
+func showQueueHead(q *queueadmin.Detail) object {
+	return object{{"name", q.Name}, {"state", q.Status}, {"status", q.Status}}
 }
 
 // getQueue reads the queue and its figures in two transactions; the counts are of one instant, that of the second. For a
 // tenant they are those of its own jobs, and what is kept for all jobs together is 0.
-func (a *API) getQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
+func (a *API) getQueue(r *request, name string) error {
 	q, err := a.Queues.Get(r.Request().Context(), name)
 	if err != nil {
 		return err
@@ -207,30 +199,17 @@ func (a *API) getQueue(r *request) error {
 			return err
 		}
 	}
-	depth := f.Counts[ojs.StateAvailable]
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		integer := func(b []byte, name string, n int64) []byte {
-			return strconv.AppendInt(append(append(append(b, `,"`...), name...), `":`...), n, 10)
-		}
-		b = appendQueueHead(append(b, '{'), q)
-		b = strconv.AppendBool(append(b, `,"paused":`...), q.Status == queueconfig.Paused)
-		b = integer(integer(b, "depth", depth), "running", f.Counts[ojs.StateActive])
-		// The configuration may name producers and weights of others.
-		if caller == "" {
-			b = append(append(b, `,"config":`...), q.Own()...)
-		}
-		b = strconv.AppendInt(append(b, `,"stats":{"depth":`...), depth, 10)
-		b = integer(integer(b, "available", f.Counts[ojs.StateAvailable]), "active", f.Counts[ojs.StateActive])
-		b = integer(integer(b, "completed_today", f.CompletedToday), "failed_today", f.FailedToday)
-		b = appendQueueStatus(append(b, `},"queue":{`...), q.Name, q.Status)
-		b = append(append(b, `},"created_at":"`...), spec.FormatTime(q.CreatedAt)...)
-		b = append(append(append(b, `","updated_at":"`...), spec.FormatTime(q.UpdatedAt)...), '"')
-		// Until the last active job has ended, a resume takes the deletion back.
-		if q.Deleting {
-			b = append(b, `,"deleting":true`...)
-		}
-		return append(b, '}')
-	})
+	depth, active := f.Counts[ojs.StateAvailable], f.Counts[ojs.StateActive]
+	config := any(omitted{}) // it may name producers and weights of others
+	if caller == "" {
+		config = jsontext.Value(q.Own())
+	}
+	return r.answer(http.StatusOK, append(showQueueHead(q), object{
+		{"paused", q.Status == queueconfig.Paused}, {"depth", depth}, {"running", active}, {"config", config},
+		{"stats", object{{"depth", depth}, {"available", depth}, {"active", active}, {"completed_today", f.CompletedToday}, {"failed_today", f.FailedToday}}},
+		{"queue", showQueueStatus(q.Name, q.Status)}, {"created_at", spec.FormatTime(q.CreatedAt)}, {"updated_at", spec.FormatTime(q.UpdatedAt)},
+		{"deleting", given(q.Deleting)}, // until the last active job has ended, a resume takes the deletion back
+	}...))
 }
 
 // queueCounts are the members of queue statistics that all forms share.
@@ -283,14 +262,16 @@ type queueStatsBody struct {
 
 // An unknown queue has zeros for an operator and is 404 for a tenant; a malformed name is 400 for both. Reading creates no
 // queue.
-func (a *API) getQueueStats(r *request) error {
-	name := param(r, "name")
-	if err := api.CheckQueue("name", name); err != nil {
-		return err
-	}
-	stats, err := a.queueStats(r, name)
+func (a *API) getQueueStats(r *request, name string) error {
+	stats, err := a.Jobs.QueueStats(r.Request().Context(), name)
 	if err != nil {
 		return err
+	}
+	// For a tenant, counts are replaced by those of its jobs, and rates are removed.
+	if caller := a.tenant(r.Request()); caller != "" {
+		if stats, err = a.Tenants.OfQueue(r.Request().Context(), caller, stats); err != nil {
+			return err
+		}
 	}
 	body := newQueueStats(stats)
 	if flat(r) {
@@ -300,22 +281,7 @@ func (a *API) getQueueStats(r *request) error {
 	}
 	// A cache must not give one form to a client of the other.
 	r.Response().Header().Add("Vary", "OJS-Version")
-	out, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	return send(r, http.StatusOK, out)
-}
-
-// queueStats are the figures of all jobs of a queue, or of those of the caller's tenant.
-// For a tenant, counts are replaced by those of its jobs, and rates are removed.
-func (a *API) queueStats(c echo.Context, name string) (queue.Stats, error) {
-	caller := a.tenant(c.Request())
-	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
-	if err != nil || caller == "" {
-		return stats, err
-	}
-	return a.Tenants.OfQueue(c.Request().Context(), caller, stats)
+	return sendJSON(r, http.StatusOK, body)
 }
 
 // 3600 s are the hour of the rates.
@@ -342,11 +308,7 @@ func newQueueStats(s queue.Stats) queueStatsBody {
 }
 
 // The standard configuration is never unknown: until it is set it is empty.
-func (a *API) getQueueConfig(r *request) error {
-	name, err := queueName(r, true)
-	if err != nil {
-		return err
-	}
+func (a *API) getQueueConfig(r *request, name string) error {
 	q, err := a.Queues.Get(r.Request().Context(), name)
 	if err != nil {
 		// Any other error, such as an outage, must not look like an empty configuration.
@@ -360,11 +322,7 @@ func (a *API) getQueueConfig(r *request) error {
 }
 
 // putQueueConfig merges and is idempotent. Nothing is stored if any field is refused. Other nodes follow within a second.
-func (a *API) putQueueConfig(r *request) error {
-	name, err := queueName(r, true)
-	if err != nil {
-		return err
-	}
+func (a *API) putQueueConfig(r *request, name string) error {
 	change, err := configChange(r.body)
 	if err != nil {
 		return err
@@ -390,27 +348,20 @@ func configChange(body []byte) (queueconfig.Change, error) {
 }
 
 // config and configuration are equal; clients read different names. The retention that is shown is the one that holds.
-func (a *API) respondConfig(c echo.Context, q *queueadmin.Detail) error {
+func (a *API) respondConfig(r *request, q *queueadmin.Detail) error {
 	// It adds the retention that holds, and the aliases.
-	config, err := a.Queues.Config(c.Request().Context(), q.Config)
+	config, err := a.Queues.Config(r.Request().Context(), q.Config)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendQueueHead(append(b, '{'), q)
-		b = append(append(b, `,"config":`...), config...)
-		b = append(append(b, `,"configuration":`...), config...)
-		if !q.UpdatedAt.IsZero() {
-			b = appendMoment(b, "updated_at", &q.UpdatedAt)
-		}
-		return append(b, '}')
-	})
+	shown := jsontext.Value(config)
+	return r.answer(http.StatusOK, append(showQueueHead(q), object{{"config", shown}, {"configuration", shown}, {"updated_at", q.UpdatedAt}}...))
 }
 
 // queueActor names who changes the status of a queue, with the member of the body that clients may send.
 // The member is optional, but a wrong type is a mistake that is better told.
-func (a *API) queueActor(c echo.Context, body []byte, member string) (string, error) {
-	object, err := optionalObject(body)
+func (a *API) queueActor(r *request, member string) (string, error) {
+	object, err := optionalObject(r.body)
 	if err != nil {
 		return "", err
 	}
@@ -418,7 +369,7 @@ func (a *API) queueActor(c echo.Context, body []byte, member string) (string, er
 	if err != nil {
 		return "", err
 	}
-	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
+	return a.actor(r, member, claimed), nil
 }
 
 // textMember reads a text that an object may have; "": it has none, or there is no object.
@@ -436,12 +387,8 @@ func textMember(object jsontext.Value, name string) (string, error) {
 
 // pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
 // being deleted is 409.
-func (a *API) pauseQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
-	by, err := a.queueActor(r, r.body, "paused_by")
+func (a *API) pauseQueue(r *request, name string) error {
+	by, err := a.queueActor(r, "paused_by")
 	if err != nil {
 		return err
 	}
@@ -449,17 +396,13 @@ func (a *API) pauseQueue(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
+	return respondStatus(r, status, member{"paused_at", status.PausedAt})
 }
 
 // resumeQueue also ends a drain, and takes back a deletion that waits for active jobs.
-func (a *API) resumeQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
+func (a *API) resumeQueue(r *request, name string) error {
 	// The event that it may write is queue.resumed; a drain has none of its own.
-	by, err := a.queueActor(r, r.body, "resumed_by")
+	by, err := a.queueActor(r, "resumed_by")
 	if err != nil {
 		return err
 	}
@@ -467,17 +410,13 @@ func (a *API) resumeQueue(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respondStatus(r, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
+	return respondStatus(r, status, member{"resumed_at", status.Since})
 }
 
 // drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
 // client that hangs up before has drained it all the same. A queue that is being deleted is 409.
-func (a *API) drainQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
-	by, err := a.queueActor(r, r.body, "resumed_by") // draining a paused queue resumes its fetches
+func (a *API) drainQueue(r *request, name string) error {
+	by, err := a.queueActor(r, "resumed_by") // draining a paused queue resumes its fetches
 	if err != nil {
 		return err
 	}
@@ -485,32 +424,25 @@ func (a *API) drainQueue(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respondStatus(r, status, func(b []byte) []byte { return strconv.AppendInt(append(b, `,"remaining":`...), status.Remaining, 10) })
+	return respondStatus(r, status, member{"remaining", status.Remaining})
 }
 
 // respondStatus answers with queue as an object or, to clients that send OJS-Version, as the name.
 // Vary tells caches that the same URL has two forms.
-func respondStatus(c echo.Context, s queueadmin.Status, rest func(b []byte) []byte) error {
-	c.Response().Header().Add("Vary", "OJS-Version")
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		if flat(c) {
-			b = append(appendQueueStatus(append(b, `{"queue":{`...), s.Name, s.Status), `},`...)
-		} else {
-			b = append(appendQuoted(append(b, `{"queue":`...), s.Name), ',')
-		}
-		return append(rest(appendQueueStatus(b, s.Name, s.Status)), '}')
-	})
+func respondStatus(r *request, s queueadmin.Status, rest member) error {
+	r.Response().Header().Add("Vary", "OJS-Version")
+	named := any(s.Name)
+	if flat(r) {
+		named = showQueueStatus(s.Name, s.Status)
+	}
+	return r.answer(http.StatusOK, append(append(object{{"queue", named}}, showQueueStatus(s.Name, s.Status)...), rest))
 }
 
 var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queueadmin.Move}
 
 // deleteQueue is 202 while active jobs remain; any node finishes the deletion then. It refuses new jobs first and so takes as
 // long as a drain. If it is refused because jobs wait, the store has taken the refusal of new jobs back.
-func (a *API) deleteQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteQueue(r *request, name string) error {
 	d, err := readDeletion(r, r.body)
 	if err != nil {
 		return err
@@ -525,14 +457,8 @@ func (a *API) deleteQueue(r *request) error {
 	if done.Draining {
 		status, state = http.StatusAccepted, queueconfig.Draining
 	}
-	return respond(r, status, func(b []byte) []byte {
-		b = appendQuoted(append(b, `{"queue":`...), name)
-		b = appendText(b, "strategy", d.Strategy)
-		if d.Target != "" {
-			b = appendText(b, "target_queue", d.Target)
-		}
-		b = strconv.AppendInt(append(b, `,"jobs_affected":`...), done.Affected, 10)
-		return append(appendText(b, "state", state), '}')
+	return r.answer(status, object{
+		{"queue", name}, {"strategy", d.Strategy}, {"target_queue", given(d.Target)}, {"jobs_affected", done.Affected}, {"state", state},
 	})
 }
 
@@ -573,11 +499,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 }
 
 // See adminPurgeQueue, which differs in the form of body and answer.
-func (a *API) purgeQueue(r *request) error {
-	name, err := queueName(r, false)
-	if err != nil {
-		return err
-	}
+func (a *API) purgeQueue(r *request, name string) error {
 	p, shown, err := readPurge(r.body)
 	if err != nil {
 		return err
@@ -587,15 +509,7 @@ func (a *API) purgeQueue(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = strconv.AppendInt(append(b, `{"deleted":`...), deleted, 10)
-		b = strconv.AppendInt(append(b, `,"purged_count":`...), deleted, 10)
-		b = append(append(b, `,"states":`...), shown...)
-		if more {
-			b = append(b, `,"has_more":true`...)
-		}
-		return append(b, '}')
-	})
+	return r.answer(http.StatusOK, object{{"deleted", deleted}, {"purged_count", deleted}, {"states", shown}, {"has_more", given(more)}})
 }
 
 // confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
@@ -647,12 +561,12 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 func (a *API) adminQueueRoutes() []route {
 	return []route{
 		{"GET", "/admin/queues", operators, noBody, paging, a.listAdminQueues},
-		{"GET", "/admin/queues/:name", operators, noBody, "", a.getAdminQueue},
-		{"DELETE", "/admin/queues/:name/jobs", operators, configBody, "cancelled_by", a.adminPurgeQueue},
-		{"POST", "/admin/queues/:name/pause", operators, configBody, "paused_by", a.adminPauseQueue},
-		{"POST", "/admin/queues/:name/resume", operators, configBody, "resumed_by", a.adminResumeQueue},
-		{"PUT", "/admin/queues/:name/config", operators, configBody, "", a.adminPutQueueConfig},
-		{"PUT", "/admin/queues/:name/rate-limit", operators, oneBody, "", a.putQueueRateLimit},
+		{"GET", "/admin/queues/:name", operators, noBody, "", about(knownQueue, a.getAdminQueue)},
+		{"DELETE", "/admin/queues/:name/jobs", operators, configBody, "cancelled_by", about(knownQueue, a.adminPurgeQueue)},
+		{"POST", "/admin/queues/:name/pause", operators, configBody, "paused_by", about(queueName, a.adminPauseQueue)},
+		{"POST", "/admin/queues/:name/resume", operators, configBody, "resumed_by", about(queueName, a.adminResumeQueue)},
+		{"PUT", "/admin/queues/:name/config", operators, configBody, "", about(configName, a.adminPutQueueConfig)},
+		{"PUT", "/admin/queues/:name/rate-limit", operators, oneBody, "", about(queueName, a.putQueueRateLimit)},
 	}
 }
 
@@ -709,13 +623,11 @@ func newAdminQueue(q queueadmin.QueueStatistics) adminQueue {
 // listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
 // moves no other one, which an offset does not guarantee.
 func (a *API) listAdminQueues(r *request) error {
-	page, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
+	page := r.page(defaultAdminPage, maxAdminPage)
 	// The name in a cursor is checked like any other: a text with U+0000 would otherwise fail in the database, as a 500.
-	if page.cursor != "" && api.CheckQueue("cursor", page.cursor) != nil {
-		return api.ErrCursor(page.cursor)
+	r.checkCursor(page, job.ValidQueue)
+	if r.err != nil {
+		return r.err
 	}
 	found, err := a.Stats.Queues(r.Request().Context(), queueadmin.StatisticsPage{After: page.cursor, Offset: page.offset, Limit: page.limit})
 	if err != nil {
@@ -728,24 +640,10 @@ func (a *API) listAdminQueues(r *request) error {
 	if found.More {
 		cursor = items[len(items)-1].Name
 	}
-	text, err := marshal(items)
-	if err != nil {
-		return err
-	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(append(b, `{"items":`...), text...)
-		b = page.append(append(b, `,"pagination":`...), found.Total, found.More, cursor)
-		return append(b, '}')
-	})
+	return r.answer(http.StatusOK, object{{"items", items}, {"pagination", page.shown(found.Total, found.More, cursor)}})
 }
 
-// getAdminQueue answers 404 for what cannot be the name of a queue: such a queue does not exist. Routes that would create the
-// queue answer 400 instead.
-func (a *API) getAdminQueue(r *request) error {
-	name := param(r, "name")
-	if api.CheckQueue("name", name) != nil {
-		return spec.NotFound("queue", name)
-	}
+func (a *API) getAdminQueue(r *request, name string) error {
 	detail, err := a.queueDetail(r.Request().Context(), name)
 	if err != nil {
 		return err
@@ -847,11 +745,7 @@ func newBound(q queueadmin.QueueStatistics) *boundView {
 //
 // The answer repeats the states as the decoder understood them, each once; POST /queues/{name}/purge repeats the text of the
 // client.
-func (a *API) adminPurgeQueue(r *request) error {
-	name := param(r, "name")
-	if api.CheckQueue("name", name) != nil {
-		return spec.NotFound("queue", name)
-	}
+func (a *API) adminPurgeQueue(r *request, name string) error {
 	in, wire := job.DecodePurge(r.body)
 	if wire != nil {
 		return wire
@@ -872,8 +766,8 @@ func (a *API) adminPurgeQueue(r *request) error {
 // adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.
 // Both are idempotent, and hold for every fetch that begins after the answer, on all nodes: the claim itself reads the
 // status.
-func (a *API) adminPauseQueue(r *request) error {
-	name, by, err := a.queueCommand(r, r.body, "paused_by")
+func (a *API) adminPauseQueue(r *request, name string) error {
+	by, err := a.queueActor(r, "paused_by")
 	if err != nil {
 		return err
 	}
@@ -884,8 +778,8 @@ func (a *API) adminPauseQueue(r *request) error {
 	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
 }
 
-func (a *API) adminResumeQueue(r *request) error {
-	name, by, err := a.queueCommand(r, r.body, "resumed_by")
+func (a *API) adminResumeQueue(r *request, name string) error {
+	by, err := a.queueActor(r, "resumed_by")
 	if err != nil {
 		return err
 	}
@@ -896,28 +790,13 @@ func (a *API) adminResumeQueue(r *request) error {
 	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
 }
 
-// queueCommand reads the name of the queue, and who gives the command.
-// A body that is no JSON object is 400 even though it is optional. parameter and member have the same name, so member serves
-// for both.
-func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by string, err error) {
-	if name, err = queueName(c, false); err != nil {
-		return "", "", err
-	}
-	by, err = a.queueActor(c, body, member)
-	return name, by, err
-}
-
 // adminPutQueueConfig is putQueueConfig, but it answers with the whole queue. The standard configuration belongs to no queue,
 // so it is answered as by PUT /queues/_default/config.
 //
 // The change is merged into the stored configuration in the store. What is refused has changed nothing.
-func (a *API) adminPutQueueConfig(r *request) error {
-	name := param(r, "name")
+func (a *API) adminPutQueueConfig(r *request, name string) error {
 	if name == queueconfig.Default {
-		return a.putQueueConfig(r)
-	}
-	if err := api.CheckQueue("name", name); err != nil {
-		return err
+		return a.putQueueConfig(r, name)
 	}
 	change, err := configChange(r.body)
 	if err != nil {

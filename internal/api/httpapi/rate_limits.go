@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -21,10 +22,10 @@ import (
 func (a *API) rateLimitRoutes() []route {
 	return []route{
 		{"GET", "/rate-limits", confined, noBody, paging, a.listRateLimits},
-		{"GET", "/rate-limits/:key", confined, noBody, "", a.getRateLimit},
+		{"GET", "/rate-limits/:key", confined, noBody, "", about(a.limitKey, a.getRateLimit)},
 		{"PUT", "/rate-limits/:key", confined, oneBody, "", a.putRateLimit},
 		{"PUT", "/rate-limits/:key/override", confined, oneBody, "", a.putRateLimit},
-		{"DELETE", "/rate-limits/:key/override", confined, noBody, "", a.deleteRateLimit},
+		{"DELETE", "/rate-limits/:key/override", confined, noBody, "", about(a.limitKey, a.deleteRateLimit)},
 	}
 }
 
@@ -51,25 +52,10 @@ func (a *API) shownKey(c echo.Context, key string) string {
 	return key
 }
 
-// shownPartition is the partition as the caller knows it. The error of an unknown one names it so, too.
-// It changes p, which belongs to this request. Any other error is passed on as it is.
-func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*limit.Partition, error) {
-	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) {
-		return nil, spec.NotFound("rate_limit", param(c, "key"))
-	}
-	if err == nil {
-		p.Key = a.shownKey(c, p.Key)
-	}
-	return p, err
-}
-
 // listRateLimits pages by stored key. The cursor of a tenant is a key without its name, so that no cursor leads into the keys
 // of others. items and rate_limits are the same partitions in the forms of the dashboard and of the command line.
 func (a *API) listRateLimits(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
+	p := r.page(defaultAdminPage, maxAdminPage)
 	l := limit.List{Tenant: a.tenant(r.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
 	switch {
 	case p.cursor == "":
@@ -77,7 +63,10 @@ func (a *API) listRateLimits(r *request) error {
 	case l.Tenant != "" && job.ValidLimitKey(p.cursor):
 		l.After = job.PartitionKey(l.Tenant, p.cursor, nil)
 	case l.Tenant != "" || !job.ValidPartitionKey(p.cursor):
-		return api.ErrCursor(p.cursor)
+		r.refuse(api.ErrCursor(p.cursor))
+	}
+	if r.err != nil {
+		return r.err
 	}
 	page, err := a.Limits.List(r.Request().Context(), l)
 	if err != nil {
@@ -90,31 +79,19 @@ func (a *API) listRateLimits(r *request) error {
 	if page.More {
 		next = page.Partitions[len(page.Partitions)-1].Key
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"items":[`...)
-		for i := range page.Partitions {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendPartition(b, &page.Partitions[i])
+	flat := each(page.Partitions, func(p *limit.Partition) object {
+		shown := object{{"key", p.Key}}
+		if n := p.Policy.Concurrency; n != nil {
+			shown = append(shown, member{"concurrency", *n})
 		}
-		b = append(b, `],"rate_limits":[`...)
-		for i := range page.Partitions {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendFlatPartition(b, &page.Partitions[i])
-		}
-		return append(p.append(append(b, `],"pagination":`...), page.Total, page.More, next), '}')
+		return append(shown, object{{"active", p.Active}, {"available", available(p)}}...)
+	})
+	return r.answer(http.StatusOK, object{
+		{"items", each(page.Partitions, showPartition)}, {"rate_limits", flat}, {"pagination", p.shown(page.Total, page.More, next)},
 	})
 }
 
-// The error is handed on, because it names the stored key, which a tenant must not see.
-func (a *API) getRateLimit(r *request) error {
-	key, err := a.limitKey(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getRateLimit(r *request, key string) error {
 	p, err := a.Limits.Get(r.Request().Context(), key)
 	return a.respondPartition(r, p, err)
 }
@@ -139,22 +116,14 @@ func (a *API) putRateLimit(r *request) error {
 }
 
 // It leaves the partition and the policy that jobs have brought.
-func (a *API) deleteRateLimit(r *request) error {
-	key, err := a.limitKey(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteRateLimit(r *request, key string) error {
 	p, err := a.Limits.DeleteOverride(r.Request().Context(), key)
 	return a.respondPartition(r, p, err)
 }
 
 // putQueueRateLimit writes the member rate_limit of the configuration of the queue, which it creates if need be. The answer
 // shows the policy in its normal form.
-func (a *API) putQueueRateLimit(r *request) error {
-	name := param(r, "name")
-	if err := api.CheckQueue("name", name); err != nil {
-		return err
-	}
+func (a *API) putQueueRateLimit(r *request, name string) error {
 	policy, wire := job.DecodeQueueLimit(r.body)
 	if wire != nil {
 		return wire
@@ -163,99 +132,74 @@ func (a *API) putQueueRateLimit(r *request) error {
 	if err := a.Jobs.SetQueueLimit(r.Request().Context(), name, policy); err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = appendQuoted(append(b, `{"queue":`...), name)
-		return append(append(append(b, `,"rate_limit":`...), policy.Encode()...), '}')
-	})
+	return r.answer(http.StatusOK, object{{"queue", name}, {"rate_limit", jsontext.Value(policy.Encode())}})
 }
 
-// It takes the error of the store, so that every call shows errors in the same way.
-func (a *API) respondPartition(c echo.Context, p *limit.Partition, err error) error {
-	if p, err = a.shownPartition(c, p, err); err != nil {
+// It takes the error of the store, so that every call shows errors in the same way: the store names the stored key, which a tenant must
+// not see. It changes p, which belongs to this request.
+func (a *API) respondPartition(r *request, p *limit.Partition, err error) error {
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) {
+		return spec.NotFound("rate_limit", param(r, "key"))
+	} else if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendPartition(b, p) })
+	p.Key = a.shownKey(r, p.Key)
+	return r.answer(http.StatusOK, showPartition(p))
 }
 
-// appendPartition shows a partition in the nested form and in that of the dashboard, which has flat members.
-// A limit that the policy does not have is left out. active and waiting_count end at 10 000. available at the top level is
-// absent if only a throttle limits the key; that in concurrency is about that limit alone.
-func appendPartition(b []byte, p *limit.Partition) []byte {
-	b = appendQuoted(append(b, `{"key":`...), p.Key)
+// showPartition shows a partition in the nested form and in that of the dashboard, which has flat members.
+// A limit that the policy does not have is left out. active and waiting_count end at 10 000. available in concurrency is about that limit
+// alone.
+func showPartition(p *limit.Partition) object {
+	shown := object{{"key", p.Key}}
 	if n := p.Policy.Concurrency; n != nil {
-		b = strconv.AppendInt(append(b, `,"concurrency":{"limit":`...), *n, 10)
-		b = strconv.AppendInt(append(b, `,"active":`...), p.Active, 10)
-		b = append(strconv.AppendInt(append(b, `,"available":`...), max(0, *n-p.Active), 10), '}')
+		shown = append(shown, member{"concurrency", object{{"limit", *n}, {"active", p.Active}, {"available", max(0, *n-p.Active)}}})
 	}
 	if w := p.Policy.Rate; w != nil {
-		b = appendWindow(append(b, `,"rate":{`...), w)
-		b = strconv.AppendInt(append(b, `,"current_count":`...), p.Started, 10)
-		b = append(appendMoment(b, "window_resets_at", &p.ResetAt), '}')
+		shown = append(shown, member{"rate", append(showWindow(w), object{{"current_count", p.Started}, {"window_resets_at", p.ResetAt}}...)})
 	}
 	if w := p.Policy.Throttle; w != nil {
-		b = appendWindow(append(b, `,"throttle":{`...), w)
-		b = append(appendMoment(b, "next_allowed_at", &p.NextAt), '}')
+		shown = append(shown, member{"throttle", append(showWindow(w), member{"next_allowed_at", p.NextAt})})
 	}
-	b = strconv.AppendInt(append(b, `,"waiting_count":`...), p.Waiting, 10)
-	b = append(appendShortWindow(append(b, ','), p.Policy), ',')
-	b = strconv.AppendInt(append(b, `"active":`...), p.Active, 10)
+	shown = append(append(shown, member{"waiting_count", p.Waiting}), showShortWindow(p.Policy)...)
+	shown = append(shown, object{{"active", p.Active}, {"available", available(p)}, {"waiting", p.Waiting}, {"blocked_until", p.BlockedUntil}}...)
+	// The policy above is shown with the override; here are the parts that were replaced, and until when.
+	if o := p.Override; o != nil {
+		override := showShortWindow(*o)
+		if o.Concurrency != nil {
+			override = append(override, member{"concurrency", *o.Concurrency})
+		}
+		if o.Throttle != nil {
+			override = append(override, member{"throttle", showWindow(o.Throttle)})
+		}
+		shown = append(shown, member{"override", append(override, member{"expires_at", p.OverrideUntil})})
+	}
+	return shown
+}
+
+// available is left out if only a throttle limits the key.
+func available(p *limit.Partition) any {
 	if n, limited := p.Available(); limited {
-		b = strconv.AppendInt(append(b, `,"available":`...), n, 10)
+		return n
 	}
-	b = strconv.AppendInt(append(b, `,"waiting":`...), p.Waiting, 10)
-	b = appendMoment(b, "blocked_until", &p.BlockedUntil)
-	// The policy above is shown with the override; here is what was replaced, and until when.
-	if p.Override != nil {
-		b = append(appendOverride(append(b, `,"override":{`...), p), '}')
-	}
-	return append(b, '}')
+	return omitted{}
 }
 
 // The period is shown as the client wrote it.
-func appendWindow(b []byte, w *job.Window) []byte {
-	b = strconv.AppendInt(append(b, `"limit":`...), w.Limit, 10)
-	return appendText(b, "period", w.PeriodText)
-}
+func showWindow(w *job.Window) object { return object{{"limit", w.Limit}, {"period", w.PeriodText}} }
 
-// appendShortWindow shows one of the limits: rate, else throttle, else concurrency.
+// showShortWindow shows one of the limits: rate, else throttle, else concurrency.
 // The dashboard shows one limit for each key. Without any, limit is null.
-func appendShortWindow(b []byte, p job.LimitPolicy) []byte {
+func showShortWindow(p job.LimitPolicy) object {
 	switch {
 	case p.Rate != nil:
-		return appendWindow(b, p.Rate)
+		return showWindow(p.Rate)
 	case p.Throttle != nil:
-		return appendWindow(b, p.Throttle)
+		return showWindow(p.Throttle)
 	case p.Concurrency != nil:
-		return appendWindow(b, &job.Window{Limit: *p.Concurrency})
+		return showWindow(&job.Window{Limit: *p.Concurrency})
 	}
-	return append(b, `"limit":null,"period":""`...)
-}
-
-// It shows only the parts that are replaced, without the braces of the object.
-func appendOverride(b []byte, p *limit.Partition) []byte {
-	o := p.Override
-	b = appendShortWindow(b, *o)
-	if o.Concurrency != nil {
-		b = strconv.AppendInt(append(b, `,"concurrency":`...), *o.Concurrency, 10)
-	}
-	if o.Throttle != nil {
-		b = append(appendWindow(append(b, `,"throttle":{`...), o.Throttle), '}')
-	}
-	return appendMoment(b, "expires_at", &p.OverrideUntil)
-}
-
-// appendFlatPartition is the form that the command line reads.
-// It has fewer members than appendPartition.
-func appendFlatPartition(b []byte, p *limit.Partition) []byte {
-	b = appendQuoted(append(b, `{"key":`...), p.Key)
-	if p.Policy.Concurrency != nil {
-		b = strconv.AppendInt(append(b, `,"concurrency":`...), *p.Policy.Concurrency, 10)
-	}
-	b = strconv.AppendInt(append(b, `,"active":`...), p.Active, 10)
-	if n, limited := p.Available(); limited {
-		b = strconv.AppendInt(append(b, `,"available":`...), n, 10)
-	}
-	return append(b, '}')
+	return object{{"limit", nil}, {"period", ""}}
 }
 
 // rateLimitHeaders tells of the partition of a job that was stored, if that has a rate or a throttle. The job is stored whatever the

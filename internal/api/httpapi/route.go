@@ -8,8 +8,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/riverqueue/river/rivershared/levenshtein"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 )
 
@@ -25,6 +27,17 @@ type route struct {
 
 type handler func(r *request) error
 
+// about is a handler of what the path names. read also refuses a name that can be none.
+func about[ID any](read func(c echo.Context) (ID, error), do func(r *request, id ID) error) handler {
+	return func(r *request) error {
+		id, err := read(r)
+		if err != nil {
+			return err
+		}
+		return do(r, id)
+	}
+}
+
 // paging are the parameters of most lists.
 const paging = "limit per_page offset page cursor "
 
@@ -34,7 +47,8 @@ type bodyKind int
 const (
 	noBody bodyKind = iota
 	oneBody
-	manyBody // also that of a nack, which must not be refused because of a long stack trace: its job would stay reserved
+	commandBody // any JSON object or none: a command has no members that matter, but a broken body shows a mistake of the client
+	manyBody    // also that of a nack, which must not be refused because of a long stack trace: its job would stay reserved
 	resultBody
 	jobResultBody // resultBody of the routes whose path names the job
 	configBody
@@ -73,6 +87,7 @@ type request struct {
 
 	parameters []string // that the route reads
 	body       []byte   // its buffer serves the next request: what a handler keeps beyond its return, it must copy
+	err        error    // of the first parameter that was refused
 }
 
 // QueryParam panics if the route does not declare the parameter: what clients may send is what the table of routes says.
@@ -111,15 +126,10 @@ func (a *API) routes() []route {
 	return all
 }
 
-// mount hands the routes to the router, and keeps what confine and the answers to unknown routes need of them.
+// mount hands the routes to the router, and keeps those that the answer to an unknown route may name.
 func (a *API) mount(e *echo.Echo, routes []route) {
-	a.reach = make(map[string]reach, len(routes))
 	literals := map[string]map[string][]string{} // parent, last segment, methods
 	for _, r := range routes {
-		a.reach[r.method+" "+r.path] = r.reach
-		if !strings.Contains(r.path, "*") {
-			a.templates = append(a.templates, template{r.method, r.path})
-		}
 		if parent, last := path.Split(r.path); !strings.HasPrefix(last, ":") {
 			if literals[parent] == nil {
 				literals[parent] = map[string][]string{}
@@ -127,14 +137,15 @@ func (a *API) mount(e *echo.Echo, routes []route) {
 			literals[parent][last] = append(literals[parent][last], r.methods()...)
 		}
 	}
+	a.table = slices.DeleteFunc(slices.Clone(routes), func(r route) bool { return strings.Contains(r.path, "*") })
 	// In a fixed order, so that of two equally near routes the same one is always named.
-	slices.SortFunc(a.templates, func(a, b template) int { return strings.Compare(a.path+a.method, b.path+b.method) })
+	slices.SortFunc(a.table, func(a, b route) int { return strings.Compare(a.path+a.method, b.path+b.method) })
 	for _, r := range routes {
 		h := a.handle(r)
 		if parent, last := path.Split(r.path); last == ":id" && literals[parent] != nil {
 			h = notLiteral(literals[parent], h)
 		}
-		e.Match(r.methods(), r.path, h)
+		e.Match(r.methods(), r.path, a.confine(r.reach, h))
 	}
 }
 
@@ -159,11 +170,7 @@ func notLiteral(literals map[string][]string, h echo.HandlerFunc) echo.HandlerFu
 
 // Routes are all routes, such as "GET /ojs/v1/jobs/:id", once Handler was called. HEAD goes with GET.
 func (a *API) Routes() []string {
-	list := make([]string, len(a.templates))
-	for i, t := range a.templates {
-		list[i] = t.method + " " + t.path
-	}
-	return list
+	return sliceutil.Map(a.table, func(r route) string { return r.method + " " + r.path })
 }
 
 func (a *API) handle(of route) echo.HandlerFunc {
@@ -172,6 +179,11 @@ func (a *API) handle(of route) echo.HandlerFunc {
 		return func(c echo.Context) error { return of.do(&request{Context: c, parameters: parameters}) }
 	}
 	return a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
+		if of.body == commandBody && !blank(body) {
+			if _, wire := jsonread.Check(body); wire != nil {
+				return wire
+			}
+		}
 		return of.do(&request{Context: c, parameters: parameters, body: body})
 	})
 }
@@ -186,21 +198,17 @@ const maxMisspelt = 3
 // basePath is where all routes but those of health, manifest and metrics are.
 const basePath = "/ojs/v1"
 
-// template is a route as it is registered.
-// Parameters are written :name.
-type template struct{ method, path string }
-
-// nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
-// any. A parameter of the template stands for the segment of the path at its place. "" if none
+// nearest is the route whose path has the smallest edit distance to the path, among those with the method if there are
+// any. A parameter of the route stands for the segment of the path at its place. "" if none
 // resembles it, or the path is too long to compare.
 // It is called for each request without a route, so its cost matters: see maxComparedPath.
-func nearest(routes []template, method, path string) string {
+func nearest(routes []route, method, path string) string {
 	if len(path) > maxComparedPath {
 		return ""
 	}
 	segments := strings.Split(path, "/")
-	sameMethod := slices.ContainsFunc(routes, func(r template) bool { return r.method == method })
-	best, least := template{}, -1
+	sameMethod := slices.ContainsFunc(routes, func(r route) bool { return r.method == method })
+	best, least := route{}, -1
 	for _, r := range routes {
 		if sameMethod && r.method != method {
 			continue
@@ -216,27 +224,23 @@ func nearest(routes []template, method, path string) string {
 	if least < 0 || least > maxMisspelt {
 		return ""
 	}
-	return best.method + " " + shownTemplate(best.path)
+	// :id is written as {id}, like the documentation.
+	parts := strings.Split(best.path, "/")
+	for i, part := range parts {
+		if name, isParameter := strings.CutPrefix(part, ":"); isParameter {
+			parts[i] = "{" + name + "}"
+		}
+	}
+	return best.method + " " + strings.Join(parts, "/")
 }
 
-// filled puts the segments of a path in the place of a template's parameters.
+// filled puts the segments of a path in the place of a route's parameters.
 // Otherwise a long id in the path would be farther from :id than from another route.
 func filled(path string, segments []string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
 		if strings.HasPrefix(part, ":") && i < len(segments) && segments[i] != "" {
 			parts[i] = segments[i]
-		}
-	}
-	return strings.Join(parts, "/")
-}
-
-// shownTemplate writes :id as {id}, like the documentation.
-func shownTemplate(path string) string {
-	parts := strings.Split(path, "/")
-	for i, part := range parts {
-		if name, isParameter := strings.CutPrefix(part, ":"); isParameter {
-			parts[i] = "{" + name + "}"
 		}
 	}
 	return strings.Join(parts, "/")

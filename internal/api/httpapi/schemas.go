@@ -3,9 +3,10 @@ package httpapi
 import (
 	"net/http"
 	"net/url"
-	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/schema"
@@ -19,15 +20,15 @@ func (a *API) schemaRoutes() []route {
 	return []route{
 		{"POST", "/schemas", operators, oneBody, "", a.postSchema},
 		{"GET", "/schemas", operators, noBody, paging, a.listSchemas(api.DefaultPage, api.MaxPage)},
-		{"GET", "/schemas/:uri", operators, noBody, "", a.getSchema},
-		{"DELETE", "/schemas/:uri", operators, noBody, "", a.deleteSchema},
+		{"GET", "/schemas/:uri", operators, noBody, "", about(schemaURI, a.getSchema)},
+		{"DELETE", "/schemas/:uri", operators, noBody, "", about(schemaURI, a.deleteSchema)},
 
 		{"GET", "/admin/schemas", operators, noBody, paging, a.listSchemas(defaultAdminPage, maxAdminPage)},
 		{"GET", "/admin/schemas/:type", operators, noBody, "", a.getNewestSchema},
 		{"GET", "/admin/schemas/:type/versions", operators, noBody, "", a.listSchemaVersions},
-		{"GET", "/admin/schemas/:type/:version", operators, noBody, "", a.getSchemaVersion},
+		{"GET", "/admin/schemas/:type/:version", operators, noBody, "", about(knownKey, a.getSchemaVersion)},
 		{"PUT", "/admin/schemas/:type/:version", operators, oneBody, "", a.putSchema},
-		{"DELETE", "/admin/schemas/:type/:version", operators, noBody, "", a.deleteSchemaVersion},
+		{"DELETE", "/admin/schemas/:type/:version", operators, noBody, "", about(knownKey, a.removeSchema)},
 	}
 }
 
@@ -38,9 +39,7 @@ func (a *API) postSchema(r *request) error {
 		return wire
 	}
 	// The URI has slashes, so it is escaped to be one segment of the path.
-	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(b []byte, s *schema.Schema) []byte {
-		return append(appendSchema(append(b, `{"schema":`...), s), '}')
-	})
+	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(s *schema.Schema) object { return object{{"schema", showSchema(s)}} })
 }
 
 // It answers with the object itself; the route of SDKs wraps it in schema.
@@ -49,14 +48,14 @@ func (a *API) putSchema(r *request) error {
 	if wire != nil {
 		return wire
 	}
-	return a.registerSchema(r, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, appendSchema)
+	return a.registerSchema(r, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, showSchema)
 }
 
 // When it answers, this node checks new jobs by the schema; other nodes follow within a second. Jobs that are stored are not
 // checked again.
-func (a *API) registerSchema(c echo.Context, in *schema.Registration, location string, show func(b []byte, s *schema.Schema) []byte) error {
+func (a *API) registerSchema(r *request, in *schema.Registration, location string, show func(s *schema.Schema) object) error {
 	// The store decides atomically whether the version is new; two nodes may register it at once.
-	stored, created, err := a.Schemas.Put(c.Request().Context(), in)
+	stored, created, err := a.Schemas.Put(r.Request().Context(), in)
 	if err != nil {
 		return err
 	}
@@ -64,9 +63,9 @@ func (a *API) registerSchema(c echo.Context, in *schema.Registration, location s
 	// A repetition has no Location, as nothing was made.
 	if created {
 		status = http.StatusCreated
-		c.Response().Header().Set("Location", location)
+		r.Response().Header().Set("Location", location)
 	}
-	return respond(c, status, func(b []byte) []byte { return show(b, stored) })
+	return r.answer(status, show(stored))
 }
 
 // schemaKey reads the type and the version in the path.
@@ -94,24 +93,16 @@ func schemaURI(c echo.Context) (string, error) {
 	return uri, nil
 }
 
-func (a *API) getSchema(r *request) error {
-	uri, err := schemaURI(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getSchema(r *request, uri string) error {
 	s, err := a.Schemas.GetByURI(r.Request().Context(), uri)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return append(appendSchema(append(b, `{"schema":`...), s), '}') })
+	return r.answer(http.StatusOK, object{{"schema", showSchema(s)}})
 }
 
 // deleteSchema finds the version by its URI first. If it is deleted in between, the delete is 404.
-func (a *API) deleteSchema(r *request) error {
-	uri, err := schemaURI(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteSchema(r *request, uri string) error {
 	s, err := a.Schemas.GetByURI(r.Request().Context(), uri)
 	if err != nil {
 		return err
@@ -119,31 +110,21 @@ func (a *API) deleteSchema(r *request) error {
 	return a.removeSchema(r, s.Key)
 }
 
-func (a *API) deleteSchemaVersion(r *request) error {
-	key, err := knownKey(r)
-	if err != nil {
-		return err
-	}
-	return a.removeSchema(r, key)
-}
-
 // The answer has no document.
-func (a *API) removeSchema(c echo.Context, key schema.Key) error {
-	s, err := a.Schemas.Delete(c.Request().Context(), key)
+func (a *API) removeSchema(r *request, key schema.Key) error {
+	s, err := a.Schemas.Delete(r.Request().Context(), key)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		return append(appendSchemaInfo(append(b, `{"deleted":true,`...), &s.Info), '}')
-	})
+	return r.answer(http.StatusOK, append(object{{"deleted", true}}, showSchemaInfo(&s.Info)...))
 }
 
-func (a *API) getSchemaVersion(r *request) error {
-	key, err := knownKey(r)
+func (a *API) getSchemaVersion(r *request, key schema.Key) error {
+	s, err := a.Schemas.Get(r.Request().Context(), key)
 	if err != nil {
 		return err
 	}
-	return a.showSchema(r, key, nil)
+	return r.answer(http.StatusOK, showSchema(s))
 }
 
 // getNewestSchema shows the newest version and names all of them.
@@ -153,22 +134,11 @@ func (a *API) getNewestSchema(r *request) error {
 	if err != nil {
 		return err
 	}
-	return a.showSchema(r, versions[0].Key, versions)
-}
-
-// versions is nil where one version was asked for.
-func (a *API) showSchema(c echo.Context, key schema.Key, versions []*schema.Info) error {
-	s, err := a.Schemas.Get(c.Request().Context(), key)
+	s, err := a.Schemas.Get(r.Request().Context(), versions[0].Key)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendSchema(b, s)
-		if versions != nil {
-			b = append(appendSchemas(append(b[:len(b)-1], `,"schemas":`...), versions), '}')
-		}
-		return b
-	})
+	return r.answer(http.StatusOK, append(showSchema(s), member{"schemas", showSchemas(versions)}))
 }
 
 func (a *API) listSchemaVersions(r *request) error {
@@ -177,66 +147,40 @@ func (a *API) listSchemaVersions(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = appendQuoted(append(b, `{"type":`...), jobType)
-		b = appendSchemas(append(b, `,"versions":`...), versions)
-		b = strconv.AppendInt(append(b, `,"total":`...), int64(len(versions)), 10)
-		return append(b, '}')
-	})
+	return r.answer(http.StatusOK, object{{"type", jobType}, {"versions", showSchemas(versions)}, {"total", len(versions)}})
 }
 
 // The infos of all schemas are read, whose number is bounded (schema.ErrTooMany), and cut here; documents are not read.
-// schemas and items are the same list.
+// schemas and items are the same list. total counts all of them, not only the page.
 func (a *API) listSchemas(standard, largest int) handler {
 	return func(r *request) error {
-		page, err := readNumberedPage(r, standard, largest)
-		if err != nil {
-			return err
+		page := r.numberedPage(standard, largest)
+		if r.err != nil {
+			return r.err
 		}
 		all, err := a.Schemas.List(r.Request().Context())
 		if err != nil {
 			return err
 		}
 		from := min(page.offset, len(all))
-		shown := all[from:min(from+page.limit, len(all))]
-		return respond(r, http.StatusOK, func(b []byte) []byte {
-			// total counts all of them, not only the page.
-			b = appendSchemas(append(b, `{"schemas":`...), shown)
-			b = appendSchemas(append(b, `,"items":`...), shown)
-			b = strconv.AppendInt(append(b, `,"total":`...), int64(len(all)), 10)
-			b = page.appendNumbered(append(b, `,"pagination":`...), int64(len(all)), len(shown))
-			return append(b, '}')
-		})
+		list := showSchemas(all[from:min(from+page.limit, len(all))])
+		total := int64(len(all))
+		return r.answer(http.StatusOK, object{{"schemas", list}, {"items", list}, {"total", total}, {"pagination", page.shownNumbered(total, len(list))}})
 	}
 }
 
-func appendSchemas(b []byte, list []*schema.Info) []byte {
-	b = append(b, '[')
-	for i, info := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendSchemaInfo(append(b, '{'), info), '}')
-	}
-	return append(b, ']')
-}
+func showSchemas(list []*schema.Info) []object { return sliceutil.Map(list, showSchemaInfo) }
 
 // The document is valid JSON without white space, as it was checked at its registration.
-func appendSchema(b []byte, s *schema.Schema) []byte {
-	b = append(appendSchemaInfo(append(b, '{'), &s.Info), `,"schema":`...)
-	return append(append(b, s.Document...), '}')
+func showSchema(s *schema.Schema) object {
+	return append(showSchemaInfo(&s.Info), member{"schema", s.Document})
 }
 
-// appendSchemaInfo appends members, without a leading comma. The version has the JSON type with which it was registered.
-func appendSchemaInfo(b []byte, info *schema.Info) []byte {
-	b = appendQuoted(append(b, `"uri":`...), info.URI)
-	b = appendText(b, "type", info.Type)
-	// 1 and "1" are the same version, but a client gets back what it has sent.
+// The version has the JSON type with which it was registered: 1 and "1" are the same version, but a client gets back what it has sent.
+func showSchemaInfo(info *schema.Info) object {
+	version := any(info.Version)
 	if info.VersionNumber {
-		b = append(append(b, `,"version":`...), info.Version...)
-	} else {
-		b = appendText(b, "version", info.Version)
+		version = jsontext.Value(info.Version)
 	}
-	b = strconv.AppendBool(append(b, `,"enforce":`...), info.Enforce)
-	return appendText(b, "created_at", spec.FormatTime(info.CreatedAt))
+	return object{{"uri", info.URI}, {"type", info.Type}, {"version", version}, {"enforce", info.Enforce}, {"created_at", spec.FormatTime(info.CreatedAt)}}
 }

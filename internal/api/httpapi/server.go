@@ -99,9 +99,7 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
-	// Handler sets templates and reach when all routes are registered.
-	templates   []template       // of all routes, for the answer to a request that matches none
-	reach       map[string]reach // of all routes, by method and template
+	table       []route // in the order of paths, for the answer to a request that matches none
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	// countBulk is nil in tests only.
@@ -172,8 +170,8 @@ func (a *API) Handler() http.Handler {
 // echo has everything but routes.
 // The order is that of docs/reference/http.md, Check order. observed is outermost, so that it answers the errors and panics
 // of all others. prepare sets the headers that every answer has, errors and preflights included. CORS stands before admit,
-// because a preflight carries no key. admit runs before the router: an unknown path is 401 without a key. confine runs after
-// it, because it needs the template of the route.
+// because a preflight carries no key. admit runs before the router: an unknown path is 401 without a key. confine stands
+// around each route.
 func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -189,7 +187,6 @@ func (a *API) echo() *echo.Echo {
 		}))
 	}
 	e.Pre(a.admit)
-	e.Use(a.confine)
 	return e
 }
 

@@ -280,19 +280,12 @@ type streamRequest struct {
 
 // All errors are answered before the stream begins. The filters of the query are checked by the patterns of the log once more
 // when the stream subscribes.
-func (a *API) readStreamRequest(c *request, byDefault choice) (streamRequest, error) {
-	req := streamRequest{channel: "events"}
+func (a *API) readStreamRequest(r *request, byDefault choice) (streamRequest, error) {
+	req := streamRequest{channel: "events", from: r.resume(), query: a.eventFilter(r), cloud: r.cloudEvents()}
+	if r.err != nil {
+		return req, r.err
+	}
 	var err error
-	if req.from, err = readResume(c); err != nil {
-		return req, err
-	}
-	if req.query, err = readEventFilter(c); err != nil {
-		return req, err
-	}
-	req.query.Tenant = a.tenant(c.Request())
-	if req.cloud, err = readFormat(c); err != nil {
-		return req, err
-	}
 	if req.selected, err = newChoice(req.query.Types, byDefault); err != nil {
 		return req, api.EventError(err)
 	}
@@ -300,28 +293,28 @@ func (a *API) readStreamRequest(c *request, byDefault choice) (streamRequest, er
 		return req, api.EventError(err)
 	}
 	// On the routes of a job or a queue the path wins over the channel.
-	if text := c.QueryParam("channel"); text != "" {
+	if text := r.QueryParam("channel"); text != "" {
 		err = req.narrow(text)
 	}
 	return req, err
 }
 
-// readResume takes the header before the query; nil without either.
+// resume takes the header before the query; nil without either.
 // A browser sends the header when it reconnects, while the query still has the place where it began; so the header wins.
-func readResume(c echo.Context) (*eventlog.Position, error) {
+func (r *request) resume() *eventlog.Position {
 	for _, sent := range []struct{ name, text string }{
-		{"Last-Event-ID", c.Request().Header.Get("Last-Event-ID")}, {"last_event_id", c.QueryParam("last_event_id")}, {"after", c.QueryParam("after")},
+		{"Last-Event-ID", r.Request().Header.Get("Last-Event-ID")}, {"last_event_id", r.QueryParam("last_event_id")}, {"after", r.QueryParam("after")},
 	} {
 		if sent.text == "" {
 			continue
 		}
 		position, err := eventlog.ParsePosition(sent.text)
 		if err != nil {
-			return nil, spec.InvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+			r.refuse(spec.InvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90."))
 		}
-		return &position, nil
+		return &position
 	}
-	return nil, nil
+	return nil
 }
 
 // narrow applies a channel, which is shorthand for job_id or queues.
@@ -654,21 +647,14 @@ func (s *sse) showProgress(p queue.Progress, at eventlog.Position, reported bool
 	if reported {
 		// A line break between tokens of a client's object would end the field data.
 		p.Data = oneLine(p.Data)
-		data := appendProgress(nil, p)
+		data := showProgress(p).append(nil)
 		b = systemFrame("progress", &at, data)
 		b = append(append(at.Append(append(b, "id: "...)), "\ndata: "...), data...)
 		b = append(b, "\n\n"...)
 	}
 	end, over := ends[p.State]
 	if over {
-		data := append([]byte(nil), `{"progress":`...)
-		if p.Progress.Valid {
-			data = appendFloat(data, p.Progress.Float64)
-		} else {
-			data = append(data, `null`...)
-		}
-		data = appendText(data, "state", string(p.State))
-		data = append(appendMoment(data, "updated_at", &p.UpdatedAt), '}')
+		data := object{{"progress", p.Progress}, {"state", string(p.State)}, {"updated_at", p.UpdatedAt}}.append(nil)
 		b = append(b, systemFrame(end, &at, data)...)
 	}
 	if len(b) == 0 {

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -88,9 +86,9 @@ type adminStats struct {
 // getAdminStats shows figures of one snapshot. With a queue, jobs and throughput are those of the queue; queues and workers
 // are those of the deployment in either case.
 func (a *API) getAdminStats(r *request) error {
-	queue, err := queueParameter(r)
-	if err != nil {
-		return err
+	queue := r.queue()
+	if r.err != nil {
+		return r.err
 	}
 	d, err := a.Stats.Deployment(r.Request().Context(), queue)
 	if err != nil {
@@ -111,14 +109,14 @@ func (a *API) getAdminStats(r *request) error {
 	})
 }
 
-// queueParameter reads the name of one queue; "": not sent.
+// queue reads the name of one queue; "": not sent.
 // A queue that does not exist is no error here: it has zeros.
-func queueParameter(c echo.Context) (string, error) {
-	name := c.QueryParam("queue")
-	if name == "" {
-		return "", nil
+func (r *request) queue() string {
+	name := r.QueryParam("queue")
+	if name != "" {
+		r.refuse(api.CheckQueue("queue", name))
 	}
-	return name, api.CheckQueue("queue", name)
+	return name
 }
 
 // round1 keeps one digit, so that figures read well.
@@ -151,21 +149,11 @@ type statsHistory struct {
 // getStatsHistory shows a point for each period, also where nothing happened, so that a chart needs no rules for gaps. The
 // newest point grows until its period is over. oneOf has checked the period, so the look-up always finds one.
 func (a *API) getStatsHistory(r *request) error {
-	queue, err := queueParameter(r)
-	if err != nil {
-		return err
-	}
-	period, err := oneOf(r, "period", "5m", "1m", "1h", "1d")
-	if err != nil {
-		return err
-	}
-	h := queueadmin.HistoryQuery{Queue: queue, Period: queueadmin.Periods[period]}
+	queue, period := r.queue(), r.oneOf("period", "5m", "1m", "1h", "1d")
 	// Without since the last hour is shown; the store cuts what is older than what is kept.
-	if h.Since, err = ageParameter(r, "since"); err != nil {
-		return err
-	}
-	if h.Until, err = ageParameter(r, "until"); err != nil {
-		return err
+	h := queueadmin.HistoryQuery{Queue: queue, Period: queueadmin.Periods[period], Since: r.age("since"), Until: r.age("until")}
+	if r.err != nil {
+		return r.err
 	}
 	points, err := a.Stats.History(r.Request().Context(), h)
 	if err != nil {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -54,22 +52,14 @@ const (
 // It costs nothing for calls without a tenant. The look-up and the handler are two statements; a job, workflow, subscription
 // or delivery never changes its tenant. The name of a cron or the id of a worker may, so their handlers pass the tenant on (cron.Ref,
 // worker.Ref).
-func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
+func (a *API) confine(of reach, next echo.HandlerFunc) echo.HandlerFunc {
+	if of == everybody || of == confined {
+		return next
+	}
 	return func(c echo.Context) error {
-		r := c.Request()
-		caller := a.tenant(r)
-		if caller == "" {
-			return next(c)
-		}
-		method := r.Method
-		// HEAD is registered with GET and has its reach.
-		if method == http.MethodHead {
-			method = http.MethodGet
-		}
-		of, known := a.reach[method+" "+c.Path()]
+		caller := a.tenant(c.Request())
 		switch {
-		// Without a route the router's own handler answers 404 or 405.
-		case !known, of == everybody, of == confined: // what is not known is no route
+		case caller == "":
 			return next(c)
 		case of == operators:
 			return queueadmin.ErrOperators()
@@ -180,15 +170,11 @@ func checkTenantOffset(p page) error {
 // listTenants is for operators; a tenant sees itself.
 // Counts are as of the last published event. tenants and items are the same list.
 func (a *API) listTenants(r *request) error {
-	p, err := readPageOf(r, defaultAdminPage, maxAdminPage)
-	if err != nil {
-		return err
-	}
-	if p.cursor != "" && !job.ValidTenant(p.cursor) {
-		return api.ErrCursor(p.cursor)
-	}
-	if err := checkTenantOffset(p); err != nil {
-		return err
+	p := r.page(defaultAdminPage, maxAdminPage)
+	r.checkCursor(p, job.ValidTenant)
+	r.refuse(checkTenantOffset(p))
+	if r.err != nil {
+		return r.err
 	}
 	found, err := a.tenantPage(r, p)
 	if err != nil {
@@ -198,12 +184,9 @@ func (a *API) listTenants(r *request) error {
 	if found.More {
 		next = found.Tenants[len(found.Tenants)-1].Name
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = appendTenants(append(b, `{"tenants":`...), found.Tenants)
-		b = appendTenants(append(b, `,"items":`...), found.Tenants)
-		b = strconv.AppendInt(append(b, `,"total":`...), found.Total, 10)
-		return append(p.append(append(b, `,"pagination":`...), found.Total, found.More, next), '}')
-	})
+	// Each entry has counts and no queues.
+	list := each(found.Tenants, func(counts *queueadmin.TenantCounts) object { return showCounts("tenant_id", "total_jobs", counts) })
+	return r.answer(http.StatusOK, object{{"tenants", list}, {"items", list}, {"total", found.Total}, {"pagination", p.shown(found.Total, found.More, next)}})
 }
 
 // tenantPage reads nothing of other tenants for a tenant: its list has one entry or none.
@@ -224,37 +207,18 @@ func (a *API) tenantPage(c echo.Context, p page) (queueadmin.TenantPage, error) 
 	return queueadmin.TenantPage{Tenants: []queueadmin.TenantCounts{own.TenantCounts}, Total: 1}, err
 }
 
-// appendTenants appends the array; each entry has counts and no queues.
-func appendTenants(b []byte, tenants []queueadmin.TenantCounts) []byte {
-	b = append(b, '[')
-	for i := range tenants {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendCounts(b, "tenant_id", "total_jobs", &tenants[i]), '}')
-	}
-	return append(b, ']')
-}
-
 // countedStates is the order in which counts show the states.
 var countedStates = []ojs.JobState{
 	ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending, ojs.StateCompleted, ojs.StateDiscarded, ojs.StateCancelled,
 }
 
-// appendCounts appends an object, still open.
-// All eight states are shown, 0 included.
-func appendCounts(b []byte, name, total string, counts *queueadmin.TenantCounts) []byte {
-	b = append(append(append(b, `{"`...), name...), `":`...)
-	b = appendQuoted(b, counts.Name)
-	b = append(append(append(b, `,"`...), total...), `":`...)
-	b = append(strconv.AppendInt(b, counts.Total, 10), `,"by_state":{`...)
+// showCounts shows all eight states, 0 included.
+func showCounts(name, total string, counts *queueadmin.TenantCounts) object {
+	states := make(object, len(countedStates))
 	for i, state := range countedStates {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(append(append(append(b, '"'), state...), `":`...), counts.ByState[state], 10)
+		states[i] = member{string(state), counts.ByState[state]}
 	}
-	return append(b, '}')
+	return object{{name, counts.Name}, {total, counts.Total}, {"by_state", states}}
 }
 
 // Another tenant's name is 404 for a tenant, whether it exists or not. The counts are exact, read in one snapshot.
@@ -267,14 +231,6 @@ func (a *API) getTenant(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(appendCounts(b, "tenant_id", "total_jobs", &stats.TenantCounts), `,"queues":[`...)
-		for i := range stats.Queues {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendCounts(b, "name", "total", &stats.Queues[i]), '}')
-		}
-		return append(b, `]}`...)
-	})
+	queues := each(stats.Queues, func(counts *queueadmin.TenantCounts) object { return showCounts("name", "total", counts) })
+	return r.answer(http.StatusOK, append(showCounts("tenant_id", "total_jobs", &stats.TenantCounts), member{"queues", queues}))
 }

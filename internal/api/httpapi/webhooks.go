@@ -69,21 +69,21 @@ func (a *API) webhookRoutes() (routes []route) {
 		routes = append(routes, []route{
 			{"POST", base, confined, oneBody, "", a.postWebhook},
 			{"GET", base, confined, noBody, paging + "active url", a.listWebhooks},
-			{"GET", base + "/:id", aboutWebhook, noBody, "", a.getWebhook},
-			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
-			{"PUT", base + "/:id", aboutWebhook, oneBody, "", a.patchWebhook},
-			{"DELETE", base + "/:id", aboutWebhook, noBody, "", a.deleteWebhook},
-			{"POST", base + "/:id/test", aboutWebhook, oneBody, "", a.testWebhook},
-			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", a.rotateSecret},
-			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", a.dropPreviousSecret},
-			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", a.replayWebhook},
+			{"GET", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.getWebhook)},
+			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"PUT", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"DELETE", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.deleteWebhook)},
+			{"POST", base + "/:id/test", aboutWebhook, commandBody, "", about(webhookID, a.testWebhook)},
+			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", about(webhookID, a.rotateSecret)},
+			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", about(webhookID, a.dropPreviousSecret)},
+			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", about(webhookID, a.replayWebhook)},
 			{"GET", base + "/:id/deliveries", aboutWebhook, noBody, log, a.listDeliveries},
 		}...)
 	}
 	return append(routes,
 		route{"GET", "/webhooks/deliveries", confined, noBody, log, a.listDeliveries},
-		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", a.getDelivery},
-		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, oneBody, "", a.retryDelivery},
+		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", about(deliveryID, a.getDelivery)},
+		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, commandBody, "", about(deliveryID, a.retryDelivery)},
 	)
 }
 
@@ -92,22 +92,22 @@ func webhooksOff(*request) error {
 	return spec.Unsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
 }
 
-// prefixedID reads the id in the path; what has another form belongs to nothing.
-// missing makes the 404 of its kind.
-func prefixedID(c echo.Context, prefix string, missing func(id string) error) (id [16]byte, err error) {
-	text := param(c, "id")
-	rest, ok := strings.CutPrefix(text, prefix)
-	if ok {
-		id, ok = spec.ParseUUIDv7(rest)
+// parsePrefixed is for ids such as sub_….
+func parsePrefixed(prefix string) func(text string) ([16]byte, bool) {
+	return func(text string) ([16]byte, bool) {
+		rest, prefixed := strings.CutPrefix(text, prefix)
+		id, ok := spec.ParseUUIDv7(rest)
+		return id, prefixed && ok
 	}
-	if !ok {
-		return id, missing(text)
-	}
-	return id, nil
 }
 
+// What has another form is the id of no subscription.
 func webhookID(c echo.Context) ([16]byte, error) {
-	return prefixedID(c, webhook.WebhookPrefix, webhook.ErrNoWebhook)
+	id, ok := parsePrefixed(webhook.WebhookPrefix)(param(c, "id"))
+	if !ok {
+		return id, webhook.ErrNoWebhook(param(c, "id"))
+	}
+	return id, nil
 }
 
 // postWebhook creates a subscription. It is not idempotent: two calls make two subscriptions, which both get every event. The
@@ -190,11 +190,7 @@ func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 }
 
 // Secrets are shown by a hint only.
-func (a *API) getWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -204,27 +200,16 @@ func (a *API) getWebhook(r *request) error {
 
 // The cursor is the id of the last one shown. Secrets are shown by hints.
 func (a *API) listWebhooks(r *request) error {
-	p, err := readPage(r)
-	if err != nil {
-		return err
+	p := r.page(api.DefaultPage, api.MaxPage)
+	filter := webhook.Filter{
+		Tenant: a.tenant(r.Request()), Before: behind(r, p, parsePrefixed(webhook.WebhookPrefix)), Active: r.boolean("active"),
+		URL:    r.text("url"),                // compared exactly
+		Offset: p.offset, Limit: p.limit + 1, // one more tells whether there are more
 	}
-	l := webhook.Filter{Tenant: a.tenant(r.Request()), Offset: p.offset, Limit: p.limit}
-	if l.Before, err = cursorID(p.cursor, webhook.WebhookPrefix); err != nil {
-		return err
+	if r.err != nil {
+		return r.err
 	}
-	if text := r.QueryParam("active"); text != "" {
-		active, err := strconv.ParseBool(text)
-		if err != nil {
-			return spec.InvalidRequest("active", "true or false", text, "active must be true or false.")
-		}
-		l.Active = &active
-	}
-	// The URL is compared exactly.
-	if l.URL = r.QueryParam("url"); !api.Storable(l.URL) {
-		return spec.InvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
-	}
-	l.Limit++ // one more tells whether there are more
-	list, total, err := a.Webhooks.List(r.Request().Context(), l)
+	list, total, err := a.Webhooks.List(r.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -237,31 +222,13 @@ func (a *API) listWebhooks(r *request) error {
 		next = webhook.ID(list[i].ID)
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
+		"subscriptions": shown, "items": shown, "total": total, "pagination": p.shown(total, more, next),
 	})
-}
-
-// cursorID reads a cursor that is the id of the last item shown; nil without one.
-// It also reads ids in parameters, whose errors its callers word.
-func cursorID(cursor, prefix string) (*[16]byte, error) {
-	if cursor == "" {
-		return nil, nil
-	}
-	rest, ok := strings.CutPrefix(cursor, prefix)
-	id, valid := spec.ParseUUIDv7(rest)
-	if !ok || !valid {
-		return nil, api.ErrCursor(cursor)
-	}
-	return &id, nil
 }
 
 // PATCH and PUT do the same. The function runs under the lock of the subscription and may run again after a deadlock, so it
 // only computes; secret has the value of the run that was committed. A changed secret is a rotation.
-func (a *API) patchWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) patchWebhook(r *request, id [16]byte) error {
 	secret := ""
 	w, err := a.Webhooks.Change(r.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
 		in, wire := webhook.Patch(r.body, current)
@@ -286,11 +253,7 @@ func (a *API) patchWebhook(r *request) error {
 }
 
 // What is being sent at the moment may still arrive.
-func (a *API) deleteWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteWebhook(r *request, id [16]byte) error {
 	if err := a.Webhooks.Delete(r.Request().Context(), id); err != nil {
 		return err
 	}
@@ -299,11 +262,7 @@ func (a *API) deleteWebhook(r *request) error {
 
 // It is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
 // should read before it repeats.
-func (a *API) rotateSecret(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) rotateSecret(r *request, id [16]byte) error {
 	// overlap is -1 if it was not sent; a negative one stands for the default of the store.
 	secret, overlap, wire := webhook.DecodeRotation(r.body)
 	if wire != nil {
@@ -335,11 +294,7 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 }
 
 // It is idempotent.
-func (a *API) dropPreviousSecret(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) dropPreviousSecret(r *request, id [16]byte) error {
 	w, err := a.Webhooks.DropPreviousSecret(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -349,14 +304,7 @@ func (a *API) dropPreviousSecret(r *request) error {
 
 // The call takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
 // error.
-func (a *API) testWebhook(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) testWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
@@ -377,11 +325,7 @@ func (a *API) testWebhook(r *request) error {
 }
 
 // replayWebhook is 202: the deliveries are due and are sent by any node.
-func (a *API) replayWebhook(r *request) error {
-	id, err := webhookID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) replayWebhook(r *request, id [16]byte) error {
 	in, wire := webhook.DecodeReplay(r.body)
 	if wire != nil {
 		return wire
@@ -456,13 +400,10 @@ var deliveryStatuses = []string{"pending", "delivering", "delivered", "failed", 
 // With an id in the path an unknown subscription is 404, while the filter subscription_id of the list of all then finds
 // nothing. The cursor is the id of the last delivery that was looked at, not necessarily of one that was shown.
 func (a *API) listDeliveries(r *request) error {
-	p, err := readPage(r)
-	if err != nil {
-		return err
-	}
-	l, err := a.deliveryQuery(r, p)
-	if err != nil {
-		return err
+	p := r.page(api.DefaultPage, api.MaxPage)
+	l := a.deliveryQuery(r, p)
+	if r.err != nil {
+		return r.err
 	}
 	if r.Param("id") != "" {
 		id, err := webhookID(r)
@@ -489,59 +430,54 @@ func (a *API) listDeliveries(r *request) error {
 		next = webhook.DeliveryID(*found.Next)
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"deliveries": shown, "items": shown, "total": found.Total, "pagination": json.RawMessage(p.append(nil, found.Total, next != "", next)),
+		"deliveries": shown, "items": shown, "total": found.Total, "pagination": p.shown(found.Total, next != "", next),
 	})
 }
 
 // deliveryQuery reads the filters. status is compared with a fixed list, because an unknown one would silently find nothing;
 // event_type is not, because extensions and tests have types of their own.
-func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error) {
-	// Tenant confines the log to the subscriptions of the caller.
-	l := webhook.DeliveryList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
-	var err error
-	if l.Before, err = cursorID(p.cursor, webhook.DeliveryPrefix); err != nil {
-		return l, err
+func (a *API) deliveryQuery(r *request, p page) webhook.DeliveryList {
+	l := webhook.DeliveryList{
+		Tenant: a.tenant(r.Request()), // of the subscriptions
+		Offset: p.offset, Limit: p.limit, Before: behind(r, p, parsePrefixed(webhook.DeliveryPrefix)), Status: r.QueryParam("status"), Type: r.QueryParam("event_type"),
 	}
 	if l.Status != "" && !slices.Contains(deliveryStatuses, l.Status) {
 		expected := "one of " + strings.Join(deliveryStatuses, ", ")
-		return l, spec.InvalidRequest("status", expected, l.Status, "status must be "+expected+".")
+		r.refuse(spec.InvalidRequest("status", expected, l.Status, "status must be "+expected+"."))
 	}
 	if !api.Storable(l.Type) {
-		return l, spec.InvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
+		r.refuse(spec.InvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000."))
 	}
 	// In the log of one subscription the id of the path replaces it.
-	if text := c.QueryParam("subscription_id"); text != "" {
-		id, err := cursorID(text, webhook.WebhookPrefix)
-		if err != nil {
-			return l, spec.InvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_….")
+	if text := r.QueryParam("subscription_id"); text != "" {
+		id, ok := parsePrefixed(webhook.WebhookPrefix)(text)
+		if !ok {
+			r.refuse(spec.InvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_…."))
 		}
-		l.Webhook = id
+		l.Webhook = &id
 	}
 	// An event has one delivery for each subscription, so this filter may find several.
-	if text := c.QueryParam("event_id"); text != "" {
+	if text := r.QueryParam("event_id"); text != "" {
 		position, err := eventlog.ParsePosition(text)
 		if err != nil {
-			return l, spec.InvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
+			r.refuse(spec.InvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_…."))
 		}
 		l.Event = &webhook.EventPlace{Seq: position.Seq, Sub: position.Sub}
 	}
-	if l.Since, err = timeParam(c, "since"); err != nil {
-		return l, err
-	}
-	l.Until, err = timeParam(c, "until")
-	return l, err
+	l.Since, l.Until = r.time("since"), r.time("until")
+	return l
 }
 
 // What is no id is an unknown delivery.
 func deliveryID(c echo.Context) ([16]byte, error) {
-	return prefixedID(c, webhook.DeliveryPrefix, webhook.ErrNoDelivery)
+	id, ok := parsePrefixed(webhook.DeliveryPrefix)(param(c, "id"))
+	if !ok {
+		return id, webhook.ErrNoDelivery(param(c, "id"))
+	}
+	return id, nil
 }
 
-func (a *API) getDelivery(r *request) error {
-	id, err := deliveryID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getDelivery(r *request, id [16]byte) error {
 	// The attempts are those of all retries, numbered on.
 	row, attempts, err := a.Webhooks.Delivery(r.Request().Context(), id)
 	if err != nil {
@@ -552,14 +488,7 @@ func (a *API) getDelivery(r *request) error {
 
 // retryDelivery is 202, because the attempt is made later, by any node. The delivery keeps its id, by which a receiver
 // recognizes a repetition.
-func (a *API) retryDelivery(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	id, err := deliveryID(r)
-	if err != nil {
-		return err
-	}
+func (a *API) retryDelivery(r *request, id [16]byte) error {
 	row, attempts, err := a.Webhooks.RetryDelivery(r.Request().Context(), id)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
@@ -34,30 +35,25 @@ func (a *API) workerRoutes() []route {
 		{"POST", "/workers/register", confined, oneBody, "", a.postRegister},
 
 		{"GET", "/workers", confined, noBody, paging + "state queue", a.listWorkers(workerList{api.DefaultPage, api.MaxPage, "workers"})},
-		{"GET", "/workers/:id", confined, noBody, "", a.getWorker},
-		{"DELETE", "/workers/:id", confined, oneBody, "", a.deregister},
-		{"POST", "/workers/:id/deregister", confined, oneBody, "", a.deregister},
-		{"GET", "/workers/:id/health", confined, noBody, "", a.getWorkerHealth},
+		{"GET", "/workers/:id", confined, noBody, "", about(a.workerRef, a.getWorker)},
+		{"DELETE", "/workers/:id", confined, oneBody, "", about(a.workerRef, a.deregister)},
+		{"POST", "/workers/:id/deregister", confined, oneBody, "", about(a.workerRef, a.deregister)},
+		{"GET", "/workers/:id/health", confined, noBody, "", about(a.workerRef, a.getWorkerHealth)},
 
 		{"GET", "/admin/workers", confined, noBody, paging + "state queue", a.listWorkers(workerList{standard: defaultAdminPage, largest: maxAdminPage})},
 		{"POST", "/admin/workers/directive", operators, oneBody, "", a.directWorkers},
-		{"GET", "/admin/workers/:id", confined, noBody, "", a.getWorker},
-		{"DELETE", "/admin/workers/:id", confined, noBody, "", a.deleteWorker},
+		{"GET", "/admin/workers/:id", confined, noBody, "", about(a.workerRef, a.getWorker)},
+		{"DELETE", "/admin/workers/:id", confined, noBody, "", about(a.workerRef, a.deleteWorker)},
 		{"POST", "/admin/workers/:id/directive", confined, oneBody, "", a.directWorker},
-		{"POST", "/admin/workers/:id/quiet", confined, oneBody, "", a.directTo("quiet")},
-		{"POST", "/admin/workers/:id/terminate", confined, oneBody, "", a.directTo("terminate")},
+		{"POST", "/admin/workers/:id/quiet", confined, commandBody, "", a.directTo("quiet")},
+		{"POST", "/admin/workers/:id/terminate", confined, commandBody, "", a.directTo("terminate")},
 		// resume is stored as running, which is a directive of its own: it is answered until the worker reports running.
-		{"POST", "/admin/workers/:id/resume", confined, oneBody, "", a.directTo("running")},
+		{"POST", "/admin/workers/:id/resume", confined, commandBody, "", a.directTo("running")},
 	}
 }
 
 func (a *API) directTo(directive string) handler {
-	return func(r *request) error {
-		if err := checkCommand(r.body); err != nil {
-			return err
-		}
-		return a.direct(r, directive)
-	}
+	return func(r *request) error { return a.direct(r, directive) }
 }
 
 // What lists of the admin plane give.
@@ -94,29 +90,15 @@ func (a *API) postRegister(r *request) error {
 	// In s: a third of the time after which a worker is dead, at least 1 and at most 5, so that a worker may lose a
 	// heartbeat.
 	interval := max(1, min(5, int64(dead/(3*time.Second))))
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"ok":true`...)
-		b = appendText(b, "worker_id", in.WorkerID)
-		b = appendText(b, "server_time", spec.FormatTime(res.Time))
-		b = strconv.AppendInt(append(b, `,"heartbeat_interval":`...), interval, 10)
-		b = appendSeconds(append(b, `,"heartbeat_timeout":`...), dead)
-		b = appendSeconds(append(b, `,"visibility_timeout_default":`...), a.Jobs.DefaultVisibility())
-		return append(b, '}')
+	return r.answer(http.StatusOK, object{
+		{"ok", true}, {"worker_id", in.WorkerID}, {"server_time", spec.FormatTime(res.Time)}, {"heartbeat_interval", interval},
+		{"heartbeat_timeout", dead.Seconds()}, {"visibility_timeout_default", a.Jobs.DefaultVisibility().Seconds()},
 	})
-}
-
-// The unit is s; a fraction is shown if there is one.
-func appendSeconds(b []byte, d time.Duration) []byte {
-	return strconv.AppendFloat(b, d.Seconds(), 'f', -1, 64)
 }
 
 // deregister removes the entry; an unknown worker is 404. Its jobs stay reserved until their reservations end, because the
 // worker may still be finishing them.
-func (a *API) deregister(r *request) error {
-	ref, err := a.workerRef(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deregister(r *request, ref worker.Ref) error {
 	// A body that is JSON is never refused for its members.
 	in, wire := worker.DecodeLeave(ref, r.body)
 	if wire != nil {
@@ -125,9 +107,7 @@ func (a *API) deregister(r *request) error {
 	if err := a.Workers.Deregister(r.Request().Context(), in); err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		return append(appendText(append(b, `{"ok":true`...), "worker_id", ref.ID), '}')
-	})
+	return r.answer(http.StatusOK, object{{"ok", true}, {"worker_id", ref.ID}})
 }
 
 func (a *API) directWorker(r *request) error {
@@ -140,18 +120,15 @@ func (a *API) directWorker(r *request) error {
 
 // direct stores the directive, which the worker gets with its next heartbeat. Fetches are affected at once on this node and
 // within 1 s on the others.
-func (a *API) direct(c echo.Context, directive string) error {
-	ref, err := a.workerRef(c)
+func (a *API) direct(r *request, directive string) error {
+	ref, err := a.workerRef(r)
 	if err != nil {
 		return err
 	}
-	if err := a.Workers.Direct(c.Request().Context(), ref, directive); err != nil {
+	if err := a.Workers.Direct(r.Request().Context(), ref, directive); err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendQuoted(append(b, `{"worker_id":`...), ref.ID)
-		return append(appendText(b, "directive", directive), '}')
-	})
+	return r.answer(http.StatusOK, object{{"worker_id", ref.ID}, {"directive", directive}})
 }
 
 // The number is that of workers that are not stale. It is for operators: it reaches the workers of all tenants.
@@ -169,11 +146,7 @@ func (a *API) directWorkers(r *request) error {
 
 // deleteWorker works for stale workers only, 409 for others. jobs_requeued counts the jobs that were still reserved for it
 // and were failed now.
-func (a *API) deleteWorker(r *request) error {
-	ref, err := a.workerRef(r)
-	if err != nil {
-		return err
-	}
+func (a *API) deleteWorker(r *request, ref worker.Ref) error {
 	// The jobs fail, so their attempts count.
 	requeued, err := a.Workers.Delete(r.Request().Context(), ref)
 	if err != nil {
@@ -410,11 +383,7 @@ func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
 // getWorkerHealth answers 503 for a worker that takes no more work, so that a probe can be pointed at it.
 // An operator's directive counts before what the worker has reported, because it is newer or still to be obeyed; see
 // docs/reference/workers.md, Directives.
-func (a *API) getWorkerHealth(r *request) error {
-	ref, err := a.workerRef(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getWorkerHealth(r *request, ref worker.Ref) error {
 	w, err := a.Workers.Get(r.Request().Context(), ref)
 	if err != nil {
 		return err
@@ -442,57 +411,34 @@ func (a *API) getWorkerHealth(r *request) error {
 
 // It reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
 // another worker has by now, are left out.
-func (a *API) getWorker(r *request) error {
-	ref, err := a.workerRef(r)
-	if err != nil {
-		return err
-	}
+func (a *API) getWorker(r *request, ref worker.Ref) error {
 	w, err := a.Workers.Get(r.Request().Context(), ref)
 	if err != nil {
 		return err
 	}
 	var ids [][16]byte
-	// The worker may have reported any text.
-	for _, text := range reportedIDs(w.ActiveJobIds) {
-		if id, ok := spec.ParseID(text); ok {
-			ids = append(ids, id)
+	if w.ActiveJobIds != nil { // NULL for a worker that reports only a number
+		var reported []string
+		_ = json.Unmarshal(w.ActiveJobIds, &reported) // the store has written it
+		for _, text := range reported {
+			// The worker may have reported any text.
+			if id, ok := spec.ParseID(text); ok {
+				ids = append(ids, id)
+			}
 		}
 	}
 	jobs, err := a.Workers.Reserved(r.Request().Context(), ref, ids)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(appendWorker(b, &w), `,"jobs":[`...)
-		for i := range jobs {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendHeldJob(b, &jobs[i])
+	// The short form of docs/reference/workers.md, Registry, without what the client sent. reserved_until is the end of the reservation as
+	// it is stored; a heartbeat moves it.
+	held := each(jobs, func(j *worker.ReservedJob) object {
+		return object{
+			{"id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"attempt", j.Attempt}, {"started_at", given(j.StartedAt)}, {"reserved_until", given(j.LeaseUntil)},
 		}
-		return append(b, ']', '}')
 	})
-}
-
-// nil for a worker that reports only a number.
-func reportedIDs(list []byte) (ids []string) {
-	if list != nil {
-		_ = json.Unmarshal(list, &ids) // the store has written it
-	}
-	return ids
-}
-
-// reserved_until is the end of the reservation as it is stored; a heartbeat moves it.
-// It is the short form of docs/reference/workers.md, Registry, without what the client sent.
-func appendHeldJob(b []byte, j *worker.ReservedJob) []byte {
-	b = append(b, `{"id":"`...)
-	b = append(spec.AppendID(b, j.ID), '"')
-	b = appendText(b, "type", j.Type)
-	b = appendText(b, "queue", j.Queue)
-	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(j.Attempt), 10)
-	b = appendTime(b, "started_at", j.StartedAt)
-	b = appendTime(b, "reserved_until", j.LeaseUntil)
-	return append(b, '}')
+	return r.answer(http.StatusOK, append(showWorker(&w), member{"jobs", held}))
 }
 
 // workerStates are what a list may ask for.
@@ -507,26 +453,18 @@ type workerList struct {
 // A worker that gives a sign of life between two pages moves to the front, so a walk through the pages may miss or repeat it.
 func (a *API) listWorkers(as workerList) handler {
 	return func(r *request) error {
-		p, err := readPageOf(r, as.standard, as.largest)
-		if err != nil {
-			return err
-		}
+		p := r.page(as.standard, as.largest)
 		// An operator sees the workers of all tenants.
-		l := worker.Filter{Tenant: a.tenant(r.Request()), States: list(r, "state"), Offset: p.offset, Limit: p.limit}
+		l := worker.Filter{Tenant: a.tenant(r.Request()), States: r.list("state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
-				return spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
+				r.refuse(spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale."))
 			}
 		}
-		if l.Queues, err = plainList(r, "queue"); err != nil {
-			return err
-		}
-		if p.cursor != "" {
-			key, ok := worker.ParseKey(p.cursor)
-			if !ok {
-				return api.ErrCursor(p.cursor)
-			}
-			l.After = &key
+		l.Queues = r.texts("queue")
+		l.After = behind(r, p, worker.ParseKey)
+		if r.err != nil {
+			return r.err
 		}
 		page, err := a.Workers.List(r.Request().Context(), l)
 		if err != nil {
@@ -539,30 +477,22 @@ func (a *API) listWorkers(as workerList) handler {
 		}
 		// Twice, because the items may be there twice; the estimate may be too large, never much too small.
 		return respondEach(r, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
-			b = appendWorkers(append(b, `{"items":`...), page.Workers, next)
+			show := func(b []byte, w *worker.Record) []byte { return showWorker(w).append(b) }
+			b = appendEach(append(b, `{"items":`...), page.Workers, next, show)
 			if as.again != "" {
-				b = append(append(append(b, `,"`...), as.again...), `":`...)
-				b = appendWorkers(b, page.Workers, next)
+				b = appendEach(append(append(append(b, `,"`...), as.again...), `":`...), page.Workers, next, show)
 			}
-			b = appendTotals(append(b, `,"summary":`...), page.Totals)
-			b = p.append(append(b, `,"pagination":`...), page.Matches, page.More, cursor)
-			return append(b, '}')
+			// summary counts all workers of the caller, whatever the filter.
+			sums := page.Totals
+			return append(object{
+				{"summary", object{{"total", sums.Total}, {"running", sums.Running}, {"quiet", sums.Quiet}, {"terminate", sums.Terminate}, {"stale", sums.Stale}}},
+				{"pagination", p.shown(page.Matches, page.More, cursor)},
+			}.appendMembers(b), '}')
 		})
 	}
 }
 
-func appendWorkers(b []byte, workers []worker.Record, next flush) []byte {
-	b = append(b, '[')
-	for i := range workers {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(append(appendWorker(b, &workers[i]), '}'))
-	}
-	return append(b, ']')
-}
-
-// workerBytes estimates what appendWorkers appends.
+// workerBytes estimates what workers have in an answer.
 func workerBytes(workers []worker.Record) (bytes int) {
 	for i := range workers {
 		w := &workers[i]
@@ -571,81 +501,51 @@ func workerBytes(workers []worker.Record) (bytes int) {
 	return bytes
 }
 
-// They count all workers of the caller, whatever the filter.
-func appendTotals(b []byte, sums worker.Totals) []byte {
-	b = strconv.AppendInt(append(b, `{"total":`...), sums.Total, 10)
-	b = strconv.AppendInt(append(b, `,"running":`...), sums.Running, 10)
-	b = strconv.AppendInt(append(b, `,"quiet":`...), sums.Quiet, 10)
-	b = strconv.AppendInt(append(b, `,"terminate":`...), sums.Terminate, 10)
-	b = strconv.AppendInt(append(b, `,"stale":`...), sums.Stale, 10)
-	return append(b, '}')
-}
-
-// appendWorker appends an item without its closing brace.
-// queues and concurrency that the worker has not reported are those of its fetches, and without any fetch [] and 1.
-// last_heartbeat repeats last_heartbeat_at.
-func appendWorker(b []byte, w *worker.Record) []byte {
-	b = appendQuoted(append(b, `{"id":`...), w.ID)
-	b = appendText(b, "worker_id", w.ID)
-	b = appendText(b, "state", w.State)
-	b = appendText(b, "directive", w.Directive.String)
-	b = appendJSON(append(b, `,"queues":`...), w.Queues, w.FetchQueues)
-	b = append(b, `,"concurrency":`...)
-	switch {
-	case w.Concurrency.Valid:
-		b = strconv.AppendInt(b, int64(w.Concurrency.Int32), 10)
-	// The worker has not reported it: what its latest fetch asked for is the best guess.
-	case w.FetchCount.Valid:
-		b = strconv.AppendInt(b, int64(w.FetchCount.Int32), 10)
-	default:
-		b = append(b, '1')
+// showWorker shows queues and concurrency that the worker has not reported as those of its fetches, and without any fetch as [] and 1.
+// last_heartbeat repeats last_heartbeat_at. labels are shown even if there are none.
+func showWorker(w *worker.Record) object {
+	queues, concurrency := w.Queues, int32(1)
+	if queues == nil {
+		queues = w.FetchQueues
 	}
-	b = strconv.AppendInt(append(b, `,"active_jobs":`...), int64(w.ActiveJobs), 10)
-	b = appendJSON(append(b, `,"active_job_ids":`...), w.ActiveJobIds)
-	if w.Hostname.Valid {
-		b = appendText(b, "hostname", w.Hostname.String)
+	if w.Concurrency.Valid {
+		concurrency = w.Concurrency.Int32
+	} else if w.FetchCount.Valid { // what its latest fetch asked for is the best guess
+		concurrency = w.FetchCount.Int32
+	}
+	shown := object{
+		{"id", w.ID}, {"worker_id", w.ID}, {"state", w.State}, {"directive", w.Directive.String}, {"queues", orNone(queues)}, {"concurrency", concurrency},
+		{"active_jobs", w.ActiveJobs}, {"active_job_ids", orNone(w.ActiveJobIds)}, {"hostname", given(w.Hostname)},
 	}
 	if w.Pid.Valid {
-		b = strconv.AppendInt(append(b, `,"pid":`...), w.Pid.Int64, 10)
+		shown = append(shown, member{"pid", w.Pid.Int64})
 	}
-	b, started := appendFacts(b, w.Facts, w.StartedAt)
-	b = appendTime(b, "started_at", started)
-	b = appendTime(b, "last_heartbeat_at", w.LastBeatAt)
-	return appendTime(b, "last_heartbeat", w.LastBeatAt)
-}
-
-// appendJSON appends the first array that there is.
-// nil is NULL.
-func appendJSON(b []byte, arrays ...[]byte) []byte {
-	for _, array := range arrays {
-		if array != nil {
-			return append(b, array...)
-		}
-	}
-	return append(b, '[', ']')
-}
-
-// appendFacts appends what the worker reported besides, labels always, and returns when it says that it was started.
-// facts are valid JSON, at most 64 KiB, whose names the decoder has chosen, so none can clash with a member of this object. A
-// started_at that is no time is ignored.
-func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype.Timestamptz) {
-	labels, started := []byte(`[]`), registered
-	if facts != nil {
-		for literal, value := range jsonread.Members(facts) {
-			switch string(jsonread.Name(literal)) {
-			// labels are shown even if there are none.
+	// What the worker reported besides is valid JSON, at most 64 KiB, whose names the decoder has chosen, so none can clash with a member of
+	// this object.
+	labels, started := jsontext.Value(`[]`), w.StartedAt
+	if w.Facts != nil {
+		for literal, value := range jsonread.Members(w.Facts) {
+			switch name := string(jsonread.Name(literal)); name {
 			case "labels":
 				labels = value
-			// It is text that the worker has sent; it is shown in the form of all times.
+			// It is text that the worker has sent; it is shown in the form of all times, and ignored if it is none.
 			case "started_at":
 				text, _ := jsonread.Text(value)
 				if t, ok := job.ParseTime(text); ok {
 					started = pgtype.Timestamptz{Time: t, Valid: true}
 				}
 			default:
-				b = append(append(append(append(b, ','), literal...), ':'), value...)
+				shown = append(shown, member{name, value})
 			}
 		}
 	}
-	return append(append(b, `,"labels":`...), labels...), started
+	return append(shown, object{{"labels", labels}, {"started_at", given(started)}, {"last_heartbeat_at", given(w.LastBeatAt)}, {"last_heartbeat", given(w.LastBeatAt)}}...)
+}
+
+// orNone is [] for an array that is NULL.
+func orNone(array []byte) []byte {
+	if array == nil {
+		return []byte(`[]`)
+	}
+	return array
 }

@@ -19,10 +19,10 @@ func (a *API) workflowRoutes() []route {
 	return []route{
 		{"POST", "/workflows", confined, manyBody, "", a.postWorkflow},
 		{"GET", "/workflows", confined, noBody, paging + "type name state", a.listWorkflows},
-		{"GET", "/workflows/:id", aboutWorkflow, noBody, "", a.getWorkflow},
-		{"DELETE", "/workflows/:id", aboutWorkflow, noBody, "force cancelled_by", a.cancelWorkflow},
-		{"POST", "/workflows/:id/cancel", aboutWorkflow, oneBody, "force cancelled_by", a.postWorkflowCancel},
-		{"GET", "/workflows/:id/progress", aboutWorkflow, noBody, "", a.getWorkflowProgress},
+		{"GET", "/workflows/:id", aboutWorkflow, noBody, "", about(workflowID, a.getWorkflow)},
+		{"DELETE", "/workflows/:id", aboutWorkflow, noBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
+		{"POST", "/workflows/:id/cancel", aboutWorkflow, commandBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
+		{"GET", "/workflows/:id/progress", aboutWorkflow, noBody, "", about(workflowID, a.getWorkflowProgress)},
 	}
 }
 
@@ -111,47 +111,24 @@ func workflowID(c echo.Context) ([16]byte, error) {
 	return id, nil
 }
 
-// It reads the whole tree in one snapshot.
-func (a *API) findWorkflow(c echo.Context) (*workflow.Workflow, error) {
-	id, err := workflowID(c)
-	if err != nil {
-		return nil, err
-	}
-	return a.Workflows.Get(c.Request().Context(), id)
-}
-
-// The path may name a nested workflow, which is then shown as if it were a root.
-func (a *API) getWorkflow(r *request) error {
-	w, err := a.findWorkflow(r)
+// The path may name a nested workflow, which is then shown as if it were a root. The whole tree is read in one snapshot.
+func (a *API) getWorkflow(r *request, id [16]byte) error {
+	w, err := a.Workflows.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	return respondWorkflow(r, http.StatusOK, &shownWorkflow{Workflow: w})
 }
 
-// It reads nothing of its body; force and cancelled_by are parameters of the query.
-func (a *API) postWorkflowCancel(r *request) error {
-	if err := checkCommand(r.body); err != nil {
-		return err
-	}
-	return a.cancelWorkflow(r)
-}
-
 // cancelWorkflow is 409 for one that has ended or is nested, so a repetition is, too. If this node stops during the call, the
 // tree is cancelled and another node cancels the jobs that are left.
-func (a *API) cancelWorkflow(r *request) error {
-	id, err := workflowID(r)
-	if err != nil {
-		return err
-	}
-	force := false
-	if text := r.QueryParam("force"); text != "" {
-		if force, err = strconv.ParseBool(text); err != nil {
-			return spec.InvalidRequest("force", "true or false", text, "force must be true or false.")
-		}
+func (a *API) cancelWorkflow(r *request, id [16]byte) error {
+	force := r.boolean("force")
+	if r.err != nil {
+		return r.err
 	}
 	// The counts are of this call: a second one would be 409 and has none.
-	w, counts, err := a.Workflows.Cancel(r.Request().Context(), id, force, a.actor(r, "cancelled_by"))
+	w, counts, err := a.Workflows.Cancel(r.Request().Context(), id, force != nil && *force, a.actor(r, "cancelled_by"))
 	if err != nil {
 		return err
 	}
@@ -175,93 +152,71 @@ var workflowStates = map[string]string{
 
 // It lists roots, newest first. The cursor is the id of the last one.
 func (a *API) listWorkflows(r *request) error {
-	page, err := readPage(r)
-	if err != nil {
-		return err
-	}
-	f := workflow.Filter{Tenant: a.tenant(r.Request()), Type: r.QueryParam("type"), Name: r.QueryParam("name"), Limit: page.limit, Offset: page.offset}
+	page := r.page(api.DefaultPage, api.MaxPage)
+	f := workflow.Filter{Tenant: a.tenant(r.Request()), Limit: page.limit, Offset: page.offset}
 	if text := r.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
-			return spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
+			r.refuse(spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending."))
 		}
 	}
 	// The type is not checked against a list: an unknown one finds nothing.
-	if err := api.CheckStorable("type", f.Type); err != nil {
-		return err
-	}
-	if err := api.CheckStorable("name", f.Name); err != nil {
-		return err
-	}
-	if f.Cursor, err = page.behind(); err != nil {
-		return err
+	f.Type, f.Name, f.Cursor = r.text("type"), r.text("name"), behind(r, page, spec.ParseID)
+	if r.err != nil {
+		return r.err
 	}
 	// Steps are not read, only their number.
 	found, err := a.Workflows.List(r.Request().Context(), f)
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWorkflowPage(b, page, found) })
+	return r.answer(http.StatusOK, showWorkflowPage(page, found))
 }
 
-// workflows and items differ in one word of their states.
-func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
-	b = appendWorkflows(append(b, `{"workflows":`...), found, false)
-	b = appendWorkflows(append(b, `,"items":`...), found, true)
-	b = strconv.AppendInt(append(b, `,"total":`...), int64(found.Total), 10)
+// showWorkflowPage has the list twice, which differ in one word of their states: the admin UI offers to cancel what is called active, and
+// reads items. Entries have no steps, so the list is small and built whole.
+func showWorkflowPage(p page, found workflow.Page) object {
+	list := func(items bool) func(b []byte) []byte {
+		return func(b []byte) []byte {
+			i := -1
+			return appendEach(b, found.Workflows, whole, func(b []byte, w **workflow.Workflow) []byte {
+				i++
+				shown := shownWorkflow{Workflow: *w, listed: true, active: items}
+				return append(appendCount(shown.append(append(b, '{'), whole), "step_count", found.StepCounts[i]), '}')
+			})
+		}
+	}
 	cursor := ""
 	if found.Next != nil {
 		cursor = spec.FormatID(*found.Next)
 	}
-	return append(p.append(append(b, `,"pagination":`...), int64(found.Total), found.Next != nil, cursor), '}')
-}
-
-// appendWorkflows appends the entries of a list. The admin UI offers to cancel what is called active, and reads items.
-// Entries have no steps, so the list is small and built whole.
-func appendWorkflows(b []byte, found workflow.Page, items bool) []byte {
-	b = append(b, '[')
-	for i, w := range found.Workflows {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		shown := shownWorkflow{Workflow: w, listed: true, active: items}
-		b = shown.append(append(b, '{'), whole)
-		b = strconv.AppendInt(append(b, `,"step_count":`...), int64(found.StepCounts[i]), 10)
-		b = append(b, '}')
-	}
-	return append(b, ']')
+	total := int64(found.Total)
+	return object{{"workflows", list(false)}, {"items", list(true)}, {"total", total}, {"pagination", p.shown(total, found.Next != nil, cursor)}}
 }
 
 // It is smaller than the workflow, for clients that poll; 200 bytes are about one step.
-func (a *API) getWorkflowProgress(r *request) error {
-	w, err := a.findWorkflow(r)
+// Only the direct steps are shown; a nested workflow counts by its own progress.
+func (a *API) getWorkflowProgress(r *request, id [16]byte) error {
+	w, err := a.Workflows.Get(r.Request().Context(), id)
 	if err != nil {
 		return err
 	}
-	return respondEach(r, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte { return appendWorkflowProgress(b, w, next) })
+	return respondEach(r, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte {
+		b = object{
+			{"workflow_id", w.ID}, {"type", string(w.Type)}, {"state", w.State}, {"progress", shownNumber(w.Progress())}, // of the steps that were read
+			{"updated_at", *lastMoment(w)},
+		}.appendMembers(append(b, '{'))
+		b = appendEach(append(b, `,"steps":`...), w.Steps, next, func(b []byte, st *workflow.Step) []byte {
+			return object{
+				{"id", st.ID}, {"job_id", st.JobID}, {"type", st.Type}, {"state", st.State}, {"progress", shownNumber(st.Done())},
+			}.append(b)
+		})
+		return append(b, '}')
+	})
 }
 
-// Only the direct steps are shown; a nested workflow counts by its own progress.
-func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
-	b = spec.AppendID(append(b, `{"workflow_id":"`...), w.ID)
-	b = appendText(append(b, '"'), "type", string(w.Type))
-	b = appendText(b, "state", w.State)
-	// It is computed from the steps that were read, so it agrees with them.
-	b = jsonread.AppendNumber(append(b, `,"progress":`...), w.Progress())
-	b = appendMoment(b, "updated_at", lastMoment(w))
-	b = append(b, `,"steps":[`...)
-	for i := range w.Steps {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		st := &w.Steps[i]
-		b = appendQuoted(append(b, `{"id":`...), st.ID)
-		b = appendJobID(b, st.JobID)
-		b = appendText(b, "type", st.Type)
-		b = appendText(b, "state", st.State)
-		b = jsonread.AppendNumber(append(b, `,"progress":`...), st.Done())
-		b = next(append(b, '}'))
-	}
-	return append(b, `]}`...)
+// shownNumber has the form of numbers in workflows.
+func shownNumber(f float64) func(b []byte) []byte {
+	return func(b []byte) []byte { return jsonread.AppendNumber(b, f) }
 }
 
 // lastMoment is the latest time at which something is known to have happened to a workflow.
@@ -316,7 +271,7 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 		b = appendText(b, "state", w.State)
 	}
 	// meta is that of the workflow, without what its jobs add.
-	b = appendObject(append(b, `,"meta":`...), w.Meta)
+	b = append(append(b, `,"meta":`...), orEmpty(w.Meta)...)
 	// Clients read either name, whatever the type of the workflow.
 	for _, noun := range [...]string{"steps", "jobs"} {
 		b = appendCount(b, noun+"_total", w.Total)
