@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -23,16 +24,16 @@ const (
 func (a *API) cronRoutes() (routes []route) {
 	for _, prefix := range []string{"/cron", "/crons"} {
 		routes = append(routes, []route{
-			{"POST", prefix, confined, oneBody, "", a.postCron},
-			{"GET", prefix, confined, noBody, paging + "queue enabled", a.listCrons(prefix == "/crons")},
-			{"GET", prefix + "/:name", confined, noBody, "", a.getCron},
-			{"PUT", prefix + "/:name", confined, oneBody, "", a.putCron},
-			{"PATCH", prefix + "/:name", confined, oneBody, "", a.patchCron},
-			{"DELETE", prefix + "/:name", confined, noBody, "", a.deleteCron},
-			{"POST", prefix + "/:name/pause", confined, oneBody, "", a.enableCron(false)},
-			{"POST", prefix + "/:name/resume", confined, oneBody, "", a.enableCron(true)},
-			{"POST", prefix + "/:name/trigger", confined, oneBody, "", a.triggerCron},
-			{"GET", prefix + "/:name/history", confined, noBody, paging, a.getCronHistory},
+			{"POST", prefix, api.Confined, oneBody, "", a.postCron},
+			{"GET", prefix, api.Confined, noBody, paging + "queue enabled", a.listCrons(prefix == "/crons")},
+			{"GET", prefix + "/:name", api.Confined, noBody, "", a.getCron},
+			{"PUT", prefix + "/:name", api.Confined, oneBody, "", a.putCron},
+			{"PATCH", prefix + "/:name", api.Confined, oneBody, "", a.patchCron},
+			{"DELETE", prefix + "/:name", api.Confined, noBody, "", a.deleteCron},
+			{"POST", prefix + "/:name/pause", api.Confined, oneBody, "", a.enableCron(false)},
+			{"POST", prefix + "/:name/resume", api.Confined, oneBody, "", a.enableCron(true)},
+			{"POST", prefix + "/:name/trigger", api.Confined, oneBody, "", a.triggerCron},
+			{"GET", prefix + "/:name/history", api.Confined, noBody, paging, a.getCronHistory},
 		}...)
 	}
 	return routes

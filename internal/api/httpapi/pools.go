@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -14,11 +15,11 @@ import (
 // All of them are for operators: pools and their queues are shared by tenants.
 func (a *API) poolRoutes() []route {
 	return []route{
-		{"GET", "/admin/pools", operators, noBody, paging, a.listPools},
-		{"GET", "/admin/pools/:name", operators, noBody, "", a.getPool},
-		{"PUT", "/admin/pools/:name", operators, oneBody, "", a.putPool},
-		{"DELETE", "/admin/pools/:name", operators, noBody, "", a.deletePool},
-		{"GET", "/admin/scheduling/stats", operators, noBody, "", a.getSchedulingStats},
+		{"GET", "/admin/pools", api.Operators, noBody, paging, a.listPools},
+		{"GET", "/admin/pools/:name", api.Operators, noBody, "", a.getPool},
+		{"PUT", "/admin/pools/:name", api.Operators, oneBody, "", a.putPool},
+		{"DELETE", "/admin/pools/:name", api.Operators, noBody, "", a.deletePool},
+		{"GET", "/admin/scheduling/stats", api.Operators, noBody, "", a.getSchedulingStats},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/riverqueue/river/rivershared/levenshtein"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 )
@@ -17,7 +18,7 @@ import (
 type route struct {
 	method string // GET stands for HEAD, too
 	path   string // below basePath, unless it begins with "//", which stands for the root
-	reach  reach  // what a tenant may see
+	reach  api.Reach
 	body   bodyKind
 	query  string // names of the parameters that the handler reads, separated by spaces
 	do     handler
@@ -113,7 +114,7 @@ func (a *API) routes() []route {
 
 // mount hands the routes to the router, and keeps what confine and the answers to unknown routes need of them.
 func (a *API) mount(e *echo.Echo, routes []route) {
-	a.reach = make(map[string]reach, len(routes))
+	a.reach = make(map[string]api.Reach, len(routes))
 	literals := map[string]map[string][]string{} // parent, last segment, methods
 	for _, r := range routes {
 		a.reach[r.method+" "+r.path] = r.reach

@@ -100,8 +100,8 @@ type API struct {
 	keys     api.Keys
 
 	// Handler sets templates and reach when all routes are registered.
-	templates   []template       // of all routes, for the answer to a request that matches none
-	reach       map[string]reach // of all routes, by method and template
+	templates   []template           // of all routes, for the answer to a request that matches none
+	reach       map[string]api.Reach // of all routes, by method and template
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	// countBulk is nil in tests only.
