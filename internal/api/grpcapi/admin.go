@@ -177,7 +177,7 @@ func nameCron(err error) error {
 func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
 	name := in.GetName()
 	if name == "" {
-		return nil, spec.InvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
+		return nil, errMissing("name", "the name of a cron")
 	}
 	if !cron.ValidName(name) {
 		// What cannot be a name is the name of no cron.
@@ -282,7 +282,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 // deadLetterID reads the id of a dead letter, which must be sent.
 func deadLetterID(text string) (deadletter.ID, error) {
 	if text == "" {
-		return deadletter.ID{}, errNoJobID()
+		return deadletter.ID{}, errMissing("job_id", "the id of a job")
 	}
 	return deadletter.ParseID(text), nil
 }
@@ -405,7 +405,7 @@ func (a *API) CancelWorkflow(ctx context.Context, in *ojsv1.CancelWorkflowReques
 // A missing id is a mistake of the call, a malformed one an unknown workflow.
 func workflowID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, spec.InvalidPayload("workflow_id", "the id of a workflow", nil, "'workflow_id' is required: send the id of a workflow.")
+		return [16]byte{}, errMissing("workflow_id", "the id of a workflow")
 	}
 	id, ok := spec.ParseID(text)
 	if !ok {
@@ -414,22 +414,10 @@ func workflowID(text string) ([16]byte, error) {
 	return id, nil
 }
 
-// A state that is missing here is shown as 0, unspecified.
-var workflowStates = map[string]ojsv1.WorkflowState{
-	"running": ojsv1.WorkflowState_WORKFLOW_STATE_RUNNING, "completed": ojsv1.WorkflowState_WORKFLOW_STATE_COMPLETED,
-	"failed": ojsv1.WorkflowState_WORKFLOW_STATE_FAILED, "cancelled": ojsv1.WorkflowState_WORKFLOW_STATE_CANCELLED,
-}
-
-var workflowStepStates = map[string]ojsv1.WorkflowStepState{
-	"waiting": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_WAITING, "pending": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_PENDING,
-	"active": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_ACTIVE, "completed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_COMPLETED,
-	"failed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_FAILED, "cancelled": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_CANCELLED,
-}
-
 // workflowOf shows the steps of the workflow itself, and behind them those that were sent as callbacks.
 // Steps of nested workflows are read by the id of that workflow.
 func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
-	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: workflowStates[w.State], CreatedAt: timestamppb.New(w.CreatedAt)}
+	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: enumOf[ojsv1.WorkflowState](ojsv1.WorkflowState_value, "WORKFLOW_STATE_", w.State), CreatedAt: timestamppb.New(w.CreatedAt)}
 	if w.EndedAt != nil {
 		out.CompletedAt = timestamppb.New(*w.EndedAt)
 	}
@@ -456,7 +444,8 @@ func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
 }
 
 func stepOf(st *workflow.Step) *ojsv1.WorkflowStepStatus {
-	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: workflowStepStates[st.State]}
+	state := enumOf[ojsv1.WorkflowStepState](ojsv1.WorkflowStepState_value, "WORKFLOW_STEP_STATE_", st.State)
+	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: state}
 	// Without a job the field is empty: the step waits, or its job could not be made.
 	if st.JobID != nil {
 		out.JobId = spec.FormatID(*st.JobID)
@@ -477,12 +466,6 @@ func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.Manifest
 	}, nil
 }
 
-// Other words of package api do not leave Report.
-var healthStates = map[string]ojsv1.HealthStatus{
-	api.Healthy: ojsv1.HealthStatus_HEALTH_STATUS_OK, api.Degraded: ojsv1.HealthStatus_HEALTH_STATUS_DEGRADED,
-	api.Unhealthy: ojsv1.HealthStatus_HEALTH_STATUS_UNHEALTHY,
-}
-
 // Health is GET /ojs/v1/health. A node without its database is an answer, no error.
 // It shares its look at the database with the probes of HTTP.
 func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.HealthResponse, error) {
@@ -491,7 +474,9 @@ func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.Health
 	if err != nil {
 		return nil, fmt.Errorf("show health: %w", err)
 	}
-	return &ojsv1.HealthResponse{Status: healthStates[state], Timestamp: timestamppb.New(at), Details: structOf(text)}, nil
+	return &ojsv1.HealthResponse{
+		Status: enumOf[ojsv1.HealthStatus](ojsv1.HealthStatus_value, "HEALTH_STATUS_", state), Timestamp: timestamppb.New(at), Details: structOf(text),
+	}, nil
 }
 
 // healthAPI is the health service that load balancers ask; it mirrors readiness.

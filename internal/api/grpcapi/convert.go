@@ -63,9 +63,13 @@ func jobsOf(jobs []*job.Record) []*ojsv1.Job {
 	return out
 }
 
-// An unknown state becomes JOB_STATE_UNSPECIFIED.
 func stateOf(state string) ojsv1.JobState {
-	return ojsv1.JobState(ojsv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)])
+	return enumOf[ojsv1.JobState](ojsv1.JobState_value, "JOB_STATE_", state)
+}
+
+// enumOf is the value of an enum that JSON spells so; 0, unspecified, for a word that the enum has not. word is its inverse.
+func enumOf[E ~int32](values map[string]int32, prefix, word string) E {
+	return E(values[prefix+strings.ToUpper(word)])
 }
 
 // jobErrorOf shows a stored failure.
@@ -141,7 +145,7 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	if u.Period > 0 {
 		out.Period = durationpb.New(u.Period)
 	}
-	out.OnConflict = ojsv1.UniqueConflictAction(ojsv1.UniqueConflictAction_value["UNIQUE_CONFLICT_ACTION_"+strings.ToUpper(u.OnConflict)])
+	out.OnConflict = enumOf[ojsv1.UniqueConflictAction](ojsv1.UniqueConflictAction_value, "UNIQUE_CONFLICT_ACTION_", u.OnConflict)
 	for _, s := range u.States {
 		out.States = append(out.States, stateOf(string(s)))
 	}

@@ -256,3 +256,29 @@ func TestWord(t *testing.T) {
 		require.Equal(t, string(s), word(stateOf(string(s)), "JOB_STATE_"), fmt.Sprint(s))
 	}
 }
+
+// TestEnums: words of the domains and enums have the same spelling, both ways.
+func TestEnums(t *testing.T) {
+	t.Parallel()
+	for prefix, enum := range map[string]map[string]int32{
+		"JOB_STATE_": ojsv1.JobState_value, "WORKER_STATE_": ojsv1.WorkerState_value, "WORKFLOW_STATE_": ojsv1.WorkflowState_value,
+		"WORKFLOW_STEP_STATE_": ojsv1.WorkflowStepState_value, "HEALTH_STATUS_": ojsv1.HealthStatus_value, "UNIQUE_CONFLICT_ACTION_": ojsv1.UniqueConflictAction_value,
+	} {
+		for name, number := range enum {
+			require.Equal(t, number, enumOf[int32](enum, prefix, strings.ToLower(strings.TrimPrefix(name, prefix))), name)
+		}
+		require.Zero(t, enumOf[int32](enum, prefix, "no such word"))
+	}
+	for _, state := range []string{"running", "quiet", "terminate"} {
+		require.NotZero(t, enumOf[int32](ojsv1.WorkerState_value, "WORKER_STATE_", state))
+	}
+	for _, state := range []string{"running", "completed", "failed", "cancelled"} {
+		require.NotZero(t, enumOf[int32](ojsv1.WorkflowState_value, "WORKFLOW_STATE_", state))
+	}
+	for _, state := range []string{"waiting", "pending", "active", "completed", "failed", "cancelled"} {
+		require.NotZero(t, enumOf[int32](ojsv1.WorkflowStepState_value, "WORKFLOW_STEP_STATE_", state))
+	}
+	for _, state := range []string{api.Healthy, api.Degraded, api.Unhealthy} {
+		require.NotZero(t, enumOf[int32](ojsv1.HealthStatus_value, "HEALTH_STATUS_", state))
+	}
+}

@@ -20,7 +20,7 @@ import (
 // Unmatched requests). Over HTTP an id is never missing, because it stands in the path.
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, errNoJobID()
+		return [16]byte{}, errMissing("job_id", "the id of a job")
 	}
 	id, err := job.ParseID(text)
 	if err != nil {
@@ -29,8 +29,8 @@ func parseID(text string) ([16]byte, error) {
 	return id, nil
 }
 
-func errNoJobID() error {
-	return spec.InvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+func errMissing(field, expected string) error {
+	return spec.InvalidPayload(field, expected, nil, "'"+field+"' is required: send "+expected+".")
 }
 
 // GetJob is GET /jobs/{id}.

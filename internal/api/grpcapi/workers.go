@@ -161,7 +161,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	if err != nil {
 		return nil, err
 	}
-	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
+	out := &ojsv1.HeartbeatResponse{DirectedState: enumOf[ojsv1.WorkerState](ojsv1.WorkerState_value, "WORKER_STATE_", res.State)}
 	if len(res.Extended) > 0 {
 		id := res.Extended[0]
 		job, err := a.Jobs.Get(ctx, id)
@@ -173,12 +173,6 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 		out.NewDeadline = momentOf(job.LeaseUntil)
 	}
 	return out, nil
-}
-
-// A state that is missing here would be unspecified.
-var workerStates = map[string]ojsv1.WorkerState{
-	"running": ojsv1.WorkerState_WORKER_STATE_RUNNING, "quiet": ojsv1.WorkerState_WORKER_STATE_QUIET,
-	"terminate": ojsv1.WorkerState_WORKER_STATE_TERMINATE,
 }
 
 const (
@@ -209,7 +203,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 		return wire
 	}
 	if want.WorkerID == "" {
-		return spec.InvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
+		return errMissing("worker_id", "the non-empty id of this worker")
 	}
 	want.Wait, want.Tenant = jobWait, tenantOf(stream.Context())
 	out, err := a.open(stream)
@@ -465,10 +459,9 @@ func claimedFor(ctx context.Context, jobs []*job.Record) {
 	}
 }
 
-// TagRPC prepares a fetch.
-// All other methods pay one comparison.
+// TagRPC prepares a call whose answer carries claimed jobs.
 func (deliveries) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
-	if info.FullMethodName != ojsv1.OJSService_Fetch_FullMethodName {
+	if rpcByName[info.FullMethodName].is&claims == 0 {
 		return ctx
 	}
 	return context.WithValue(ctx, deliveryKey{}, &delivery{})
