@@ -107,6 +107,37 @@ func (c Caller) Holder() string {
 	return c.Principal + "/" + c.Tenant
 }
 
+// Reach is what a route or an RPC shows to, and does for, a call that names a tenant (docs/reference/tenants.md, What a call reaches).
+// Each is declared with its reach. The zero value refuses, so one that is declared without shows nothing of other tenants.
+type Reach int
+
+const (
+	// Operators refuses the call of a tenant: permission_denied.
+	Operators Reach = iota
+
+	// Everybody answers a tenant like others: it shows nothing of any tenant.
+	Everybody
+
+	// Confined lets the call through. The handler must name the tenant in each filter and name, and look up the ids that a body has.
+	Confined
+
+	// AboutJob is about the job that the call names. For this and the following, what is not the tenant's is not found before the
+	// handler runs, as if it did not exist.
+	AboutJob
+
+	// AboutDeadLetter is about the dead letter that the call names.
+	AboutDeadLetter
+
+	// AboutWorkflow is about the workflow that the call names.
+	AboutWorkflow
+
+	// AboutWebhook is about the webhook subscription that the call names.
+	AboutWebhook
+
+	// AboutDelivery is about the webhook delivery that the call names.
+	AboutDelivery
+)
+
 // RequestID is the caller's id if it is 1–200 printable ASCII characters without spaces, else a new one
 // (docs/reference/http.md, Request headers).
 // A text that could break a log line or a header is replaced, not refused.

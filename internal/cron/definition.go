@@ -78,53 +78,6 @@ func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Er
 	return decode(raw, current, true, lim)
 }
 
-// Draft is a new cron that a transport has read, before any rule was applied. Empty fields were not sent.
-type Draft struct {
-	Name, Expression, Timezone string
-	Job                        job.Draft
-}
-
-// Define checks a draft by the rules of Decode, and with the same messages.
-func Define(d Draft, lim job.Limits) (*Definition, *ojs.Error) {
-	r := reader{c: Definition{
-		Name: d.Name, Expression: d.Expression, Timezone: d.Timezone, Overlap: OverlapSkip, Enabled: true, Type: d.Job.Type, Args: d.Job.Args,
-	}}
-	if d.Job.Options != nil {
-		r.c.Options = d.Job.Options.Encode()
-	}
-	if !ValidName(d.Name) {
-		r.Problems.Add(ojs.ErrInvalidPayload, "name", "$.name", nameExpected, quoted(d.Name))
-	}
-	if r.c.Timezone == "" {
-		r.c.Timezone = "UTC"
-	}
-	_, err := Parse(r.c.Expression, r.c.Timezone)
-	if errors.Is(err, ErrTimezone) {
-		r.Problems.Add(ojs.ErrInvalidPayload, "timezone", "$.timezone", zoneExpected, quoted(d.Timezone))
-		_, err = Parse(r.c.Expression, "UTC")
-	}
-	if err != nil {
-		r.Problems = append(r.Problems, cronProblem(jsonread.Quote(d.Expression), "$.cron", err.Error()))
-	}
-	if err := r.Problems.Err(); err != nil {
-		return nil, err
-	}
-	return r.c.checked(lim)
-}
-
-// quoted is nil for what was not sent.
-func quoted(text string) jsontext.Value {
-	if text == "" {
-		return nil
-	}
-	return jsonread.Quote(text)
-}
-
-const (
-	nameExpected = "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long"
-	zoneExpected = "UTC or an IANA name with a slash, such as Europe/Berlin"
-)
-
 // reader reads a body on top of what holds without it. c starts with what holds without the body: the defaults, or the
 // current cron.
 type reader struct {
@@ -178,7 +131,7 @@ func (r *reader) name() {
 	case r.c.Name == "":
 		r.c.Name = text
 		if !ValidName(text) {
-			r.Refuse("name", nameExpected)
+			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
 		}
 	case !ValidName(r.c.Name):
 		r.Problems.Add(ojs.ErrInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
@@ -221,7 +174,7 @@ func (r *reader) schedule() {
 	}
 	_, err := Parse(r.c.Expression, r.c.Timezone)
 	if !zoned || errors.Is(err, ErrTimezone) {
-		r.Refuse("timezone", zoneExpected)
+		r.Refuse("timezone", "UTC or an IANA name with a slash, such as Europe/Berlin")
 		_, err = Parse(r.c.Expression, "UTC")
 	}
 	switch {

@@ -36,18 +36,26 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 		return nil, nil, errNoItems(key, maxItems, list)
 	}
 	n := jsonread.Len(list)
-	switch {
-	case n == 0:
-		return nil, nil, errNoItems(key, maxItems, list)
-	// It is another error than a malformed body, 413: the client has to divide the request, not to correct it.
-	case n > maxItems:
-		return nil, nil, spec.BatchSize(maxItems, n)
+	if err := CheckItemCount(key, n, maxItems); err != nil {
+		return nil, nil, err
 	}
 	items := make([]jsontext.Value, 0, n)
 	for e := range jsonread.Elements(list) {
 		items = append(items, e)
 	}
 	return items, members, nil
+}
+
+// CheckItemCount refuses a batch of n elements that is empty or too large. gRPC asks before it writes the elements as JSON.
+func CheckItemCount(key string, n, maxItems int) *ojs.Error {
+	switch {
+	case n == 0:
+		return errNoItems(key, maxItems, jsontext.Value(`[]`))
+	// It is another error than a malformed body, 413: the client has to divide the request, not to correct it.
+	case n > maxItems:
+		return spec.BatchSize(maxItems, n)
+	}
+	return nil
 }
 
 func errNoItems(key string, maxItems int, received jsontext.Value) *ojs.Error {
@@ -60,18 +68,13 @@ func errNoItems(key string, maxItems int, received jsontext.Value) *ojs.Error {
 // validation_errors tells of all of them. It stops when as many problems are known as an answer lists; later elements are then
 // not looked at, which changes nothing: nothing of the batch is stored.
 func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
-	return eachItem(len(items), func(i int) (*Job, *ojs.Error) { return DecodeItem(items[i], lim) })
-}
-
-// A job whose decoding failed is nil in the list, so the list is returned only if all are there.
-func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
-	jobs := make([]*Job, n)
+	jobs := make([]*Job, len(items))
 	var first *ojs.Error
 	var all []jsonread.Violation
-	for i := range n {
-		job, err := read(i)
-		jobs[i] = job
+	for i, item := range items {
+		job, err := DecodeItem(item, lim)
 		if err == nil {
+			jobs[i] = job
 			continue
 		}
 		if first == nil {

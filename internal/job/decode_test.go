@@ -325,3 +325,24 @@ func TestDecodeJobQueueRetry(t *testing.T) {
 	require.Equal(t, int64(3), j.MaxAttempts)
 	require.Nil(t, j.Retry)
 }
+
+func TestTemplateEqualsItsJSON(t *testing.T) {
+	t.Parallel()
+	for _, options := range []string{"", `{}`, `{"queue":"q","priority":5,"x":{"y":1}}`, `{"queue":"_"}`, `{"meta":{"a":1,"b":2},"retry":{"max_attempts":2}}`, `{"expires_at":"PT5M"}`} {
+		for _, kind := range []string{"a.b", "", "A"} {
+			doc := `{"args":[1]`
+			template := Template{Type: kind, Args: []byte(`[1]`), Meta: []byte(`{"a":0}`)}
+			if kind != "" {
+				doc += `,"type":"` + kind + `"`
+			}
+			if options != "" {
+				template.Options = []byte(options)
+				doc += `,"options":` + options
+			}
+			want, wantErr := DecodeJob([]byte(doc+`,"meta":{"a":0}}`), Limits{})
+			got, gotErr := template.Job(Limits{})
+			require.Equal(t, wantErr, gotErr, doc)
+			require.Equal(t, want, got, doc)
+		}
+	}
+}

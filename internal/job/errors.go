@@ -80,10 +80,8 @@ func (e *WorkerError) complete(kind string) {
 // label reads a code, type or class: lists group by them in SQL, where U+0000 cannot stand, so it goes.
 func label(v jsontext.Value) string {
 	text, _ := jsonread.Text(v)
-	return cutLabel(text)
+	return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
 }
-
-func cutLabel(text string) string { return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes) }
 
 // Details that are too large are replaced whole: half of a JSON text is none. The class of the error is read before details
 // that are too large are dropped.
@@ -107,11 +105,12 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 	}
 }
 
-// frames reads a backtrace: an array of strings, or one text with a frame per line. Elements that are no strings are left out.
+// frames reads a backtrace: an array of strings, or one text with a frame per line, where Windows line ends count as one. Elements that
+// are no strings are left out.
 func frames(v jsontext.Value) []string {
 	var list []string
 	if text, ok := jsonread.Text(v); ok {
-		return splitFrames(text)
+		list = strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
 	} else if v != nil && v[0] == '[' {
 		for e := range jsonread.Elements(v) {
 			if text, ok := jsonread.Text(e); ok && len(list) < maxFrames {
@@ -119,15 +118,6 @@ func frames(v jsontext.Value) []string {
 			}
 		}
 	}
-	return keptFrames(list)
-}
-
-// Windows line ends count as one.
-func splitFrames(text string) []string {
-	return keptFrames(strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"))
-}
-
-func keptFrames(list []string) []string {
 	if len(list) == 1 && list[0] == "" {
 		return nil
 	}

@@ -30,8 +30,8 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	return decodeValid(v, lim)
 }
 
-// DecodeItem is DecodeJob for an element that SplitBatch gave. The limit holds for each element; the whole body has a limit of
-// its own, which the transport checks.
+// DecodeItem is DecodeJob for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. The limit holds
+// for each element; the whole body has a limit of its own, which the transport checks. item is not kept.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
 		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
@@ -43,6 +43,30 @@ func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	return decodeValid(v, lim)
 }
 
+// Template is the job that a cron makes, as it is stored. A template is checked when the cron is registered and again whenever
+// it fires: limits and the policies of queues may have changed since.
+type Template struct {
+	Type                string
+	Args, Meta, Options []byte // valid JSON; Options nil: none
+}
+
+// Job checks a template by the rules of DecodeJob. The bounds of an envelope hold for what a client sends, not for this.
+func (t Template) Job(lim Limits) (*Job, *ojs.Error) {
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.lim, d.deep = lim, true
+	if t.Type != "" {
+		d.top.put(typeAttr, jsonread.Quote(t.Type))
+	}
+	d.top.put(argsAttr, t.Args)
+	d.top.put(metaAttr, t.Meta)
+	if t.Options != nil {
+		d.top.put(optionsAttr, t.Options)
+		d.sortOptions()
+	}
+	return d.job(len(t.Args) + len(t.Meta) + len(t.Options) + 64)
+}
+
 // decoder holds one job while its attributes are sorted and checked. Pooled: it is 2 KiB that every request needs.
 // Each field is set by every use or emptied by release: one that is forgotten would carry values from one client's job into
 // another's.
@@ -50,10 +74,8 @@ type decoder struct {
 	lim      Limits
 	top, opt place // known attributes
 	unknown  unknowns
-	typed    map[attr]*typed   // values that a transport has read; nil: everything was sent as JSON
 	metas    [4]jsontext.Value // backs the list of metaSources
-	// deep is false if the body has too few brackets for any value to be nested too deeply; then no attribute is measured. A
-	// transport that does not send JSON sets it.
+	// deep is false if the body has too few brackets for any value to be nested too deeply; then no attribute is measured.
 	deep     bool // nesting has to be looked at
 	problems jsonread.Problems
 	policy   *ojs.Error // the first 422
@@ -84,7 +106,7 @@ func (d *decoder) release() {
 	d.top.clear()
 	d.opt.clear()
 	clear(d.metas[:])
-	d.lim, d.problems, d.policy, d.typed = Limits{}, nil, nil, nil
+	d.lim, d.problems, d.policy = Limits{}, nil, nil
 	decoders.Put(d)
 }
 
@@ -186,7 +208,7 @@ func (d *decoder) job(size int) (*Job, *ojs.Error) {
 
 // given is the value that won among the names of a setting.
 type given struct {
-	value     jsontext.Value // nil: not sent; typedMark: typed
+	value     jsontext.Value // nil: not sent
 	attr      attr
 	inOptions bool
 }
@@ -234,7 +256,7 @@ func (d *decoder) has(set attrSet) bool { return (d.top.have|d.opt.have)&set != 
 
 // refuse notes a problem with a setting, under the name that the client used.
 func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
-	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, d.json(g))
+	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, g.value)
 }
 
 // A nil value, of an attribute that was not sent, is not too deep.
@@ -363,7 +385,7 @@ func (d *decoder) identity(j *Job) {
 	// Upper case, a prefix and other versions of UUIDs are refused and not translated: the id is what clients compare
 	// (docs/reference/jobs.md, Identifiers).
 	if g := d.pick(idAttr); g.value != nil {
-		text, _ := d.text(g)
+		text, _ := jsonread.Text(g.value)
 		if j.ID, j.ClientID = spec.ParseUUIDv7(text); !j.ClientID {
 			d.refuse(ojs.ErrInvalidPayload, g, "a UUIDv7 in lower case")
 		}
@@ -375,7 +397,7 @@ func (d *decoder) identity(j *Job) {
 
 func (d *decoder) jobType(j *Job) {
 	g := d.pick(typeAttr)
-	text, ok := d.text(g)
+	text, ok := jsonread.Text(g.value)
 	switch {
 	// It comes first, because a type that is too long has a kind of error of its own.
 	case len(text) > maxTypeBytes:
@@ -474,7 +496,7 @@ func queueProblem(text string, isText bool) (kind ojs.ErrorKind, expected string
 // Its nesting is looked at here, because it is a 400 like that of all attributes.
 func (d *decoder) labels(j *Job) {
 	if g := d.pick(schemaAttr); g.value != nil {
-		text, ok := d.text(g)
+		text, ok := jsonread.Text(g.value)
 		j.Schema = text
 		if !ok || !AbsoluteURI(text) {
 			d.refuse(ojs.ErrInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
@@ -568,15 +590,14 @@ func appendTags(dst []byte, v jsontext.Value) []byte {
 func (d *decoder) placement(j *Job) {
 	// The usual name is compared as bytes first, because most jobs are in it.
 	if g := d.pick(queueAttr); g.value != nil && string(g.value) != `"default"` {
-		text, isText := d.text(g)
-		kind, expected := queueProblem(text, isText)
+		text, kind, expected := QueueProblem(g.value)
 		if kind != "" {
 			d.refuse(kind, g, expected)
 		}
 		j.Queue = text
 	}
 	if g := d.pick(priorityAttr); g.value != nil {
-		p, ok := d.priority(g)
+		p, ok := priority(g.value)
 		if !ok {
 			d.refuse(ojs.ErrInvalidPayload, g, "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 		}
@@ -584,18 +605,10 @@ func (d *decoder) placement(j *Job) {
 	}
 	if g := d.pick(pendingAttr); g.value != nil {
 		var ok bool
-		if j.Pending, ok = d.boolean(g); !ok {
+		if j.Pending, ok = jsonread.Bool(g.value); !ok {
 			d.refuse(ojs.ErrInvalidPayload, g, "a boolean")
 		}
 	}
-}
-
-func (d *decoder) priority(g given) (int16, bool) {
-	if d.typedOf(g) != nil {
-		n, kind := d.integer(g)
-		return int16(n), kind == jsonread.IsInt && validPriority(n)
-	}
-	return priority(g.value)
 }
 
 // The column is a smallint; only this check keeps it in the range that clients are told (docs/reference/jobs.md, Priority).
@@ -635,7 +648,8 @@ func (d *decoder) when(g given) When {
 	if g.value == nil {
 		return When{}
 	}
-	w, ok := d.time(g)
+	text, _ := jsonread.Text(g.value)
+	w, ok := parseWhen(text)
 	if !ok {
 		d.refuse(ojs.ErrInvalidPayload, g, "an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as +PT5M")
 	}
@@ -659,7 +673,7 @@ func (d *decoder) durations(j *Job) {
 		d.refuse(ojs.ErrInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
 	}
 	if g := d.pick(resultTTLAttr); g.value != nil {
-		n, kind := d.integer(g)
+		n, kind := jsonread.Int(g.value)
 		if kind != jsonread.IsInt || n < -1 || n > maxMS/1000 {
 			d.refuse(ojs.ErrInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
 		}
@@ -680,7 +694,7 @@ func (d *decoder) lasting(g given, unit int64) int64 {
 	if g.value == nil {
 		return 0
 	}
-	n, kind := d.integer(g)
+	n, kind := jsonread.Int(g.value)
 	if kind == jsonread.IsInt && n >= 0 && n <= maxMS/unit {
 		return n * unit
 	}
@@ -703,12 +717,12 @@ func (d *decoder) visibility() int64 {
 		return 0
 	}
 	// Only this name takes a duration; a text under the other falls through to the refusal.
-	if text, ok := d.text(g); ok && g.attr == visibilityAttr {
+	if text, ok := jsonread.Text(g.value); ok && g.attr == visibilityAttr {
 		if length, err := jsonread.ParseDuration(text); err == nil && length.Milliseconds() <= jsonread.MaxVisibilityMS {
 			return length.Milliseconds()
 		}
 	}
-	n, kind := d.integer(g)
+	n, kind := jsonread.Int(g.value)
 	if unit := unitOf(g.attr == visibilityAttr); kind == jsonread.IsInt && n >= 0 && n <= jsonread.MaxVisibilityMS/unit {
 		return n * unit
 	}
@@ -845,7 +859,7 @@ func MergeObjects(base, change jsontext.Value) []byte {
 // order).
 func (d *decoder) policies(j *Job) {
 	if g := d.pick(specversionAttr); g.value != nil {
-		if text, _ := d.text(g); !ValidVersion(text) {
+		if text, _ := jsonread.Text(g.value); !ValidVersion(text) {
 			d.policy = spec.Version("specversion", text)
 			return
 		}
@@ -896,9 +910,9 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 	if g.value == nil {
 		return otherwise, nil
 	}
-	n, kind := d.integer(g)
+	n, kind := jsonread.Int(g.value)
 	if kind != jsonread.IsInt || n < 0 {
-		err := spec.Validation("max_attempts", jsonread.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+jsonread.Brief(d.json(g))+".")
+		err := spec.Validation("max_attempts", jsonread.Show(g.value), "max_attempts must be an integer >= 0, got "+jsonread.Brief(g.value)+".")
 		return 0, spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path(), Message: err.Message}})
 	}
 	return n, nil
@@ -959,10 +973,10 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 		b = appendInt(b, visibilityMSAttr, j.VisibilityMS)
 	}
 	if g := d.pick(scheduledAtAttr, delayUntilAttr); g.value != nil && !j.ScheduledAt.Relative {
-		b = appendAttr(b, scheduledAtAttr, d.json(g))
+		b = appendAttr(b, scheduledAtAttr, g.value)
 	}
 	if g := d.pick(expiresAtAttr); g.value != nil && !j.ExpiresAt.Relative {
-		b = appendAttr(b, expiresAtAttr, d.json(g))
+		b = appendAttr(b, expiresAtAttr, g.value)
 	}
 	// The policies are shown as they were sent, not as they were merged, so that a client finds its own words again. What
 	// applies is in columns.
@@ -993,7 +1007,7 @@ func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
 	for _, a := range attrs {
 		if g := d.pick(a); g.value != nil {
-			n, _ := d.integer(g)
+			n, _ := jsonread.Int(g.value)
 			b = appendInt(b, a, n)
 		}
 	}

@@ -160,20 +160,8 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, jsonr
 	return r, b.Problems
 }
 
-// NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent. The transport sets
-// MaxBytes and Tenant afterwards. Such a fetch does not wait.
-func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error) {
-	var ps jsonread.Problems
-	f := Fetch{Queues: CheckQueues(queues, &ps), Count: 1, WorkerID: jsonread.CheckWorkerID(workerID, &ps)}
-	if count != 0 {
-		f.Count = clampCount(count)
-	}
-	return f, ps.Err()
-}
-
-// CheckQueues checks a list of queue names, and leaves out repetitions. Repetitions are left out, because a claim looks into
-// each queue of its list. The first one counts: the order is the order of preference. gRPC and the definitions of pools use it;
-// queues does the same for JSON, without a list in between.
+// CheckQueues checks a list of queue names, and leaves out repetitions, because a claim looks into each queue of its list. The first one
+// counts: the order is the order of preference. The definitions of pools use it; queues does the same for JSON, without a list in between.
 func CheckQueues(queues []string, ps *jsonread.Problems) []string {
 	if len(queues) == 0 {
 		errNoQueues(ps, nil)
@@ -282,8 +270,8 @@ func DecodeAck(raw []byte, lim Limits) (Ack, *ojs.Error) {
 	return decodeAck(v, "", lim)
 }
 
-// DecodeAckItem is DecodeAck for an element that SplitBatch gave. An error is that of this item only; the others of the batch
-// are acknowledged (docs/reference/http.md, Ack and nack batches).
+// DecodeAckItem is DecodeAck for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. An error is
+// that of this item only; the others of the batch are acknowledged (docs/reference/http.md, Ack and nack batches).
 func DecodeAckItem(item jsontext.Value, lim Limits) (Ack, *ojs.Error) {
 	v, err := jsonread.Object(item, "ack")
 	if err != nil {
@@ -317,40 +305,24 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	if result == nil {
 		result = jsonread.Find(v, "result") // null is a result, too
 	}
-	err := finishAck(&r, jobID, result, lim, b.Problems)
-	return r, err
-}
-
-// NewAck is DecodeAck for values that a transport has read; result is JSON, nil for none. The message of gRPC has neither
-// worker nor attempt, so neither is checked.
-func NewAck(jobID string, result []byte, lim Limits) (Ack, *ojs.Error) {
-	r := Ack{Attempt: AnyAttempt}
-	var ps jsonread.Problems
-	jsonread.CheckJobID(jobID, &ps)
-	err := finishAck(&r, jobID, result, lim, ps)
-	return r, err
-}
-
-// finishAck takes over the result, and last the id: what is wrong with a body is reported before a job that does not exist.
-// Called by all four decoders, so that the limits of results are the same on every route.
-func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps jsonread.Problems) *ojs.Error {
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
 	if jsonread.Depth(result) > lim.Depth() {
-		ps.Add(ojs.ErrInvalidPayload, "result", "$.result", shallow(lim), result)
+		b.Refuse("result", shallow(lim))
 	}
-	err := ps.Err()
+	err := b.Problems.Err()
 	if err != nil {
-		return err
+		return r, err
 	}
 	// The limit counts the compact text, because that is what the database stores; white space of the client is free.
 	if result != nil {
 		r.Result = jsonread.Compact(result)
 		if len(r.Result) > lim.Result() {
-			return spec.TooLarge("result", lim.Result(), len(r.Result))
+			return r, spec.TooLarge("result", lim.Result(), len(r.Result))
 		}
 	}
+	// Last: what is wrong with a body is reported before a job that does not exist.
 	r.JobID, err = ParseID(jobID)
-	return err
+	return r, err
 }
 
 // Nack reports that a job failed, or hands it back (docs/reference/http.md, Nack). Whether a retry follows is decided from the
@@ -377,7 +349,7 @@ func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
 	return decodeNack(v, "", lim)
 }
 
-// DecodeNackItem is DecodeNack for an element that SplitBatch gave.
+// DecodeNackItem is DecodeNack for text that is known to be valid JSON.
 func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
 	v, err := jsonread.Object(item, "nack")
 	if err != nil {
@@ -427,43 +399,6 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 		r.JobID, err = ParseID(id)
 	}
 	return r, err
-}
-
-// ErrorDraft is the error of a worker that a transport has read. Retryable counts as sent, also if it is false.
-type ErrorDraft struct {
-	Code, Message string
-	Retryable     bool
-	Backtrace     string // a frame per line
-	Details       []byte // JSON; nil: none
-}
-
-// NewNack is DecodeNack for values that a transport has read; failure is nil if it was not sent. gRPC cannot hand a job back,
-// so it always reports a failure.
-func NewNack(jobID string, failure *ErrorDraft, lim Limits) (Nack, *ojs.Error) {
-	r := Nack{Attempt: AnyAttempt}
-	var ps jsonread.Problems
-	jsonread.CheckJobID(jobID, &ps)
-	if failure == nil {
-		ps.Add(ojs.ErrInvalidPayload, "error", "$.error", "an object with code and message", nil)
-	} else {
-		r.Error = failure.workerError(lim)
-	}
-	err := ps.Err()
-	if err == nil {
-		r.JobID, err = ParseID(jobID)
-	}
-	return r, err
-}
-
-// Nothing in it is refused either: what is too long is cut by the same rules as JSON.
-func (f *ErrorDraft) workerError(lim Limits) WorkerError {
-	e := WorkerError{Code: cutLabel(f.Code), Message: Shorten(f.Message, maxMessageBytes), Retryable: f.Retryable, RetryableSet: true}
-	if f.Backtrace != "" {
-		e.Backtrace = splitFrames(f.Backtrace)
-	}
-	e.setDetails(f.Details, lim)
-	e.complete("")
-	return e
 }
 
 // ProgressReport is what a worker reports about the job it runs (docs/reference/jobs.md, Progress). It counts as a heartbeat.

@@ -71,15 +71,18 @@ func TestFetchOfManyQueues(t *testing.T) {
 	for i := range names {
 		names[i] = "q" + strconv.Itoa(i)
 	}
-	_, err := NewFetch(names[:100], 1, "w")
-	require.Nil(t, err)
-	_, err = NewFetch(names, 1, "w")
-	require.NotNil(t, err)
-	require.Equal(t, "invalid_queue", err.Type)
 	text, _ := json.Marshal(map[string]any{"queues": names[:100]})
 	got, err := DecodeFetch(text)
 	require.Nil(t, err)
 	require.Len(t, got.Queues, 100)
+	var problems jsonread.Problems
+	require.Len(t, CheckQueues(names[:100], &problems), 100)
+	require.Empty(t, problems)
+	require.Empty(t, CheckQueues(names, &problems))
+	text, _ = json.Marshal(map[string]any{"queues": names})
+	_, err = DecodeFetch(text)
+	require.Equal(t, "invalid_queue", err.Type)
+	require.Equal(t, problems.Err(), err)
 }
 
 func TestDecodeAck(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -58,16 +57,6 @@ func (f *Fields) Get(name string) jsontext.Value {
 	panic("payload: field was not read: " + name)
 }
 
-// Set gives a field a value that a transport has read.
-// Package workflow uses it, so that what gRPC has read passes the same rules as JSON. A name that is not among the fields is ignored.
-func (f *Fields) Set(name string, v jsontext.Value) {
-	for i, known := range f.names {
-		if name == known {
-			f.values[i] = v
-		}
-	}
-}
-
 // Empty reports whether no field has a value.
 func (f *Fields) Empty() bool {
 	for _, v := range f.values {
@@ -106,60 +95,21 @@ func (b *Body) Refuse(field, expected string) {
 func (b *Body) JobID() string {
 	text, _ := Text(b.Get("job_id"))
 	if text == "" {
-		refuseJobID(&b.Problems, b.Get("job_id"))
+		b.Refuse("job_id", "the id of a job")
 	}
 	return text
-}
-
-// CheckJobID is JobID for an id that a transport has read.
-func CheckJobID(id string, ps *Problems) {
-	if id == "" {
-		refuseJobID(ps, nil)
-	}
-}
-
-func refuseJobID(ps *Problems, received jsontext.Value) {
-	ps.Add(ojs.ErrInvalidPayload, "job_id", "$.job_id", "the id of a job", received)
 }
 
 // WorkerID reads the optional worker_id.
 func (b *Body) WorkerID() string {
 	v := b.Get("worker_id")
 	text, ok := Text(v)
-	if v != nil && (!ok || !validWorkerID(text)) {
-		refuseWorkerID(&b.Problems, v)
+	if v != nil && (!ok || len(text) > maxWorkerIDBytes || strings.Contains(text, "\x00")) {
+		b.Refuse("worker_id", "a string of at most 255 bytes without U+0000")
 		return ""
 	}
 	return text
 }
-
-// CheckWorkerID is WorkerID for an id that a transport has read; "": it was not sent.
-func CheckWorkerID(id string, ps *Problems) string {
-	if !validWorkerID(id) {
-		refuseWorkerID(ps, Quote(id))
-		return ""
-	}
-	return id
-}
-
-func validWorkerID(id string) bool {
-	return len(id) <= maxWorkerIDBytes && !strings.Contains(id, "\x00")
-}
-
-func refuseWorkerID(ps *Problems, received jsontext.Value) {
-	ps.Add(ojs.ErrInvalidPayload, "worker_id", "$.worker_id", "a string of at most 255 bytes without U+0000", received)
-}
-
-// CheckVisibilityMS is VisibilityMS for a value that a transport has read.
-func CheckVisibilityMS(ms int64, ps *Problems) int64 {
-	if ms < 0 || ms > MaxVisibilityMS {
-		ps.Add(ojs.ErrInvalidPayload, "visibility_timeout_ms", "$.visibility_timeout_ms", visibilityExpected, strconv.AppendInt(nil, ms, 10))
-		return 0
-	}
-	return ms
-}
-
-const visibilityExpected = "an integer >= 0 of milliseconds, at most 7 days"
 
 // Integer reads an optional integer from low to high.
 // 0 is returned for a field that is refused and for one that is missing; given tells it from a 0 that was sent.
@@ -178,7 +128,7 @@ func (b *Body) Integer(field string, low, high int64, expected string) (n int64,
 
 // VisibilityMS reads the optional visibility timeout; 0: not sent.
 func (b *Body) VisibilityMS() int64 {
-	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, visibilityExpected)
+	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, "an integer >= 0 of milliseconds, at most 7 days")
 	return n
 }
 

@@ -73,19 +73,6 @@ func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	return r, b.Problems.Err()
 }
 
-// NewBeat is DecodeHeartbeat for values that a transport has read, with at most one job. Empty and zero values were not sent.
-func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Error) {
-	var ps jsonread.Problems
-	b := Beat{WorkerID: jsonread.CheckWorkerID(workerID, &ps), State: stateOf(state), VisibilityMS: jsonread.CheckVisibilityMS(visibilityMS, &ps)}
-	if b.WorkerID == "" && len(ps) == 0 {
-		ps.Add(ojs.ErrInvalidPayload, "worker_id", "$.worker_id", "the non-empty id of this worker", nil)
-	}
-	if jobID != "" {
-		b.Jobs, b.ActiveJobs = job.NewIDList([]string{jobID}), 1
-	}
-	return b, ps.Err()
-}
-
 // body is the body of a heartbeat.
 type body struct{ jsonread.Body }
 
@@ -94,12 +81,7 @@ func (b *body) workerState() string {
 	if stop, _ := jsonread.Bool(b.Get("shutdown")); stop {
 		return "terminate"
 	}
-	text, _ := jsonread.Text(b.Get("state"))
-	return stateOf(text)
-}
-
-func stateOf(text string) string {
-	switch text {
+	switch text, _ := jsonread.Text(b.Get("state")); text {
 	case "running", "quiet", "terminate":
 		return text
 	case "drain", "draining":

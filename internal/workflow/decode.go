@@ -32,11 +32,6 @@ func (s *Store) Decode(raw []byte, lim job.Limits) (*Definition, *ojs.Error) {
 	return Decode(raw, lim, s.config.MaxDepth)
 }
 
-// Define is the function Define with the depth of this server.
-func (s *Store) Define(t Draft, lim job.Limits) (*Definition, *ojs.Error) {
-	return Define(t, lim, s.config.MaxDepth)
-}
-
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
 // each job by the rules of enqueue, before anything can be stored. It reads raw once and keeps no part of it but copies. It
 // needs no database: queues, schemas and unique policies are asked by Create. On success the error is nil and the
@@ -475,48 +470,6 @@ func stage(e *ojs.Error) int {
 	return 0
 }
 
-// Draft is a workflow in the form of steps with dependencies that a transport has read. The gRPC transport makes it; a
-// definition that it describes is the same as one in JSON.
-type Draft struct {
-	Name  string
-	Steps []StepDraft
-}
-
-// StepDraft is a step of a Draft. DependsOn names ids of steps. A step cannot be a nested workflow in this form.
-type StepDraft struct {
-	ID        string
-	DependsOn []string
-	Job       job.Draft
-}
-
-// Define checks a draft by the rules of Decode, and with the same messages. The job of each step is written as JSON and
-// read by the same decoder, so that the rules and the stored template are the same for both transports.
-func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
-	r := newReader(lim, maxDepth)
-	f := jsonread.Named(workflowNames)
-	if t.Name != "" {
-		f.Set("name", jsonread.Quote(t.Name))
-	}
-	var d *Definition
-	if len(t.Steps) == 0 {
-		r.refuse("$.steps", stepsExpected, jsontext.Value(`[]`))
-	} else if r.fits(len(t.Steps)-maxCallbackSteps, "$.steps", jsontext.Value(`[]`)) {
-		list := make([]sentStep, len(t.Steps))
-		for i, s := range t.Steps {
-			list[i] = sentStep{id: s.ID, dependsOn: s.DependsOn, item: s.Job.Encode(), callback: -1}
-			r.checkStepID(&list[i], jsonread.Quote(s.ID), indexed("$.steps", i))
-		}
-		d = r.graph(&f, list)
-	}
-	if err := r.err(); err != nil {
-		return nil, err
-	}
-	d.jobs = r.jobs
-	return d, nil
-}
-
-const stepsExpected = "an array of at least one step"
-
 // maxCallbackSteps is how many steps can have a name of a callback, with - or _. The number of leaves is known only when it
 // is known which steps are callbacks. Until then so many more steps are let through; member counts the leaves exactly.
 const maxCallbackSteps = 2 * len(callbackNames)
@@ -539,7 +492,7 @@ func (r *reader) stepsForm(f *jsonread.Fields) *Definition {
 	array := f.Get("steps")
 	n := jsonread.Len(array)
 	if n == 0 {
-		r.refuse("$.steps", stepsExpected, array)
+		r.refuse("$.steps", "an array of at least one step", array)
 	}
 	if n == 0 || !r.fits(n-maxCallbackSteps, "$.steps", array) {
 		return nil
@@ -564,7 +517,13 @@ func (r *reader) step(item jsontext.Value, path string) sentStep {
 	}
 	s.shape = shapeOf(item)
 	s.id, _ = jsonread.Text(s.shape.id)
-	r.checkStepID(&s, s.shape.id, path)
+	if !validStepID(s.id) {
+		sent := s.shape.id
+		if string(sent) == `""` { // an empty text counts as missing
+			sent = nil
+		}
+		r.refuse(path+".id", stepIDExpected, sent)
+	}
 	if v := s.shape.dependsOn; v != nil {
 		texts, ok := []string(nil), v[0] == '['
 		if ok {
@@ -577,16 +536,6 @@ func (r *reader) step(item jsontext.Value, path string) sentStep {
 	}
 	r.callbackType(&s, path)
 	return s
-}
-
-// An empty text counts as missing, in the message.
-func (r *reader) checkStepID(s *sentStep, sent jsontext.Value, path string) {
-	if s.id == "" && string(sent) == `""` {
-		sent = nil
-	}
-	if !validStepID(s.id) {
-		r.refuse(path+".id", stepIDExpected, sent)
-	}
 }
 
 // callbackType reads options.callback_type, by which the Python SDK marks callbacks, and takes it out of the options. It

@@ -357,23 +357,6 @@ func TestDecodeHostileBodies(t *testing.T) {
 	require.Less(t, time.Since(started), time.Minute) // a quarter of a second without the race detector
 }
 
-func TestDefineIsDecode(t *testing.T) {
-	t.Parallel()
-	d, err := workflow.Define(workflow.Draft{Name: "n", Steps: []workflow.StepDraft{
-		{ID: "a", Job: job.Draft{Type: "x", Args: []byte(`[1]`), Options: &job.Options{Queue: "q", TTL: time.Minute}}},
-		{ID: "b", DependsOn: []string{"a"}, Job: job.Draft{Type: "y", Args: []byte(`[]`)}},
-		{ID: "on-failure", DependsOn: []string{"b", "a"}, Job: job.Draft{Type: "z", Args: []byte(`[]`)}},
-	}}, job.Limits{}, 0)
-	require.Nil(t, err)
-	require.Equal(t, "dag(a b<a) on_failure", outline(d))
-	require.Equal(t, []any{"n", true, "q", true}, []any{d.Name, d.StepsForm, d.Members[0].Job.Queue, d.Members[0].Job.ExpiresAt.Relative})
-
-	_, err = workflow.Define(workflow.Draft{}, job.Limits{}, 0)
-	require.Equal(t, "$.steps", err.Details["validation_errors"].([]jsonread.Violation)[0].Path)
-	_, err = workflow.Define(workflow.Draft{Steps: []workflow.StepDraft{{Job: job.Draft{Type: "x", Args: []byte(`[]`)}}}}, job.Limits{}, 0)
-	require.Equal(t, "$.steps[0].id", err.Details["validation_errors"].([]jsonread.Violation)[0].Path)
-}
-
 // The examples of the reference have the types under whose headings they stand.
 func TestReferenceExamples(t *testing.T) {
 	t.Parallel()

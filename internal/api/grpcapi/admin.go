@@ -2,7 +2,6 @@ package grpcapi
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -126,15 +124,18 @@ func (a *API) ResumeQueue(ctx context.Context, in *ojsv1.ResumeQueueRequest) (*o
 // RegisterCron is POST /cron.
 // It is idempotent, and replaces the cron whole.
 func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (*ojsv1.RegisterCronResponse, error) {
-	var r reader
 	// overlap_policy, description and enabled have no field here and get their defaults.
-	draft := cron.Draft{
-		Name: in.GetName(), Expression: in.GetCron(), Timezone: in.GetTimezone(), Job: r.draft(in.GetType(), in.GetArgs(), in.GetOptions()),
+	text, err := object(func(w *jsonWriter) {
+		w.text("name", in.GetName())
+		w.name("cron") // also if it is empty, so that the error is that of an expression
+		w.quote(in.GetCron())
+		w.text("timezone", in.GetTimezone())
+		w.job(in.GetType(), in.GetArgs(), in.GetOptions())
+	})
+	if err != nil {
+		return nil, err
 	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	definition, wire := cron.Define(draft, a.limits(ctx))
+	definition, wire := cron.Decode(text, "", a.limits(ctx))
 	if wire != nil {
 		return nil, nameCron(wire)
 	}
@@ -176,7 +177,7 @@ func nameCron(err error) error {
 func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
 	name := in.GetName()
 	if name == "" {
-		return nil, spec.InvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
+		return nil, errMissing("name", "the name of a cron")
 	}
 	if !cron.ValidName(name) {
 		// What cannot be a name is the name of no cron.
@@ -203,7 +204,21 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			return nil, err
 		}
 		for i := range rows {
-			out.Entries = append(out.Entries, a.cronOf(&rows[i]))
+			row := &rows[i]
+			entry := &ojsv1.CronEntry{
+				Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type,
+				Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
+			}
+			out.Entries = append(out.Entries, entry)
+			// A cron whose list has cut it has only its queue as option.
+			if row.Cut() {
+				continue
+			}
+			entry.Args = valuesOf(row.Args)
+			definition := cron.DefinitionOf(row)
+			if job, err := definition.Template(a.config.Limits); err == nil { // it was accepted when it was registered
+				entry.Options = optionsOf(job)
+			}
 		}
 		if len(rows) < cronPage {
 			break
@@ -222,23 +237,6 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			}
 		})
 	return out, nil
-}
-
-// A cron whose list has cut it has only its queue as option.
-func (a *API) cronOf(row *cron.Record) *ojsv1.CronEntry {
-	out := &ojsv1.CronEntry{
-		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type,
-		Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
-	}
-	if row.Cut() {
-		return out
-	}
-	out.Args = valuesOf(row.Args)
-	definition := cron.DefinitionOf(row)
-	if job, err := definition.Template(a.config.Limits); err == nil { // it was accepted when it was registered
-		out.Options = optionsOf(job)
-	}
-	return out
 }
 
 // ListDeadLetter is GET /dead-letter.
@@ -284,7 +282,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 // deadLetterID reads the id of a dead letter, which must be sent.
 func deadLetterID(text string) (deadletter.ID, error) {
 	if text == "" {
-		return deadletter.ID{}, errNoJobID()
+		return deadletter.ID{}, errMissing("job_id", "the id of a job")
 	}
 	return deadletter.ParseID(text), nil
 }
@@ -320,72 +318,55 @@ func (a *API) DeleteDeadLetter(ctx context.Context, in *ojsv1.DeleteDeadLetterRe
 // CreateWorkflow is POST /workflows with steps that depend on each other.
 // Everything is stored in one transaction, or nothing. A client that got no answer should repeat the call with its key.
 func (a *API) CreateWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowRequest) (*ojsv1.CreateWorkflowResponse, error) {
-	definition, err := a.readWorkflow(ctx, in)
+	text, err := object(func(w *jsonWriter) {
+		w.text("name", in.GetName())
+		w.name("steps")
+		w.raw("[")
+		for i, s := range in.GetSteps() {
+			if i > 0 {
+				w.raw(",")
+			}
+			w.raw("{")
+			w.text("id", s.GetId())
+			w.texts("depends_on", s.GetDependsOn())
+			w.job(s.GetType(), s.GetArgs(), s.GetOptions())
+			w.raw("}")
+			if w.err != nil { // that of the first step that cannot be read
+				w.err.Message = fmt.Sprintf("steps[%d]: %s", i, w.err.Message)
+				return
+			}
+		}
+		w.raw("]")
+	})
 	if err != nil {
 		return nil, err
+	}
+	definition, wire := a.Workflows.Decode(text, a.limits(ctx))
+	if wire != nil {
+		return nil, wire
 	}
 	// Only the jobs that begin at once need room.
 	wait, err := api.ParseBlockTimeout(blockKey, sent(ctx, blockKey))
 	if err != nil {
 		return nil, err
 	}
-	return retryFull(ctx, a, wait, func() (*ojsv1.CreateWorkflowResponse, error) {
-		// The transaction of a key is within the wait, so no key is locked while the call waits.
-		if key := sent(ctx, idempotencyKey); key != "" {
-			return a.createWorkflowOnce(ctx, key, in, definition)
-		}
-		w, err := a.Workflows.Create(ctx, definition)
-		if err != nil {
-			return nil, err
-		}
-		return &ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)}, nil
-	})
-}
-
-// The error names the step.
-func (a *API) readWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowRequest) (*workflow.Definition, error) {
-	draft := workflow.Draft{Name: in.GetName(), Steps: make([]workflow.StepDraft, len(in.GetSteps()))}
-	for i, s := range in.GetSteps() {
-		// A new one for each step, so that the error is that of the first bad step.
-		var r reader
-		draft.Steps[i] = workflow.StepDraft{ID: s.GetId(), DependsOn: s.GetDependsOn(), Job: r.draft(s.GetType(), s.GetArgs(), s.GetOptions())}
-		if r.err != nil {
-			r.err.Message = fmt.Sprintf("steps[%d]: %s", i, r.err.Message)
-			return nil, r.err
-		}
-	}
-	// It checks what Decode checks for HTTP, with the same messages.
-	definition, wire := a.Workflows.Define(draft, a.limits(ctx))
-	if wire != nil {
-		return nil, wire
-	}
-	return definition, nil
-}
-
-// It is not once, because a workflow is stored by another transaction than a batch.
-func (a *API) createWorkflowOnce(ctx context.Context, key string, in *ojsv1.CreateWorkflowRequest, definition *workflow.Definition) (*ojsv1.CreateWorkflowResponse, error) {
-	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, key); err != nil {
-		return nil, err
-	}
-	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(in)
-	if err != nil {
-		return nil, fmt.Errorf("hash request: %w", err)
-	}
-	// Another definition under the same key is a conflict.
-	hash := sha256.Sum256(message)
-	k := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: "grpc workflow", Key: key, Hash: hash[:]}
-	answer, err := a.Workflows.CreateOnce(ctx, definition, k, func(w *workflow.Workflow) (queue.Answer, error) {
-		body, err := protojson.Marshal(&ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)})
-		return queue.Answer{Body: body}, err
-	})
-	if err != nil {
-		return nil, err
-	}
 	out := &ojsv1.CreateWorkflowResponse{}
-	if err := protojson.Unmarshal(answer.Body, out); err != nil {
-		return nil, fmt.Errorf("read remembered answer: %w", err)
-	}
-	return out, nil
+	// The transaction of a key is within the wait, so no key is locked while the call waits.
+	return out, a.Jobs.RetryFull(ctx, wait, func() error {
+		if sent(ctx, idempotencyKey) == "" {
+			w, err := a.Workflows.Create(ctx, definition)
+			if err == nil {
+				out.Workflow = workflowOf(w)
+			}
+			return err
+		}
+		return a.once(ctx, "grpc workflow", in, out, func(key queue.IdempotencyKey) (queue.Answer, error) {
+			return a.Workflows.CreateOnce(ctx, definition, key, func(w *workflow.Workflow) (queue.Answer, error) {
+				body, err := protojson.Marshal(&ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)})
+				return queue.Answer{Body: body}, err
+			})
+		})
+	})
 }
 
 // GetWorkflow is GET /workflows/{id}.
@@ -424,7 +405,7 @@ func (a *API) CancelWorkflow(ctx context.Context, in *ojsv1.CancelWorkflowReques
 // A missing id is a mistake of the call, a malformed one an unknown workflow.
 func workflowID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, spec.InvalidPayload("workflow_id", "the id of a workflow", nil, "'workflow_id' is required: send the id of a workflow.")
+		return [16]byte{}, errMissing("workflow_id", "the id of a workflow")
 	}
 	id, ok := spec.ParseID(text)
 	if !ok {
@@ -433,22 +414,10 @@ func workflowID(text string) ([16]byte, error) {
 	return id, nil
 }
 
-// A state that is missing here is shown as 0, unspecified.
-var workflowStates = map[string]ojsv1.WorkflowState{
-	"running": ojsv1.WorkflowState_WORKFLOW_STATE_RUNNING, "completed": ojsv1.WorkflowState_WORKFLOW_STATE_COMPLETED,
-	"failed": ojsv1.WorkflowState_WORKFLOW_STATE_FAILED, "cancelled": ojsv1.WorkflowState_WORKFLOW_STATE_CANCELLED,
-}
-
-var workflowStepStates = map[string]ojsv1.WorkflowStepState{
-	"waiting": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_WAITING, "pending": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_PENDING,
-	"active": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_ACTIVE, "completed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_COMPLETED,
-	"failed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_FAILED, "cancelled": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_CANCELLED,
-}
-
 // workflowOf shows the steps of the workflow itself, and behind them those that were sent as callbacks.
 // Steps of nested workflows are read by the id of that workflow.
 func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
-	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: workflowStates[w.State], CreatedAt: timestamppb.New(w.CreatedAt)}
+	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: enumOf[ojsv1.WorkflowState](ojsv1.WorkflowState_value, "WORKFLOW_STATE_", w.State), CreatedAt: timestamppb.New(w.CreatedAt)}
 	if w.EndedAt != nil {
 		out.CompletedAt = timestamppb.New(*w.EndedAt)
 	}
@@ -475,7 +444,8 @@ func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
 }
 
 func stepOf(st *workflow.Step) *ojsv1.WorkflowStepStatus {
-	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: workflowStepStates[st.State]}
+	state := enumOf[ojsv1.WorkflowStepState](ojsv1.WorkflowStepState_value, "WORKFLOW_STEP_STATE_", st.State)
+	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: state}
 	// Without a job the field is empty: the step waits, or its job could not be made.
 	if st.JobID != nil {
 		out.JobId = spec.FormatID(*st.JobID)
@@ -496,12 +466,6 @@ func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.Manifest
 	}, nil
 }
 
-// Other words of package api do not leave Report.
-var healthStates = map[string]ojsv1.HealthStatus{
-	api.Healthy: ojsv1.HealthStatus_HEALTH_STATUS_OK, api.Degraded: ojsv1.HealthStatus_HEALTH_STATUS_DEGRADED,
-	api.Unhealthy: ojsv1.HealthStatus_HEALTH_STATUS_UNHEALTHY,
-}
-
 // Health is GET /ojs/v1/health. A node without its database is an answer, no error.
 // It shares its look at the database with the probes of HTTP.
 func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.HealthResponse, error) {
@@ -510,7 +474,9 @@ func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.Health
 	if err != nil {
 		return nil, fmt.Errorf("show health: %w", err)
 	}
-	return &ojsv1.HealthResponse{Status: healthStates[state], Timestamp: timestamppb.New(at), Details: structOf(text)}, nil
+	return &ojsv1.HealthResponse{
+		Status: enumOf[ojsv1.HealthStatus](ojsv1.HealthStatus_value, "HEALTH_STATUS_", state), Timestamp: timestamppb.New(at), Details: structOf(text),
+	}, nil
 }
 
 // healthAPI is the health service that load balancers ask; it mirrors readiness.

@@ -1,15 +1,26 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	codenames "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -20,6 +31,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Names of metadata (docs/reference/grpc.md, Metadata).
@@ -34,12 +46,101 @@ const (
 	retryAfterKey  = "retry-after"
 )
 
+// rpc is all that this package declares about an RPC.
+type rpc struct {
+	name  string // the full method
+	reach api.Reach
+	is    traits
+}
+
+// traits are what is special about an RPC. Most have none: they need a key, and take one message of at most maxMessage.
+type traits uint8
+
+const (
+	public traits = 1 << iota // needs no key, as over HTTP
+	empty                     // its request has no fields, so callers without a key have it not read
+	batch                     // its message may have Config.MaxBatchBytes
+	claims                    // its answer carries claimed jobs, which go back if it is not sent (see deliveries)
+	waits                     // its handler waits for messages of the client without looking at the stop of the node
+)
+
+// rpcs has a row for each RPC, those of libraries included. checkDeclared keeps it so.
+var rpcs = []rpc{
+	{ojsv1.OJSService_Manifest_FullMethodName, api.Everybody, public | empty},
+	{ojsv1.OJSService_Health_FullMethodName, api.Everybody, public | empty},
+
+	{ojsv1.OJSService_Enqueue_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_EnqueueBatch_FullMethodName, api.Confined, batch},
+	{ojsv1.OJSService_GetJob_FullMethodName, api.AboutJob, 0},
+	{ojsv1.OJSService_CancelJob_FullMethodName, api.AboutJob, 0},
+	{ojsv1.OJSService_ActivateJob_FullMethodName, api.AboutJob, 0},
+
+	{ojsv1.OJSService_Fetch_FullMethodName, api.Confined, claims},
+	{ojsv1.OJSService_Ack_FullMethodName, api.AboutJob, 0},
+	{ojsv1.OJSService_Nack_FullMethodName, api.AboutJob, 0},
+	{ojsv1.OJSService_Heartbeat_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_StreamJobs_FullMethodName, api.Confined, 0},
+
+	{ojsv1.OJSService_StreamEvents_FullMethodName, api.Confined, 0},
+	{eventsv1.OJSEvents_StreamEvents_FullMethodName, api.Confined, 0},
+
+	{ojsv1.OJSService_ListQueues_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_QueueStats_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_PauseQueue_FullMethodName, api.Operators, 0}, // tenants share queues
+	{ojsv1.OJSService_ResumeQueue_FullMethodName, api.Operators, 0},
+
+	{ojsv1.OJSService_ListDeadLetter_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_RetryDeadLetter_FullMethodName, api.AboutDeadLetter, 0},
+	{ojsv1.OJSService_DeleteDeadLetter_FullMethodName, api.AboutDeadLetter, 0},
+
+	{ojsv1.OJSService_RegisterCron_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_UnregisterCron_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_ListCron_FullMethodName, api.Confined, 0},
+
+	{ojsv1.OJSService_CreateWorkflow_FullMethodName, api.Confined, 0},
+	{ojsv1.OJSService_GetWorkflow_FullMethodName, api.AboutWorkflow, 0},
+	{ojsv1.OJSService_CancelWorkflow_FullMethodName, api.AboutWorkflow, 0},
+
+	{grpc_health_v1.Health_Check_FullMethodName, api.Everybody, public},
+	{grpc_health_v1.Health_List_FullMethodName, api.Everybody, public},
+	{grpc_health_v1.Health_Watch_FullMethodName, api.Everybody, public},
+	// Not public, because it tells what the server offers.
+	{grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName, api.Everybody, waits},
+	{grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName, api.Everybody, waits},
+}
+
+var rpcByName = func() map[string]rpc {
+	m := make(map[string]rpc, len(rpcs))
+	for _, r := range rpcs {
+		m[r.name] = r
+	}
+	return m
+}()
+
+// checkDeclared panics if an RPC of these services has no row, or a row no RPC.
+func checkDeclared(services map[string]grpc.ServiceInfo) {
+	rows := maps.Clone(rpcByName)
+	for service, info := range services {
+		for _, m := range info.Methods {
+			name := "/" + service + "/" + m.Name
+			if _, declared := rows[name]; !declared {
+				panic("grpcapi: rpcs has no row for " + name)
+			}
+			delete(rows, name)
+		}
+	}
+	for name := range rows {
+		panic("grpcapi: no service has the RPC " + name)
+	}
+}
+
 // call is what is known of a call besides its message.
 // It is made by begin and read by the goroutines of its call; after begin it does not change.
 type call struct {
-	method string
-	// route is method or api.RouteUnknown; labels and log lines show route, because a client may send any method.
-	route     string // method, if it exists
+	method string // as the client sent it
+	rpc    rpc    // zero: there is no such method
+	// route is method or api.RouteUnknown. Labels and log lines show it: made of what clients send they would have values without number.
+	route     string
 	requestID string
 	// caller is without principal for callers without a key, also when no keys are configured.
 	caller  api.Caller
@@ -74,10 +175,11 @@ func sent(ctx context.Context, name string) string {
 // must follow in any case.
 func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.MD) error) (context.Context, error) {
 	a.running.add(1)
-	c := &call{
-		method: method, route: a.route(method), requestID: api.RequestID(sent(ctx, requestIDKey)), started: time.Now(), setHeader: setHeader,
-	}
-	ctx, c.span = a.trace(ctx, c.route)
+	c := &call{method: method, rpc: rpcByName[method], requestID: api.RequestID(sent(ctx, requestIDKey)), started: time.Now(), setHeader: setHeader}
+	c.route = cmp.Or(c.rpc.name, api.RouteUnknown)
+	md := func(name string) []string { return metadata.ValueFromIncomingContext(ctx, name) }
+	// The trace context of the call, and its span if there is one, are where the store finds them.
+	ctx, c.span = a.Tracer.Request(tracing.Receive(ctx, md("traceparent"), md("tracestate")), c.spanName())
 	ctx = context.WithValue(ctx, callKey{}, c)
 	err := setHeader(metadata.Pairs(requestIDKey, c.requestID, versionKey, a.config.Version, levelKey, strconv.Itoa(api.ConformanceLevel)))
 	if err != nil {
@@ -88,24 +190,24 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if !known {
 		principal, known = a.keys.Token(sent(ctx, apiKeyKey))
 	}
-	c.caller = api.Caller{Principal: principal, Address: remote(ctx)}
-	if len(a.keys) > 0 && !known && !public(method) {
-		return ctx, spec.Unauthenticated()
+	c.caller.Principal = principal
+	if p, ok := peer.FromContext(ctx); ok { // behind a proxy it is that of the proxy
+		c.caller.Address = p.Addr.String()
 	}
-	if !public(method) {
-		if c.caller.Tenant, err = a.callerTenant(ctx); err != nil {
+	if c.rpc.is&public == 0 {
+		if len(a.keys) > 0 && !known {
+			return ctx, spec.Unauthenticated()
+		}
+		// More than one tenant, or a malformed one, is refused.
+		if c.caller.Tenant, err = a.config.Tenancy.Caller(md(tenantKey)); err != nil {
 			return ctx, err
 		}
 	}
 	return queue.WithProducer(ctx, principal), nil
 }
 
-// public methods need no key, as over HTTP.
-// Reflection is not among them, because it tells what the server offers.
-func public(method string) bool {
-	return method == ojsv1.OJSService_Manifest_FullMethodName || method == ojsv1.OJSService_Health_FullMethodName ||
-		strings.HasPrefix(method, "/grpc.health.v1.Health/")
-}
+// spanName is package.Service/Method.
+func (c *call) spanName() string { return strings.TrimPrefix(c.route, "/") }
 
 // asStreams makes streams of all methods of a service; clients see no difference. The library reads the message of a unary
 // method, up to 36 MiB after decompression, before an interceptor can look at the key of the caller. A stream is handled when
@@ -126,33 +228,6 @@ func asStreams(service grpc.ServiceDesc) *grpc.ServiceDesc {
 	return &service
 }
 
-// checkMessage refuses what could not be read, and what is of a size that only EnqueueBatch may have.
-// It runs after the message was read, whose bytes the receiver has bounded already; here the size is that of the decoded
-// message.
-func (a *API) checkMessage(ctx context.Context, req any) error {
-	if err := readable(req); err != nil {
-		return err
-	}
-	field, limit := a.limitOf(callOf(ctx).method)
-	if message, ok := req.(proto.Message); ok {
-		if size := proto.Size(message); size > limit {
-			return spec.TooLarge(field, limit, size)
-		}
-	}
-	return nil
-}
-
-// limitOf is the largest message of a method, and the field that a refusal names.
-func (a *API) limitOf(method string) (field string, bytes int) {
-	if method == ojsv1.OJSService_EnqueueBatch_FullMethodName {
-		return "batch", a.config.MaxBatchBytes
-	}
-	return "envelope", maxMessage
-}
-
-// isLibrary tells the methods that the library serves from ours.
-func isLibrary(method string) bool { return strings.HasPrefix(method, "/grpc.") }
-
 // stream serves the calls and streams of this package, and those of libraries, which know nothing of a node that stops.
 // Everything passes it: calls, streams, unknown methods, health and reflection. An error of begin is answered before the
 // message is read. The memory of the message is given back when the handler has returned.
@@ -164,14 +239,61 @@ func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 			defer wrapped.release()
 			return handler(srv, wrapped)
 		}
-		// Its handler waits for messages of the client without looking at the stop of the node.
-		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
+		if callOf(ctx).rpc.is&waits != 0 {
 			err = a.untilStop(run)
 		} else {
 			err = recovered(run)
 		}
 	}
 	return a.end(ctx, err)
+}
+
+// end turns what came of a call into its status, and reports it: streams at their end.
+// It must be called once for each begin, also if that failed. A stream is reported at its end.
+func (a *API) end(ctx context.Context, err error) error {
+	defer a.running.add(-1)
+	// It also sets metadata, so it must come before the handler returns.
+	shown, answer := a.statusOf(ctx, err)
+	c, code := callOf(ctx), status.Code(answer)
+	name := codenames.Code(code).String() // NOT_FOUND, where codes.Code says NotFound
+	end := api.Ended{
+		RequestID: c.requestID, Method: "grpc", Route: c.route, Status: slog.StringValue(name), Took: time.Since(c.started),
+		Remote: c.caller.Address, Ending: a.ending(ctx, err, code), OK: code == codes.OK, Err: err, Shown: shown,
+	}
+	end.Log(ctx, a.Logger)
+	if c.span.Recording() {
+		end.EndSpan(c.span, c.spanName(),
+			attribute.String("rpc.system", "grpc"), attribute.String("rpc.method", c.spanName()), attribute.Int("rpc.grpc.status_code", int(code)))
+	}
+	if a.RequestDone != nil {
+		a.RequestDone(c.route, name, end.Took)
+	}
+	return answer
+}
+
+// ending is that of an HTTP request that ends alike.
+// A call that a stopping node has ended is no failure and is logged at Debug.
+func (a *API) ending(ctx context.Context, err error, code codes.Code) api.Ending {
+	wire, plain := err.(*ojs.Error) //nolint:errorlint // wrapped it would be a failure that is shown as something else
+	switch {
+	case err == nil:
+		return api.Served
+	// Before the codes: a panic is INTERNAL like other failures.
+	case api.IsPanic(err):
+		return api.Panicked
+	case plain && wire == errTooSlow: // errors.Is is true for all of its kind
+		return api.TooSlow
+	// A deadline that the client has set is its own decision.
+	case code == codes.Canceled, code == codes.DeadlineExceeded && ctx.Err() != nil:
+		return api.HungUp
+	case code == codes.Unavailable && plain && a.Streams.Life().Err() != nil:
+		return api.Stopped
+	}
+	switch code {
+	case codes.Internal, codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.DataLoss:
+		return api.Failed
+	}
+	return api.Refused
 }
 
 // untilStop leaves a handler to itself when the node stops: its stream has then ended, and so does what it does with it.
@@ -205,7 +327,7 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 
 // It is the handler of methods that are not registered; the key is checked before, as over HTTP.
 func unknown(_ any, stream grpc.ServerStream) error {
-	return errNotOffered("The method "+callOf(stream.Context()).method+" does not exist.", nil)
+	return notOffered{spec.Unsupported("The method "+callOf(stream.Context()).method+" does not exist.", nil)}
 }
 
 // recovered turns a panic into an error with its stack.
@@ -226,12 +348,6 @@ func actor(ctx context.Context) string { return callOf(ctx).caller.Actor(sent(ct
 // tenantKey is job.TenantHeader as metadata spell it.
 var tenantKey = strings.ToLower(job.TenantHeader)
 
-// callerTenant is the tenant that a call names; "": an operator's.
-// More than one value, or a malformed one, is refused.
-func (a *API) callerTenant(ctx context.Context) (string, error) {
-	return a.config.Tenancy.Caller(metadata.ValueFromIncomingContext(ctx, tenantKey))
-}
-
 // tenantOf is the tenant of a call that has begun.
 func tenantOf(ctx context.Context) string { return callOf(ctx).caller.Tenant }
 
@@ -240,101 +356,38 @@ func (a *API) limits(ctx context.Context) job.Limits {
 	return a.config.Tenancy.Limits(a.config.Limits, tenantOf(ctx))
 }
 
-// reach is what a method shows to, and does for, a call that names a tenant.
-// The zero value refuses, so a method that is forgotten shows nothing.
-type reach int
-
-const (
-	operators       reach = iota // nothing: the call is refused
-	everybody                    // the same as to others: it shows nothing of any tenant
-	confined                     // what is the tenant's, by the method
-	aboutJob                     // what is about the job in the message, which must be the tenant's
-	aboutDeadLetter              // and so on
-	aboutWorkflow
-)
-
-// methodReach has the methods. One that is missing is for operators, so that one which somebody adds shows nothing of other tenants.
-// PauseQueue and ResumeQueue are missing on purpose: queues are shared by tenants.
-var methodReach = map[string]reach{
-	ojsv1.OJSService_Manifest_FullMethodName: everybody, ojsv1.OJSService_Health_FullMethodName: everybody,
-
-	ojsv1.OJSService_Enqueue_FullMethodName: confined, ojsv1.OJSService_EnqueueBatch_FullMethodName: confined,
-	ojsv1.OJSService_GetJob_FullMethodName: aboutJob, ojsv1.OJSService_CancelJob_FullMethodName: aboutJob, ojsv1.OJSService_ActivateJob_FullMethodName: aboutJob,
-	ojsv1.OJSService_Fetch_FullMethodName: confined, ojsv1.OJSService_Ack_FullMethodName: aboutJob, ojsv1.OJSService_Nack_FullMethodName: aboutJob,
-	ojsv1.OJSService_Heartbeat_FullMethodName: confined, ojsv1.OJSService_StreamJobs_FullMethodName: confined,
-	ojsv1.OJSService_StreamEvents_FullMethodName: confined, eventsv1.OJSEvents_StreamEvents_FullMethodName: confined,
-	ojsv1.OJSService_ListQueues_FullMethodName: confined, ojsv1.OJSService_QueueStats_FullMethodName: confined,
-	ojsv1.OJSService_ListDeadLetter_FullMethodName: confined, ojsv1.OJSService_RetryDeadLetter_FullMethodName: aboutDeadLetter,
-	ojsv1.OJSService_DeleteDeadLetter_FullMethodName: aboutDeadLetter,
-	ojsv1.OJSService_RegisterCron_FullMethodName:     confined, ojsv1.OJSService_UnregisterCron_FullMethodName: confined,
-	ojsv1.OJSService_ListCron_FullMethodName: confined, ojsv1.OJSService_CreateWorkflow_FullMethodName: confined,
-	ojsv1.OJSService_GetWorkflow_FullMethodName: aboutWorkflow, ojsv1.OJSService_CancelWorkflow_FullMethodName: aboutWorkflow,
-}
-
-// confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
-// It runs when the message has been read. Health and reflection show nothing of tenants.
-func (a *API) confine(ctx context.Context, req any) error {
+// confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches): what the
+// message names, and is not the tenant's, does not exist. It runs when the message has been read. What cannot name anything is left to the
+// method. The tenant of a job or workflow never changes, so the look holds for what the method does next.
+func (a *API) confine(ctx context.Context, message proto.Message) error {
 	call := callOf(ctx)
-	if call.caller.Tenant == "" || isLibrary(call.method) {
+	if call.caller.Tenant == "" {
 		return nil
 	}
-	switch of := methodReach[call.method]; of {
-	case operators:
-		return queueadmin.ErrOperators()
-	case everybody, confined:
+	// Each of these methods has a message with that accessor.
+	var text, kind string
+	has := a.Tenants.HasJob
+	switch call.rpc.reach {
+	case api.Everybody, api.Confined:
 		return nil
+	case api.AboutJob:
+		text, kind = message.(interface{ GetJobId() string }).GetJobId(), "job"
+	case api.AboutDeadLetter:
+		text, kind = message.(interface{ GetJobId() string }).GetJobId(), "dead_letter_job"
+	case api.AboutWorkflow:
+		text, kind, has = message.(interface{ GetWorkflowId() string }).GetWorkflowId(), "workflow", a.Tenants.HasWorkflow
 	default:
-		return a.inReach(ctx, of, req)
+		return queueadmin.ErrOperators()
 	}
-}
-
-// inReach refuses what the message names if it is not the tenant's, as if it did not exist. What cannot name anything is left
-// to the method. The tenant of a job or workflow never changes, so the look holds for what the method does next.
-func (a *API) inReach(ctx context.Context, of reach, req any) (err error) {
-	caller, found := tenantOf(ctx), true
-	text, kind := subjectOf(of, req)
 	id, isID := spec.ParseID(text)
-	switch {
-	case of == aboutWorkflow && isID:
-		found, err = a.Tenants.HasWorkflow(ctx, caller, id)
-	case isID:
-		found, err = a.Tenants.HasJob(ctx, caller, id)
+	if !isID {
+		return nil
 	}
+	found, err := has(ctx, call.caller.Tenant, id)
 	if err == nil && !found {
 		err = spec.NotFound(kind, text)
 	}
 	return err
-}
-
-// subjectOf is what a message names, and the kind of it that an error names.
-// Each of these methods has a message with that accessor.
-func subjectOf(of reach, req any) (text, kind string) {
-	switch of {
-	case aboutWorkflow:
-		named, _ := req.(interface{ GetWorkflowId() string })
-		return named.GetWorkflowId(), "workflow"
-	case aboutDeadLetter:
-		named, _ := req.(interface{ GetJobId() string })
-		return named.GetJobId(), "dead_letter_job"
-	default:
-		named, _ := req.(interface{ GetJobId() string })
-		return named.GetJobId(), "job"
-	}
-}
-
-// ownBeat is the id of the job that a heartbeat extends, "" if it is not the caller's.
-// The heartbeat itself is carried out, and extends nothing.
-func (a *API) ownBeat(ctx context.Context, text string) (string, error) {
-	caller := tenantOf(ctx)
-	id, isID := spec.ParseID(text)
-	if caller == "" || !isID {
-		return text, nil
-	}
-	own, err := a.Tenants.HasJob(ctx, caller, id)
-	if err != nil || !own {
-		return "", err
-	}
-	return text, nil
 }
 
 // runningCalls counts calls. Unlike a sync.WaitGroup it may be waited for while calls still come.

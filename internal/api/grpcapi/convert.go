@@ -63,9 +63,13 @@ func jobsOf(jobs []*job.Record) []*ojsv1.Job {
 	return out
 }
 
-// An unknown state becomes JOB_STATE_UNSPECIFIED.
 func stateOf(state string) ojsv1.JobState {
-	return ojsv1.JobState(ojsv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)])
+	return enumOf[ojsv1.JobState](ojsv1.JobState_value, "JOB_STATE_", state)
+}
+
+// enumOf is the value of an enum that JSON spells so; 0, unspecified, for a word that the enum has not. word is its inverse.
+func enumOf[E ~int32](values map[string]int32, prefix, word string) E {
+	return E(values[prefix+strings.ToUpper(word)])
 }
 
 // jobErrorOf shows a stored failure.
@@ -141,7 +145,7 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	if u.Period > 0 {
 		out.Period = durationpb.New(u.Period)
 	}
-	out.OnConflict = ojsv1.UniqueConflictAction(ojsv1.UniqueConflictAction_value["UNIQUE_CONFLICT_ACTION_"+strings.ToUpper(u.OnConflict)])
+	out.OnConflict = enumOf[ojsv1.UniqueConflictAction](ojsv1.UniqueConflictAction_value, "UNIQUE_CONFLICT_ACTION_", u.OnConflict)
 	for _, s := range u.States {
 		out.States = append(out.States, stateOf(string(s)))
 	}
@@ -178,95 +182,6 @@ func texts(array jsontext.Value) []string {
 		list = append(list, text)
 	}
 	return list
-}
-
-// options reads the options of a job (docs/reference/grpc.md, Values); nil if none were sent.
-// Zero and unset mean the same, because proto3 cannot tell them apart: priority 0 and max_attempts 0 are the defaults.
-// nil and empty options are the same.
-func (r *reader) options(in *ojsv1.EnqueueOptions) *job.Options {
-	if in == nil {
-		return nil
-	}
-	return &job.Options{
-		Queue: in.GetQueue(), Priority: int64(in.GetPriority()), DelayUntil: r.moment("delay_until", in.GetDelayUntil()),
-		TimeoutMS: r.milliseconds("timeout", in.GetTimeout()), VisibilityMS: r.milliseconds("visibility_timeout", in.GetVisibilityTimeout()),
-		Retry: r.retry(in.GetRetry()), MaxAttempts: int64(in.GetMaxAttempts()), Unique: r.unique(in.GetUnique()), TTL: r.ttl(in.GetTtl()),
-		Tags: in.GetTags(), Pending: in.GetPending(), Meta: r.meta(in),
-	}
-}
-
-// Only what JSON could not hold is refused here; the rules of package retry do the rest.
-func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
-	if in == nil {
-		return nil
-	}
-	d := &retry.Draft{
-		MaxAttempts: int64(in.GetMaxAttempts()), InitialIntervalMS: r.milliseconds("retry.initial_interval", in.GetInitialInterval()),
-		MaxIntervalMS: r.milliseconds("retry.max_interval", in.GetMaxInterval()), Jitter: in.GetJitter(),
-		NonRetryable: in.GetNonRetryableErrors(), OnExhaustion: in.GetOnExhaustion(),
-	}
-	// JSON cannot hold such a number, so the rules of HTTP do not know it.
-	if c := in.GetBackoffCoefficient(); math.IsNaN(c) || math.IsInf(c, 0) {
-		r.refuse(ojs.ErrValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
-	} else {
-		d.BackoffCoefficient = c
-	}
-	return d
-}
-
-// Names of states and actions are given as JSON has them, so that one set of rules reads both.
-func (r *reader) unique(in *ojsv1.UniquePolicy) *job.UniqueDraft {
-	if in == nil {
-		return nil
-	}
-	d := &job.UniqueDraft{Key: in.GetKey(), PeriodMS: r.milliseconds("unique.period", in.GetPeriod()), ArgsKeys: in.GetArgsKeys(), MetaKeys: in.GetMetaKeys()}
-	// 0 is unspecified, which leaves the default.
-	if action := in.GetOnConflict(); action != 0 {
-		d.OnConflict = word(action, "UNIQUE_CONFLICT_ACTION_")
-	}
-	for _, s := range in.GetStates() {
-		d.States = append(d.States, word(s, "JOB_STATE_"))
-	}
-	return d
-}
-
-// word is how JSON spells an enum; a number without a name is left for the reader to refuse.
-func word(e fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.TrimPrefix(e.String(), prefix))
-}
-
-// maxTTL is 36 500 days, the most of any duration (docs/reference/jobs.md, Times and durations).
-const maxTTL = 36_500 * 24 * time.Hour
-
-// ttl counts from the insert, by the database's clock.
-// It is relative, so the clocks of client and node do not matter.
-func (r *reader) ttl(d *durationpb.Duration) time.Duration {
-	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
-		return 0
-	}
-	// A time.Duration ends at 292 years, beyond the limit.
-	ttl := d.AsDuration() // the nearest there is if it is out of range
-	if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {
-		r.refuse(ojs.ErrInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
-	}
-	return ttl
-}
-
-// meta adds the trace id if meta has no trace context of its own (docs/reference/events.md, Trace id).
-// The copy of trace_id in meta is where HTTP clients have it, too.
-func (r *reader) meta(in *ojsv1.EnqueueOptions) []byte {
-	meta := r.object("meta", ojs.ErrInvalidMetadata, in.GetMeta())
-	// Also one that is no text: the client has said something about it.
-	_, taken := in.GetMeta().GetFields()["trace_id"]
-	if in.GetTraceId() == "" || r.err != nil || taken || job.TraceID(meta) != "" {
-		return meta
-	}
-	if len(meta) <= len(`{}`) {
-		meta = []byte{'{'}
-	} else {
-		meta = append(meta[:len(meta)-1], ',')
-	}
-	return append(appendText(append(meta, `"trace_id":`...), in.GetTraceId()), '}')
 }
 
 // withDefaults gives an entry of a batch the fields that it leaves unset, each as a whole.
@@ -429,118 +344,253 @@ func milliseconds(n int64) *durationpb.Duration {
 // Fields of the message are int32 where the server stores int64.
 func narrow(n int64) int32 { return int32(min(max(n, math.MinInt32), math.MaxInt32)) }
 
-// reader reads messages into the types that the domains work with. err is the first thing that a message says and those types
-// cannot hold, such as a number that is not finite.
-// After an error the result is of no use, but reading goes on, so that callers look at err once, at the end.
-type reader struct{ err *ojs.Error }
+// jsonWriter writes a message as the JSON that a client of HTTP sends for the same, so that both transports enter one decoder, which has
+// the rules. What proto3 cannot tell from unset is left out: "", 0, false and empty lists. The text is valid JSON by its making.
+type jsonWriter struct {
+	b []byte
+	// It is the first thing that a message says and JSON cannot hold, such as a number that is not finite. The text is of no use then; writing
+	// goes on, so that callers look at it once.
+	err *ojs.Error
+}
 
-// The first problem counts; HTTP lists all, which the decoders of the domains do for what they check.
-func (r *reader) refuse(kind ojs.ErrorKind, field, expected, received string) {
-	if r.err == nil {
-		r.err = spec.InvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))
+// object gives the text of the object whose members write has written.
+func object(write func(w *jsonWriter)) (jsontext.Value, error) {
+	w := jsonWriter{b: append(make([]byte, 0, 256), '{')}
+	write(&w)
+	if w.err != nil {
+		return nil, w.err
+	}
+	return append(w.b, '}'), nil
+}
+
+// The first problem counts; HTTP lists all, which the decoders do for what they check.
+func (w *jsonWriter) refuse(kind ojs.ErrorKind, field, expected, received string) {
+	if w.err == nil {
+		w.err = spec.InvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))
 	}
 }
 
-// milliseconds rounds a duration away from zero. A negative one is for the rules to refuse.
-// Away from zero, so that a duration of a microsecond does not become "not given".
-func (r *reader) milliseconds(field string, d *durationpb.Duration) int64 {
-	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
-		return 0
+func (w *jsonWriter) raw(text string) { w.b = append(w.b, text...) }
+
+// name begins a member of the object that is open.
+func (w *jsonWriter) name(name string) {
+	if w.b[len(w.b)-1] != '{' {
+		w.b = append(w.b, ',')
 	}
-	if err := d.CheckValid(); err != nil {
-		r.refuse(ojs.ErrInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
-		return 0
+	w.b = append(append(append(w.b, '"'), name...), `":`...)
+}
+
+func (w *jsonWriter) quote(text string) {
+	w.b, _ = jsontext.AppendQuote(w.b, text) // what was decoded as a proto3 string is valid UTF-8
+}
+
+func (w *jsonWriter) text(name, text string) {
+	if text != "" {
+		w.name(name)
+		w.quote(text)
 	}
-	// CheckValid has made sure that both parts have the same sign.
-	nanos := int64(d.GetNanos())
-	ms, rest := nanos/1e6, nanos%1e6
+}
+
+func (w *jsonWriter) texts(name string, list []string) {
+	for i, text := range list {
+		if i == 0 {
+			w.name(name)
+			w.raw("[")
+		} else {
+			w.raw(",")
+		}
+		w.quote(text)
+	}
+	if len(list) > 0 {
+		w.raw("]")
+	}
+}
+
+func (w *jsonWriter) integer(name string, n int64) {
+	if n != 0 {
+		w.name(name)
+		w.b = strconv.AppendInt(w.b, n, 10)
+	}
+}
+
+func (w *jsonWriter) yes(name string, sent bool) {
+	if sent {
+		w.name(name)
+		w.raw("true")
+	}
+}
+
+// milliseconds writes a duration, which field is called in an error, rounded away from zero: one of a microsecond does not become "not sent".
+// A negative one is for the rules to refuse.
+func (w *jsonWriter) milliseconds(name, field string, d *durationpb.Duration) {
+	if err := d.CheckValid(); err != nil && d != nil {
+		w.refuse(ojs.ErrInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
+		return
+	}
+	// CheckValid has made sure that both parts have the same sign, and at most 10 000 years, so nothing overflows.
+	ms, rest := d.GetSeconds()*1000+int64(d.GetNanos())/1e6, d.GetNanos()%1e6
 	switch {
 	case rest > 0:
 		ms++
 	case rest < 0:
 		ms--
 	}
-	// A valid duration has at most 10 000 years, so it cannot overflow.
-	return d.GetSeconds()*1000 + ms
+	w.integer(name, ms)
 }
 
-// moment is nil for a timestamp that was not sent.
-// The zero timestamp is 1970 and counts as not sent.
-func (r *reader) moment(field string, t *timestamppb.Timestamp) *time.Time {
-	if t.GetSeconds() == 0 && t.GetNanos() == 0 {
-		return nil
+// job writes the members of a new job (docs/reference/grpc.md, Values). Options have canonical names and a fixed order, so that what is stored
+// of equal messages is equal.
+func (w *jsonWriter) job(kind string, args []*structpb.Value, in *ojsv1.EnqueueOptions) {
+	w.text("type", kind)
+	w.name("args")
+	w.list("args", ojs.ErrInvalidArgs, args)
+	if in == nil {
+		return
 	}
-	if err := t.CheckValid(); err != nil {
-		r.refuse(ojs.ErrInvalidPayload, field, "a timestamp from year 1 to 9999", strconv.FormatInt(t.GetSeconds(), 10)+" s")
-		return nil
+	w.name("options")
+	w.raw("{")
+	w.text("queue", in.GetQueue())
+	w.integer("priority", int64(in.GetPriority()))
+	// The zero timestamp is 1970 and counts as not sent.
+	if t := in.GetDelayUntil(); t.GetSeconds() != 0 || t.GetNanos() != 0 {
+		if t.CheckValid() != nil {
+			w.refuse(ojs.ErrInvalidPayload, "delay_until", "a timestamp from year 1 to 9999", strconv.FormatInt(t.GetSeconds(), 10)+" s")
+		}
+		w.text("delay_until", t.AsTime().Format(time.RFC3339Nano))
 	}
-	at := t.AsTime()
-	return &at
-}
-
-// array encodes values as they are stored.
-func (r *reader) array(field string, kind ojs.ErrorKind, list []*structpb.Value) []byte {
-	return r.appendArray(nil, field, kind, list)
-}
-
-// object encodes a Struct as it is stored; nil if it was not sent.
-func (r *reader) object(field string, kind ojs.ErrorKind, s *structpb.Struct) []byte {
-	if s == nil {
-		return nil
+	w.milliseconds("timeout_ms", "timeout", in.GetTimeout())
+	w.milliseconds("visibility_timeout_ms", "visibility_timeout", in.GetVisibilityTimeout())
+	w.retry(in.GetRetry())
+	w.integer("max_attempts", int64(in.GetMaxAttempts()))
+	w.unique(in.GetUnique())
+	// It counts from the insert, by the database's clock, so the clocks of client and node do not matter. What is below a millisecond is cut.
+	if d := in.GetTtl(); d.GetSeconds() != 0 || d.GetNanos() != 0 {
+		ttl := d.AsDuration() // the nearest there is if it is out of range; a time.Duration ends at 292 years
+		if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {
+			w.refuse(ojs.ErrInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
+		}
+		w.text("expires_at", "+"+jsonread.FormatDuration(ttl))
 	}
-	return r.appendObject(nil, field, kind, s)
+	w.texts("tags", in.GetTags())
+	w.yes("pending", in.GetPending())
+	w.meta(in.GetMeta(), in.GetTraceId())
+	w.raw("}")
 }
 
-func (r *reader) appendArray(b []byte, field string, kind ojs.ErrorKind, list []*structpb.Value) []byte {
-	b = append(b, '[')
+// maxTTL is 36 500 days, the most of any duration (docs/reference/jobs.md, Times and durations).
+const maxTTL = 36_500 * 24 * time.Hour
+
+func (w *jsonWriter) retry(in *ojsv1.RetryPolicy) {
+	if in == nil {
+		return
+	}
+	w.name("retry")
+	w.raw("{")
+	w.integer("max_attempts", int64(in.GetMaxAttempts()))
+	w.milliseconds("initial_interval_ms", "retry.initial_interval", in.GetInitialInterval())
+	w.milliseconds("max_interval_ms", "retry.max_interval", in.GetMaxInterval())
+	if c := in.GetBackoffCoefficient(); math.IsNaN(c) || math.IsInf(c, 0) {
+		w.refuse(ojs.ErrValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
+	} else if c != 0 {
+		w.name("backoff_coefficient")
+		w.b = jsonread.AppendNumber(w.b, c)
+	}
+	w.yes("jitter", in.GetJitter())
+	w.texts("non_retryable_errors", in.GetNonRetryableErrors())
+	w.text("on_exhaustion", in.GetOnExhaustion())
+	w.raw("}")
+}
+
+func (w *jsonWriter) unique(in *ojsv1.UniquePolicy) {
+	if in == nil {
+		return
+	}
+	w.name("unique")
+	w.raw("{")
+	w.texts("key", in.GetKey())
+	w.milliseconds("period_ms", "unique.period", in.GetPeriod())
+	if action := in.GetOnConflict(); action != 0 {
+		w.text("on_conflict", word(action, "UNIQUE_CONFLICT_ACTION_"))
+	}
+	var states []string
+	for _, s := range in.GetStates() {
+		states = append(states, word(s, "JOB_STATE_"))
+	}
+	w.texts("states", states)
+	w.texts("args_keys", in.GetArgsKeys())
+	w.texts("meta_keys", in.GetMetaKeys())
+	w.raw("}")
+}
+
+// word is how JSON spells an enum; a number without a name is left for the decoder to refuse.
+func word(e fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(e.String(), prefix))
+}
+
+// meta adds the trace id if meta has no trace context of its own (docs/reference/events.md, Trace id).
+// The copy of trace_id in meta is where HTTP clients have it, too.
+func (w *jsonWriter) meta(meta *structpb.Struct, trace string) {
+	if meta == nil && trace == "" {
+		return
+	}
+	w.name("meta")
+	start := len(w.b)
+	w.members("meta", ojs.ErrInvalidMetadata, meta)
+	// Also one that is no text: the client has said something about it.
+	if _, taken := meta.GetFields()["trace_id"]; !taken && trace != "" && job.TraceID(w.b[start:]) == "" {
+		w.b = w.b[:len(w.b)-1]
+		w.text("trace_id", trace)
+		w.raw("}")
+	}
+}
+
+// list writes values. field and kind are for what JSON cannot hold.
+func (w *jsonWriter) list(field string, kind ojs.ErrorKind, list []*structpb.Value) {
+	w.raw("[")
 	for i, v := range list {
 		if i > 0 {
-			b = append(b, ',')
+			w.raw(",")
 		}
-		b = r.appendValue(b, field, kind, v)
+		w.value(field, kind, v)
 	}
-	return append(b, ']')
+	w.raw("]")
 }
 
-// appendValue appends any value; one without a kind is null. field and kind are for what JSON cannot hold.
+// value writes any value; one without a kind is null.
 // It recurses; protobuf itself bounds the nesting of a message that it decodes.
-func (r *reader) appendValue(b []byte, field string, kind ojs.ErrorKind, v *structpb.Value) []byte {
+func (w *jsonWriter) value(field string, kind ojs.ErrorKind, v *structpb.Value) {
 	switch v := v.GetKind().(type) {
 	case *structpb.Value_NumberValue:
 		if math.IsNaN(v.NumberValue) || math.IsInf(v.NumberValue, 0) {
-			r.refuse(kind, field, "free of numbers that are not finite", fmt.Sprint(v.NumberValue))
-			return append(b, "null"...)
+			w.refuse(kind, field, "free of numbers that are not finite", fmt.Sprint(v.NumberValue))
+			w.raw("null")
+			return
 		}
-		// A whole number is stored without a fraction, as HTTP clients send it.
-		return jsonread.AppendNumber(b, v.NumberValue)
+		// A whole number is written without a fraction, as HTTP clients send it.
+		w.b = jsonread.AppendNumber(w.b, v.NumberValue)
 	case *structpb.Value_StringValue:
-		return appendText(b, v.StringValue)
+		w.quote(v.StringValue)
 	case *structpb.Value_BoolValue:
-		return strconv.AppendBool(b, v.BoolValue)
+		w.b = strconv.AppendBool(w.b, v.BoolValue)
 	case *structpb.Value_StructValue:
-		return r.appendObject(b, field, kind, v.StructValue)
+		w.members(field, kind, v.StructValue)
 	case *structpb.Value_ListValue:
-		return r.appendArray(b, field, kind, v.ListValue.GetValues())
+		w.list(field, kind, v.ListValue.GetValues())
 	default:
-		return append(b, "null"...)
+		w.raw("null")
 	}
 }
 
-// appendObject appends the members of a Struct by name, because a map has no order and equal requests should be stored alike.
-func (r *reader) appendObject(b []byte, field string, kind ojs.ErrorKind, s *structpb.Struct) []byte {
-	b = append(b, '{')
-	// The hash of an idempotency key and a unique key by args depend on it.
+// members writes a Struct by name, because a map has no order: the hash of an idempotency key and a unique key by args depend on it.
+func (w *jsonWriter) members(field string, kind ojs.ErrorKind, s *structpb.Struct) {
+	w.raw("{")
 	for i, name := range slices.Sorted(maps.Keys(s.GetFields())) {
 		if i > 0 {
-			b = append(b, ',')
+			w.raw(",")
 		}
-		b = append(appendText(b, name), ':')
-		b = r.appendValue(b, field, kind, s.Fields[name])
+		w.quote(name)
+		w.raw(":")
+		w.value(field, kind, s.GetFields()[name])
 	}
-	return append(b, '}')
-}
-
-func appendText(b []byte, text string) []byte {
-	b, _ = jsontext.AppendQuote(b, text) // what was decoded as a proto3 string is valid UTF-8
-	return b
+	w.raw("}")
 }

@@ -38,10 +38,6 @@ type notOffered struct{ wire *ojs.Error }
 
 func (e notOffered) Error() string { return e.wire.Error() }
 
-func errNotOffered(message string, details map[string]any) error {
-	return notOffered{spec.Unsupported(message, details)}
-}
-
 // statusOf is the error that a client is shown, and the gRPC status that carries it.
 // It also sets retry-after. Details that cannot be encoded are left out rather than the error.
 func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown error) {

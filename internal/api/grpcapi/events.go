@@ -1,7 +1,6 @@
 package grpcapi
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -121,8 +120,12 @@ type eventStream struct {
 // The order matters: the subscription begins before the headers are sent, so what happens after the client has seen them is
 // in the stream.
 func (s *eventStream) follow() error {
-	if err := s.checkStart(s.ctx); err != nil {
-		return err
+	// A position that retention has overtaken is refused before anything is sent, as over HTTP; without this look the client would get
+	// system.gap.
+	if s.query.After != nil {
+		if _, err := s.api.Events.ListAfter(s.ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1}); err != nil {
+			return api.EventError(err)
+		}
 	}
 	// Without After it is live from here on.
 	sub, err := s.api.Feed.Subscribe(s.ctx, s.query, s.query.After)
@@ -151,7 +154,11 @@ func (s *eventStream) follow() error {
 		case err != nil:
 			err = s.failed("read events", err)
 		case gap != nil:
-			err = s.sendGap(gap)
+			err = s.system("system.gap", gap.End, map[string]*structpb.Value{
+				"gap_start": structpb.NewStringValue(gap.Start.String()), "gap_end": structpb.NewStringValue(gap.End.String()),
+				// Numbers of the log, of which internal rows have some.
+				"estimated_missed_count": structpb.NewNumberValue(float64(max(0, gap.End.Seq-gap.Start.Seq))),
+			})
 		default:
 			err = s.show(items)
 		}
@@ -165,16 +172,6 @@ func (s *eventStream) follow() error {
 			}
 		}
 	}
-}
-
-// checkStart refuses a position that retention has overtaken, before anything is sent.
-// Without it the client would get system.gap; HTTP streams do that.
-func (s *eventStream) checkStart(ctx context.Context) error {
-	if s.query.After == nil {
-		return nil
-	}
-	_, err := s.api.Events.ListAfter(ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1})
-	return api.EventError(err)
 }
 
 func (s *eventStream) write(message any) error {
@@ -219,14 +216,6 @@ func (s *eventStream) trim(sub *eventlog.Subscription) error {
 	return s.system("system.events_dropped", d.Newest, map[string]*structpb.Value{
 		"dropped_count": structpb.NewNumberValue(float64(d.Count)), "oldest_dropped_id": structpb.NewStringValue(d.Oldest.String()),
 		"newest_dropped_id": structpb.NewStringValue(d.Newest.String()),
-	})
-}
-
-func (s *eventStream) sendGap(gap *eventlog.Gap) error {
-	return s.system("system.gap", gap.End, map[string]*structpb.Value{
-		"gap_start": structpb.NewStringValue(gap.Start.String()), "gap_end": structpb.NewStringValue(gap.End.String()),
-		// Numbers of the log, of which internal rows have some.
-		"estimated_missed_count": structpb.NewNumberValue(float64(max(0, gap.End.Seq-gap.Start.Seq))),
 	})
 }
 

@@ -4,25 +4,23 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (docs/reference/http.md,
 // Unmatched requests). Over HTTP an id is never missing, because it stands in the path.
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, errNoJobID()
+		return [16]byte{}, errMissing("job_id", "the id of a job")
 	}
 	id, err := job.ParseID(text)
 	if err != nil {
@@ -31,8 +29,8 @@ func parseID(text string) ([16]byte, error) {
 	return id, nil
 }
 
-func errNoJobID() error {
-	return spec.InvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+func errMissing(field, expected string) error {
+	return spec.InvalidPayload(field, expected, nil, "'"+field+"' is required: send "+expected+".")
 }
 
 // GetJob is GET /jobs/{id}.
@@ -82,31 +80,29 @@ func (a *API) ActivateJob(ctx context.Context, in *ojsv1.ActivateJobRequest) (*o
 	return &ojsv1.ActivateJobResponse{Job: jobOf(job)}, nil
 }
 
-// draft reads a new job.
-// The caller must look at r.err before it uses the draft.
-func (r *reader) draft(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) job.Draft {
-	return job.Draft{Type: kind, Args: r.array("args", ojs.ErrInvalidArgs, args), Options: r.options(options)}
-}
-
 // Enqueue is POST /jobs.
 // With a key the call has a transaction of its own, and waits for room outside of it.
 func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.EnqueueResponse, error) {
-	var r reader
-	draft := r.draft(in.GetType(), in.GetArgs(), in.GetOptions())
-	if r.err != nil {
-		return nil, r.err
+	text, err := object(func(w *jsonWriter) { w.job(in.GetType(), in.GetArgs(), in.GetOptions()) })
+	if err != nil {
+		return nil, err
 	}
-	job, wire := draft.Job(a.limits(ctx))
+	j, wire := job.DecodeItem(text, a.limits(ctx))
 	if wire != nil {
 		return nil, wire
 	}
-	if err := blockFor(ctx, job); err != nil {
+	if err := blockFor(ctx, j); err != nil {
 		return nil, err
 	}
-	if key := sent(ctx, idempotencyKey); key != "" {
-		return retryFull(ctx, a, job.BlockFor, func() (*ojsv1.EnqueueResponse, error) { return a.enqueueJobOnce(ctx, key, in, job) })
+	if sent(ctx, idempotencyKey) != "" {
+		out := &ojsv1.EnqueueResponse{}
+		return out, a.enqueueOnce(ctx, keyedEnqueue{
+			operation: "grpc.enqueue", request: in, answer: out, jobs: []*job.Job{j},
+			refused: func(_ int, err error) error { return err },
+			show:    func(stored []*job.Record) proto.Message { return &ojsv1.EnqueueResponse{Job: jobOf(stored[0])} },
+		})
 	}
-	stored, err := a.Jobs.Enqueue(ctx, job)
+	stored, err := a.Jobs.Enqueue(ctx, j)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +110,8 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 }
 
 // EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk.
-// All jobs or none are stored. jobs has at least one element.
+// All jobs or none are stored. An error is that of the first entry that is wrong. Keys are not those of a bulk call over HTTP, whose remembered
+// answer could not be given back here.
 func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (*ojsv1.EnqueueBatchResponse, error) {
 	jobs, err := a.decodeBatch(ctx, in)
 	if err != nil {
@@ -123,14 +120,44 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 	if err := blockFor(ctx, jobs...); err != nil {
 		return nil, err
 	}
-	if key := sent(ctx, idempotencyKey); key != "" {
-		return retryFull(ctx, a, jobs[0].BlockFor, func() (*ojsv1.EnqueueBatchResponse, error) { return a.enqueueOnce(ctx, key, in, jobs) })
+	if sent(ctx, idempotencyKey) != "" {
+		out := &ojsv1.EnqueueBatchResponse{}
+		return out, a.enqueueOnce(ctx, keyedEnqueue{
+			operation: "grpc.enqueue_batch", request: in, answer: out, jobs: jobs,
+			refused: func(i int, err error) error { return api.Indexed(err, i) },
+			show:    func(stored []*job.Record) proto.Message { return batchOf(stored) },
+		})
 	}
 	stored, at, err := a.Jobs.EnqueueAll(ctx, jobs)
 	if err != nil {
 		return nil, api.Indexed(err, at)
 	}
 	return batchOf(stored), nil
+}
+
+// decodeBatch gives at least one job.
+func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
+	if err := job.CheckItemCount("jobs", len(in.GetJobs()), a.config.MaxBatchSize); err != nil {
+		return nil, err
+	}
+	items := make([]jsontext.Value, 0, len(in.GetJobs()))
+	var unreadable error
+	for i, entry := range in.GetJobs() {
+		text, err := object(func(w *jsonWriter) {
+			w.job(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
+		})
+		if err != nil {
+			unreadable = api.Indexed(err, i)
+			break
+		}
+		items = append(items, text)
+	}
+	// Entries before one that cannot be read are checked, too, so that the error is that of the lowest index.
+	jobs, wire := job.DecodeItems(items, a.limits(ctx))
+	if wire != nil {
+		return nil, wire
+	}
+	return jobs, unreadable
 }
 
 // blockFor sets how long the enqueue of the jobs may wait for room in a queue.
@@ -143,148 +170,79 @@ func blockFor(ctx context.Context, jobs ...*job.Job) error {
 	return err
 }
 
-// retryFull is Store.RetryFull for a call with an answer.
-func retryFull[Answer any](ctx context.Context, a *API, wait time.Duration, try func() (*Answer, error)) (answer *Answer, err error) {
-	err = a.Jobs.RetryFull(ctx, wait, func() error {
-		answer, err = try()
-		return err
-	})
-	return answer, err
-}
-
 // batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would
 // send them again.
 // The shorter forms keep ids, by which a client finds the rest.
 func batchOf(stored []*job.Record) *ojsv1.EnqueueBatchResponse {
 	out := &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
-	each := func(change func(j *ojsv1.Job)) func() {
+	each := func(shorter func(j *ojsv1.Job) *ojsv1.Job) func() {
 		return func() {
-			for _, j := range out.GetJobs() {
-				change(j)
+			for i, j := range out.GetJobs() {
+				out.Jobs[i] = shorter(j)
 			}
 		}
 	}
 	shrink(out,
-		each(func(j *ojsv1.Job) { j.Args = nil }),
-		each(func(j *ojsv1.Job) { j.Meta = nil }),
-		each(func(j *ojsv1.Job) {
-			keep(j, &ojsv1.Job{Id: j.GetId(), Type: j.GetType(), Queue: j.GetQueue(), State: j.GetState()})
+		each(func(j *ojsv1.Job) *ojsv1.Job { j.Args = nil; return j }),
+		each(func(j *ojsv1.Job) *ojsv1.Job { j.Meta = nil; return j }),
+		each(func(j *ojsv1.Job) *ojsv1.Job {
+			return &ojsv1.Job{Id: j.GetId(), Type: j.GetType(), Queue: j.GetQueue(), State: j.GetState()}
 		}),
-		each(func(j *ojsv1.Job) { keep(j, &ojsv1.Job{Id: j.GetId(), State: j.GetState()}) }))
+		each(func(j *ojsv1.Job) *ojsv1.Job { return &ojsv1.Job{Id: j.GetId(), State: j.GetState()} }))
 	return out
 }
 
-// keep leaves only these parts of a job.
-func keep(j, parts *ojsv1.Job) {
-	proto.Reset(j)
-	proto.Merge(j, parts)
-}
-
-// decodeBatch tells of the first entry that is wrong.
-// Entries before one that cannot be read are checked, too, so that the error is that of the lowest index. With none before it
-// there is nothing to check.
-func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
-	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
-		return nil, spec.BatchSize(a.config.MaxBatchSize, n)
-	}
-	var r reader
-	drafts := make([]job.Draft, 0, len(in.GetJobs()))
-	for i, entry := range in.GetJobs() {
-		draft := r.draft(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
-		if r.err != nil {
-			r.err = spec.Indexed(r.err, i)
-			break
-		}
-		drafts = append(drafts, draft)
-	}
-	if r.err != nil && len(drafts) == 0 {
-		return nil, r.err
-	}
-	jobs, wire := job.FromDrafts(drafts, a.limits(ctx), a.config.MaxBatchSize)
-	switch {
-	case wire != nil:
-		return nil, wire
-	case r.err != nil:
-		return nil, r.err
-	}
-	return jobs, nil
-}
-
-// enqueueOnce answers a call with the same key and message from memory. Its keys are its own: what is remembered of a
-// bulk call over HTTP could not be given back here.
-// The operation is part of the stored key.
-func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBatchRequest, jobs []*job.Job) (*ojsv1.EnqueueBatchResponse, error) {
-	out := &ojsv1.EnqueueBatchResponse{}
-	err := a.once(ctx, onceCall{
-		operation: "grpc.enqueue_batch", key: text, request: in, jobs: jobs,
-		refused: func(i int, err error) error { return api.Indexed(err, i) },
-		show:    func(stored []*job.Record) proto.Message { return batchOf(stored) },
-	}, out)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-// enqueueJobOnce is enqueueOnce for a single job.
-func (a *API) enqueueJobOnce(ctx context.Context, text string, in *ojsv1.EnqueueRequest, j *job.Job) (*ojsv1.EnqueueResponse, error) {
-	out := &ojsv1.EnqueueResponse{}
-	err := a.once(ctx, onceCall{
-		operation: "grpc.enqueue", key: text, request: in, jobs: []*job.Job{j},
-		refused: func(_ int, err error) error { return err },
-		show:    func(stored []*job.Record) proto.Message { return &ojsv1.EnqueueResponse{Job: jobOf(stored[0])} },
-	}, out)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-// onceCall is an enqueue of all jobs or none under an idempotency key.
+// keyedEnqueue is an enqueue of all jobs or none under an idempotency key.
 // show runs in the transaction, before the commit, and may run again; it must only encode.
-type onceCall struct {
-	operation string
-	key       string // as the client sent it
-	request   proto.Message
-	jobs      []*job.Job
-	refused   func(i int, err error) error // names the job that was refused
-	show      func(stored []*job.Record) proto.Message
+type keyedEnqueue struct {
+	operation       string
+	request, answer proto.Message
+	jobs            []*job.Job
+	refused         func(i int, err error) error // names the job that was refused
+	show            func(stored []*job.Record) proto.Message
 }
 
-// once makes the answer out, from memory if the key was used before.
-// Jobs, key and answer are committed together, as over HTTP. The answer is stored as JSON of protobuf and read again even for
-// the first call, so that a replay is equal to it. Unknown fields of the request are part of the hash.
-func (a *API) once(ctx context.Context, call onceCall, out proto.Message) error {
-	// An empty key does not get here.
-	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, call.key); err != nil {
+// enqueueOnce commits jobs, key and answer together, as over HTTP. A call that waits for room locks no key meanwhile.
+func (a *API) enqueueOnce(ctx context.Context, call keyedEnqueue) error {
+	return a.Jobs.RetryFull(ctx, call.jobs[0].BlockFor, func() error {
+		return a.once(ctx, call.operation, call.request, call.answer, func(key queue.IdempotencyKey) (queue.Answer, error) {
+			return a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
+				stored, errs, err := tx.Enqueue(ctx, call.jobs, true) // true: all or none
+				if err != nil {
+					return queue.Answer{}, false, err
+				}
+				for i, err := range errs {
+					if err != nil {
+						return queue.Answer{}, false, call.refused(i, err)
+					}
+				}
+				body, err := protojson.Marshal(call.show(stored))
+				return queue.Answer{Body: body}, true, err
+			})
+		})
+	})
+}
+
+// once makes the answer of a call with an idempotency key: the remembered one if the key was used before, else that of store, which keeps it
+// under the key. The operation is part of the key, so each RPC has keys of its own. The answer is stored as JSON of protobuf and read again even
+// for the first call, so that a replay is equal to it. Another message under the same key is a conflict; unknown fields of it count.
+func (a *API) once(ctx context.Context, operation string, request, answer proto.Message, store func(key queue.IdempotencyKey) (queue.Answer, error)) error {
+	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: operation, Key: sent(ctx, idempotencyKey)}
+	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, key.Key); err != nil {
 		return err
 	}
-	// Maps have no order: without Deterministic an equal request could have another hash, and would be a conflict.
-	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(call.request)
+	// Maps have no order: without Deterministic an equal request could have another hash.
+	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("hash request: %w", err)
 	}
 	hash := sha256.Sum256(message)
-	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: call.operation, Key: call.key, Hash: hash[:]}
-	answer, err := a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
-		// true: all or none.
-		stored, errs, err := tx.Enqueue(ctx, call.jobs, true)
-		if err != nil {
-			return queue.Answer{}, false, err
-		}
-		for i, err := range errs {
-			if err != nil {
-				return queue.Answer{}, false, call.refused(i, err)
-			}
-		}
-		body, err := protojson.Marshal(call.show(stored))
-		// Status is not used here: a stored answer is always a success.
-		return queue.Answer{Body: body}, true, err
-	})
+	key.Hash = hash[:]
+	stored, err := store(key)
 	if err != nil {
 		return err
 	}
-	if err := protojson.Unmarshal(answer.Body, out); err != nil {
+	if err := protojson.Unmarshal(stored.Body, answer); err != nil {
 		return fmt.Errorf("read remembered answer: %w", err)
 	}
 	return nil

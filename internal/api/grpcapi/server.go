@@ -1,7 +1,7 @@
-// Package grpcapi speaks the Open Job Spec over gRPC (docs/reference/grpc.md). It owns the messages: it reads them into the types
-// that the domains work with, calls the same operations as httpapi, and shows what they return. The domains check what was
-// read, by the rules and with the messages that HTTP has. It must hold no rules and no SQL, and must never import httpapi:
-// what both need is in package api or below.
+// Package grpcapi speaks the Open Job Spec over gRPC (docs/reference/grpc.md). It owns the messages: it writes each as the JSON that
+// an HTTP client sends for the same, hands that to the decoder of HTTP, calls the same operations as httpapi, and shows what they return. So
+// the rules and their messages are those of HTTP. It must hold no rules and no SQL, and must never import httpapi: what both need is in
+// package api or below.
 package grpcapi
 
 import (
@@ -18,8 +18,6 @@ import (
 	"os"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	codenames "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -29,8 +27,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -44,7 +40,6 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // Config holds what the API decides by. Values are taken as they are.
@@ -112,11 +107,9 @@ type API struct {
 
 	config Config
 	Deps
-	keys   api.Keys
-	codec  codec
-	server *grpc.Server
-	// routes are the full methods, for labels.
-	routes  map[string]bool
+	keys    api.Keys
+	codec   codec
+	server  *grpc.Server
 	running runningCalls
 	streams eventlog.StreamCounter
 }
@@ -155,8 +148,7 @@ func New(config Config, deps Deps) (*API, error) {
 	a.server.RegisterService(asStreams(eventsv1.OJSEvents_ServiceDesc), &eventsAPI{api: a})
 	a.server.RegisterService(asStreams(grpc_health_v1.Health_ServiceDesc), &healthAPI{api: a})
 	reflection.Register(a.server)
-	// After all services are registered.
-	a.routes = routesOf(a.server)
+	checkDeclared(a.server.GetServiceInfo())
 	return a, nil
 }
 
@@ -213,101 +205,6 @@ func (a *API) Stop(ctx context.Context) error {
 	}
 	a.server.Stop()
 	return nil
-}
-
-// routesOf are the full methods of a server.
-func routesOf(s *grpc.Server) map[string]bool {
-	routes := map[string]bool{}
-	// Methods of reflection and health are among them.
-	for service, info := range s.GetServiceInfo() {
-		for _, m := range info.Methods {
-			routes["/"+service+"/"+m.Name] = true
-		}
-	}
-	return routes
-}
-
-// A label made of what clients send would have values without number.
-func (a *API) route(method string) string {
-	if a.routes[method] {
-		return method
-	}
-	return api.RouteUnknown
-}
-
-// trace puts the trace context of a call, and its span if there is one, where the store finds them.
-// rpcName is the name of the span.
-func (a *API) trace(ctx context.Context, route string) (context.Context, tracing.Request) {
-	md := func(name string) []string { return metadata.ValueFromIncomingContext(ctx, name) }
-	return a.Tracer.Request(tracing.Receive(ctx, md("traceparent"), md("tracestate")), rpcName(route))
-}
-
-// rpcName is package.Service/Method.
-func rpcName(route string) string {
-	if route == api.RouteUnknown {
-		return route
-	}
-	return route[1:]
-}
-
-// codeName is NOT_FOUND, where codes.Code says NotFound.
-func codeName(code codes.Code) string { return codenames.Code(code).String() }
-
-// end turns what came of a call into its status, and reports it: streams at their end.
-// It must be called once for each begin, also if that failed. A stream is reported at its end.
-func (a *API) end(ctx context.Context, err error) error {
-	defer a.running.add(-1)
-	// It also sets metadata, so it must come before the handler returns.
-	shown, answer := a.statusOf(ctx, err)
-	c, code := callOf(ctx), status.Code(answer)
-	end := api.Ended{
-		RequestID: c.requestID, Method: "grpc", Route: c.route, Status: slog.StringValue(codeName(code)), Took: time.Since(c.started),
-		Remote: c.caller.Address, Ending: a.ending(ctx, err, code), OK: code == codes.OK, Err: err, Shown: shown,
-	}
-	end.Log(ctx, a.Logger)
-	if c.span.Recording() {
-		end.EndSpan(c.span, rpcName(c.route),
-			attribute.String("rpc.system", "grpc"), attribute.String("rpc.method", rpcName(c.route)), attribute.Int("rpc.grpc.status_code", int(code)))
-	}
-	if a.RequestDone != nil {
-		a.RequestDone(c.route, codeName(code), end.Took)
-	}
-	return answer
-}
-
-// ending is that of an HTTP request that ends alike.
-// A call that a stopping node has ended is no failure and is logged at Debug.
-func (a *API) ending(ctx context.Context, err error, code codes.Code) api.Ending {
-	wire, plain := err.(*ojs.Error) //nolint:errorlint // wrapped it would be a failure that is shown as something else
-	switch {
-	case err == nil:
-		return api.Served
-	// Before the codes: a panic is INTERNAL like other failures.
-	case api.IsPanic(err):
-		return api.Panicked
-	case plain && wire == errTooSlow: // errors.Is is true for all of its kind
-		return api.TooSlow
-	// A deadline that the client has set is its own decision.
-	case code == codes.Canceled, code == codes.DeadlineExceeded && ctx.Err() != nil:
-		return api.HungUp
-	case code == codes.Unavailable && plain && a.Streams.Life().Err() != nil:
-		return api.Stopped
-	}
-	switch code {
-	case codes.Internal, codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.DataLoss:
-		return api.Failed
-	}
-	return api.Refused
-}
-
-// remote is the address of the client; "" if the library does not know it.
-// Behind a proxy it is that of the proxy.
-func remote(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
-	}
-	return p.Addr.String()
 }
 
 // 4 MiB is the bound of the library for messages and what clients accept by default.
@@ -480,11 +377,12 @@ func (s *serverStream) RecvMsg(m any) error {
 		return errors.New("this release of grpc-go does not let messages be read in parts")
 	}
 	call := callOf(s.ctx)
-	from := received{transport: stream, stream: s}
-	from.field, from.limit = s.api.limitOf(call.method)
+	from := received{transport: stream, stream: s, field: "envelope", limit: maxMessage}
+	if call.rpc.is&batch != 0 {
+		from.field, from.limit = "batch", s.api.config.MaxBatchBytes
+	}
 	if len(s.api.keys) > 0 && call.caller.Principal == "" {
-		// Only Manifest and Health get here, whose requests have no fields.
-		if !isLibrary(call.method) {
+		if call.rpc.is&empty != 0 {
 			return nil
 		}
 		if stream.RecvCompress() != "" {
@@ -500,14 +398,21 @@ func (s *serverStream) RecvMsg(m any) error {
 			return err
 		}
 	}
-	if err := s.api.checkMessage(s.ctx, m); err != nil {
-		return err
+	message := m.(proto.Message)
+	// Unknown fields of other numbers are ignored, as protobuf has it.
+	if number, _, n := protowire.ConsumeTag(message.ProtoReflect().GetUnknown()); n > 0 && number == markNumber {
+		why, _ := protowire.ConsumeString(message.ProtoReflect().GetUnknown()[n:])
+		return spec.InvalidPayload("message", "a message of this method in valid protobuf", nil, "The message cannot be read: "+why+".")
 	}
-	return s.api.confine(s.ctx, m)
+	// The bytes were bounded before; this is the size of the decoded message.
+	if size := proto.Size(message); size > from.limit {
+		return spec.TooLarge(from.field, from.limit, size)
+	}
+	return s.api.confine(s.ctx, message)
 }
 
 // codec is the library's, but for messages that cannot be read, such as those with invalid UTF-8: the library would say
-// INTERNAL before anybody else has a word. They pass as a mark, and readable refuses them.
+// INTERNAL before anybody else has a word. They pass as a mark, and RecvMsg refuses them.
 // It must be set by ForceServerCodecV2, or a client could choose another one by its content-type.
 type codec struct{ encoding.CodecV2 }
 
@@ -539,25 +444,6 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	mark := protowire.AppendString(protowire.AppendTag(nil, markNumber, protowire.BytesType), err.Error())
 	message.ProtoReflect().SetUnknown(mark)
 	return nil
-}
-
-// readable refuses what codec has marked.
-// Unknown fields of other numbers are ignored, as protobuf has it.
-func readable(v any) error {
-	message, ok := v.(proto.Message)
-	if !ok {
-		return nil
-	}
-	unknown := message.ProtoReflect().GetUnknown()
-	if len(unknown) == 0 {
-		return nil
-	}
-	number, _, n := protowire.ConsumeTag(unknown)
-	if n < 0 || number != markNumber {
-		return nil
-	}
-	why, _ := protowire.ConsumeString(unknown[n:])
-	return spec.InvalidPayload("message", "a message of this method in valid protobuf", nil, "The message cannot be read: "+why+".")
 }
 
 // room for the rest of a message.

@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,7 +24,15 @@ import (
 // What is claimed and not delivered is handed back, in three places: the client is gone before the answer is made, the answer
 // does not fit a message, the answer was not sent (see deliveries).
 func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchResponse, error) {
-	want, wire := job.NewFetch(in.GetQueues(), int64(in.GetCount()), in.GetWorkerId())
+	text, err := object(func(w *jsonWriter) {
+		w.texts("queues", in.GetQueues())
+		w.integer("count", int64(in.GetCount()))
+		w.text("worker_id", in.GetWorkerId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	want, wire := job.DecodeFetch(text)
 	if wire != nil {
 		return nil, wire
 	}
@@ -49,13 +58,18 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 // It names neither worker nor attempt, so a late ack of a job that was lost and fetched again ends the run of the other
 // worker.
 func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse, error) {
-	var r reader
-	result := r.object("result", ojs.ErrInvalidPayload, in.GetResult())
-	if r.err != nil {
-		return nil, r.err
+	text, err := object(func(w *jsonWriter) {
+		w.text("job_id", in.GetJobId())
+		if result := in.GetResult(); result != nil {
+			w.name("result")
+			w.members("result", ojs.ErrInvalidPayload, result)
+		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	// Limits of results hold here, too; the message itself has at most 4 MiB.
-	ack, wire := job.NewAck(in.GetJobId(), result, a.config.Limits)
+	ack, wire := job.DecodeAckItem(text, a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -73,13 +87,30 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
 		return nil, spec.InvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
 	}
-	var r reader
-	// nil without an error, which the rules refuse.
-	failure := r.failure(in.GetError())
-	if r.err != nil {
-		return nil, r.err
+	text, err := object(func(w *jsonWriter) {
+		w.text("job_id", in.GetJobId())
+		e := in.GetError()
+		if e == nil {
+			return
+		}
+		w.name("error")
+		w.raw("{")
+		w.text("code", e.GetCode())
+		w.text("message", e.GetMessage())
+		// It has no third value: unset is false.
+		w.name("retryable")
+		w.b = strconv.AppendBool(w.b, e.GetRetryable())
+		w.text("backtrace", e.GetBacktrace())
+		if details := e.GetDetails(); details != nil {
+			w.name("details")
+			w.members("details", ojs.ErrInvalidPayload, details)
+		}
+		w.raw("}")
+	})
+	if err != nil {
+		return nil, err
 	}
-	nack, wire := job.NewNack(in.GetJobId(), failure, a.config.Limits)
+	nack, wire := job.DecodeNackItem(text, a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -95,45 +126,42 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	return out, nil
 }
 
-// failure reads a worker's error. retryable has no third value: unset is false.
-func (r *reader) failure(e *ojsv1.JobError) *job.ErrorDraft {
-	if e == nil {
-		return nil
-	}
-	return &job.ErrorDraft{
-		Code: e.GetCode(), Message: e.GetMessage(), Retryable: e.GetRetryable(), Backtrace: e.GetBacktrace(),
-		Details: r.object("details", ojs.ErrInvalidPayload, e.GetDetails()),
-	}
-}
-
 // Heartbeat is POST /workers/heartbeat for at most one job.
 // The new deadline is read after the extension, in a statement of its own, so another heartbeat may have moved it further.
 func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1.HeartbeatResponse, error) {
-	var r reader
-	// 0 means the length chosen at the fetch.
-	visibility, state := r.milliseconds("extend_by", in.GetExtendBy()), ""
-	if s := in.GetCurrentState(); s != 0 {
-		state = word(s, "WORKER_STATE_")
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	// A tenant must not extend the reservations of others by guessing ids.
-	own, err := a.ownBeat(ctx, in.GetId())
+	text, err := object(func(w *jsonWriter) {
+		w.text("worker_id", in.GetWorkerId())
+		if state := in.GetCurrentState(); state != 0 {
+			w.text("state", word(state, "WORKER_STATE_"))
+		}
+		// 0 means the length chosen at the fetch.
+		w.milliseconds("visibility_timeout_ms", "extend_by", in.GetExtendBy())
+		w.text("job_id", in.GetId())
+	})
 	if err != nil {
 		return nil, err
 	}
-	beat, wire := worker.NewBeat(in.GetWorkerId(), state, own, visibility)
+	beat, wire := worker.DecodeHeartbeat(text)
 	if wire != nil {
 		return nil, wire
 	}
 	beat.Tenant = tenantOf(ctx)
+	// A tenant must not extend the reservations of others by guessing ids: such a heartbeat is carried out, and extends nothing.
+	if beat.Tenant != "" && len(beat.Jobs.IDs) > 0 {
+		own, err := a.Tenants.HasJob(ctx, beat.Tenant, beat.Jobs.IDs[0])
+		if err != nil {
+			return nil, err
+		}
+		if !own {
+			beat.Jobs, beat.ActiveJobs = job.IDList{}, 0
+		}
+	}
 	// It registers a worker that is not known yet.
 	res, err := a.Workers.Heartbeat(ctx, beat)
 	if err != nil {
 		return nil, err
 	}
-	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
+	out := &ojsv1.HeartbeatResponse{DirectedState: enumOf[ojsv1.WorkerState](ojsv1.WorkerState_value, "WORKER_STATE_", res.State)}
 	if len(res.Extended) > 0 {
 		id := res.Extended[0]
 		job, err := a.Jobs.Get(ctx, id)
@@ -145,12 +173,6 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 		out.NewDeadline = momentOf(job.LeaseUntil)
 	}
 	return out, nil
-}
-
-// A state that is missing here would be unspecified.
-var workerStates = map[string]ojsv1.WorkerState{
-	"running": ojsv1.WorkerState_WORKER_STATE_RUNNING, "quiet": ojsv1.WorkerState_WORKER_STATE_QUIET,
-	"terminate": ojsv1.WorkerState_WORKER_STATE_TERMINATE,
 }
 
 const (
@@ -169,12 +191,19 @@ const (
 // The worker must have a name: its slots are compared with what is reserved for it. A stream of another node, or a second one
 // of the same worker, has slots of its own.
 func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamingServer[ojsv1.Job]) error {
-	want, wire := job.NewFetch(in.GetQueues(), 1, in.GetWorkerId())
+	text, err := object(func(w *jsonWriter) {
+		w.texts("queues", in.GetQueues())
+		w.text("worker_id", in.GetWorkerId())
+	})
+	if err != nil {
+		return err
+	}
+	want, wire := job.DecodeFetch(text)
 	if wire != nil {
 		return wire
 	}
 	if want.WorkerID == "" {
-		return spec.InvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
+		return errMissing("worker_id", "the non-empty id of this worker")
 	}
 	want.Wait, want.Tenant = jobWait, tenantOf(stream.Context())
 	out, err := a.open(stream)
@@ -430,10 +459,9 @@ func claimedFor(ctx context.Context, jobs []*job.Record) {
 	}
 }
 
-// TagRPC prepares a fetch.
-// All other methods pay one comparison.
+// TagRPC prepares a call whose answer carries claimed jobs.
 func (deliveries) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
-	if info.FullMethodName != ojsv1.OJSService_Fetch_FullMethodName {
+	if rpcByName[info.FullMethodName].is&claims == 0 {
 		return ctx
 	}
 	return context.WithValue(ctx, deliveryKey{}, &delivery{})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -57,7 +58,7 @@ func BenchmarkHandler(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			e := a.echo()
-			a.mount(e, []route{{"POST", "/ojs/v1/bench", everybody, oneBody, "", bench.handle}})
+			a.mount(e, []route{{"POST", "/ojs/v1/bench", api.Everybody, oneBody, "", bench.handle}})
 			r, err := http.NewRequest(http.MethodPost, "/ojs/v1/bench", nil)
 			if err != nil {
 				b.Fatal(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -22,16 +23,16 @@ const (
 func (a *API) cronRoutes() (routes []route) {
 	for _, prefix := range []string{"/cron", "/crons"} {
 		routes = append(routes, []route{
-			{"POST", prefix, confined, oneBody, "", a.postCron},
-			{"GET", prefix, confined, noBody, paging + "queue enabled", a.listCrons(prefix == "/crons")},
-			{"GET", prefix + "/:name", confined, noBody, "", about(a.cronRef, a.getCron)},
-			{"PUT", prefix + "/:name", confined, oneBody, "", a.putCron},
-			{"PATCH", prefix + "/:name", confined, oneBody, "", about(a.cronRef, a.patchCron)},
-			{"DELETE", prefix + "/:name", confined, noBody, "", about(a.cronRef, a.deleteCron)},
-			{"POST", prefix + "/:name/pause", confined, commandBody, "", about(a.cronRef, a.enableCron(false))},
-			{"POST", prefix + "/:name/resume", confined, commandBody, "", about(a.cronRef, a.enableCron(true))},
-			{"POST", prefix + "/:name/trigger", confined, commandBody, "", about(a.cronRef, a.triggerCron)},
-			{"GET", prefix + "/:name/history", confined, noBody, paging, about(a.cronRef, a.getCronHistory)},
+			{"POST", prefix, api.Confined, oneBody, "", a.postCron},
+			{"GET", prefix, api.Confined, noBody, paging + "queue enabled", a.listCrons(prefix == "/crons")},
+			{"GET", prefix + "/:name", api.Confined, noBody, "", about(a.cronRef, a.getCron)},
+			{"PUT", prefix + "/:name", api.Confined, oneBody, "", a.putCron},
+			{"PATCH", prefix + "/:name", api.Confined, oneBody, "", about(a.cronRef, a.patchCron)},
+			{"DELETE", prefix + "/:name", api.Confined, noBody, "", about(a.cronRef, a.deleteCron)},
+			{"POST", prefix + "/:name/pause", api.Confined, commandBody, "", about(a.cronRef, a.enableCron(false))},
+			{"POST", prefix + "/:name/resume", api.Confined, commandBody, "", about(a.cronRef, a.enableCron(true))},
+			{"POST", prefix + "/:name/trigger", api.Confined, commandBody, "", about(a.cronRef, a.triggerCron)},
+			{"GET", prefix + "/:name/history", api.Confined, noBody, paging, about(a.cronRef, a.getCronHistory)},
 		}...)
 	}
 	return routes

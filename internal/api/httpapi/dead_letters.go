@@ -21,21 +21,21 @@ import (
 func (a *API) deadLetterRoutes() []route {
 	const filter = "queue type error_type error_code since until older_than "
 	return []route{
-		{"GET", "/dead-letter", confined, noBody, paging + filter + "include", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage)},
-		{"DELETE", "/dead-letter", confined, noBody, filter + "confirm", a.purgeConfirmed},
-		{"GET", "/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
-		{"POST", "/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
-		{"POST", "/dead-letter/purge", confined, commandBody, filter, a.postPurge},
-		{"GET", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.getDeadLetter},
-		{"DELETE", "/dead-letter/:id", aboutDeadLetter, noBody, "", a.deleteDeadLetter},
-		{"POST", "/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.retryDeadLetter},
+		{"GET", "/dead-letter", api.Confined, noBody, paging + filter + "include", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage)},
+		{"DELETE", "/dead-letter", api.Confined, noBody, filter + "confirm", a.purgeConfirmed},
+		{"GET", "/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
+		{"POST", "/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
+		{"POST", "/dead-letter/purge", api.Confined, commandBody, filter, a.postPurge},
+		{"GET", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.getDeadLetter},
+		{"DELETE", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.deleteDeadLetter},
+		{"POST", "/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter},
 
-		{"GET", "/admin/dead-letter", confined, noBody, paging + filter + "include", a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
-		{"DELETE", "/admin/dead-letter", confined, oneBody, filter + "confirm", a.adminPurge},
-		{"GET", "/admin/dead-letter/stats", confined, noBody, "queue", a.getDeadLetterStats},
-		{"POST", "/admin/dead-letter/retry", confined, manyBody, "", a.retryDeadLetters},
-		{"DELETE", "/admin/dead-letter/:id", aboutDeadLetter, noBody, "", a.adminDeleteDeadLetter},
-		{"POST", "/admin/dead-letter/:id/retry", aboutDeadLetter, oneBody, "", a.adminRetryDeadLetter},
+		{"GET", "/admin/dead-letter", api.Confined, noBody, paging + filter + "include", a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
+		{"DELETE", "/admin/dead-letter", api.Confined, oneBody, filter + "confirm", a.adminPurge},
+		{"GET", "/admin/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
+		{"POST", "/admin/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
+		{"DELETE", "/admin/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.adminDeleteDeadLetter},
+		{"POST", "/admin/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.adminRetryDeadLetter},
 	}
 }
 

@@ -36,14 +36,14 @@ func (a *API) eventRoutes() []route {
 		stream = filter + "last_event_id after channel"
 	)
 	return []route{
-		{"GET", "/events", confined, noBody, paging + stream, a.listEvents},
-		{"GET", "/events/:id", confined, noBody, "format", a.getEvent},
-		{"GET", "/events/:id/history", aboutJob, noBody, "", about(jobID, a.getEventHistory)},
-		{"GET", "/events/stream", confined, noBody, stream, a.streamEvents},
-		{"GET", "/jobs/:id/events", aboutJob, noBody, stream, a.streamJob},
-		{"GET", "/queues/:name/events", confined, noBody, stream, a.streamQueue},
-		{"GET", "/ws", confined, noBody, "", a.serveSocket},
-		{"GET", "/events/ws", confined, noBody, "", a.serveSocket},
+		{"GET", "/events", api.Confined, noBody, paging + stream, a.listEvents},
+		{"GET", "/events/:id", api.Confined, noBody, "format", a.getEvent},
+		{"GET", "/events/:id/history", api.AboutJob, noBody, "", about(jobID, a.getEventHistory)},
+		{"GET", "/events/stream", api.Confined, noBody, stream, a.streamEvents},
+		{"GET", "/jobs/:id/events", api.AboutJob, noBody, stream, a.streamJob},
+		{"GET", "/queues/:name/events", api.Confined, noBody, stream, a.streamQueue},
+		{"GET", "/ws", api.Confined, noBody, "", a.serveSocket},
+		{"GET", "/events/ws", api.Confined, noBody, "", a.serveSocket},
 	}
 }
 
@@ -219,10 +219,10 @@ var (
 // historyRoutes show the event log as the history of jobs (docs/reference/jobs.md, History).
 func (a *API) historyRoutes() []route {
 	return []route{
-		{"GET", "/jobs/:id/history", aboutJob, noBody, "limit cursor", a.getJobHistory},
-		{"GET", "/jobs/:id/retries", aboutJob, noBody, "", about(jobID, a.getRetries)},
-		{"GET", "/jobs/:id/lineage", aboutJob, noBody, "", about(jobID, a.getLineage)},
-		{"GET", "/history", confined, noBody, "limit cursor event_types actor_type queues job_types start end", a.listHistory},
+		{"GET", "/jobs/:id/history", api.AboutJob, noBody, "limit cursor", a.getJobHistory},
+		{"GET", "/jobs/:id/retries", api.AboutJob, noBody, "", about(jobID, a.getRetries)},
+		{"GET", "/jobs/:id/lineage", api.AboutJob, noBody, "", about(jobID, a.getLineage)},
+		{"GET", "/history", api.Confined, noBody, "limit cursor event_types actor_type queues job_types start end", a.listHistory},
 	}
 }
 

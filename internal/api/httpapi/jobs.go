@@ -24,21 +24,21 @@ import (
 
 func (a *API) jobRoutes() []route {
 	return []route{
-		{"POST", "/jobs", confined, oneBody, "", a.postJob},
-		{"GET", "/jobs", confined, noBody, paging + "state queue type", a.listJobs},
-		{"POST", "/jobs/batch", confined, manyBody, "", a.postBatch},
-		{"POST", "/jobs/bulk", confined, manyBody, "", a.postBulk},
-		{"POST", "/jobs/bulk/cancel", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkCancel)},
-		{"POST", "/jobs/bulk/retry", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkRetry)},
-		{"POST", "/jobs/bulk/delete", confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkDelete)},
-		{"POST", "/jobs/results", confined, oneBody, "", a.postResults},
-		{"GET", "/jobs/:id", aboutJob, noBody, "", about(jobID, a.getJob)},
-		{"PATCH", "/jobs/:id", aboutJob, oneBody, "", a.patchJob},
-		{"DELETE", "/jobs/:id", aboutJob, noBody, "cancelled_by reason", about(jobID, a.deleteJob)},
-		{"GET", "/jobs/:id/explain", aboutJob, noBody, "", about(jobID, a.getExplanation)},
-		{"POST", "/jobs/:id/activate", aboutJob, commandBody, "", about(jobID, a.activateJob)},
-		{"GET", "/jobs/:id/result", aboutJob, noBody, "wait timeout", a.getResult},
-		{"GET", "/unique-jobs", confined, noBody, paging, a.listUnique},
+		{"POST", "/jobs", api.Confined, oneBody, "", a.postJob},
+		{"GET", "/jobs", api.Confined, noBody, paging + "state queue type", a.listJobs},
+		{"POST", "/jobs/batch", api.Confined, manyBody, "", a.postBatch},
+		{"POST", "/jobs/bulk", api.Confined, manyBody, "", a.postBulk},
+		{"POST", "/jobs/bulk/cancel", api.Confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkCancel)},
+		{"POST", "/jobs/bulk/retry", api.Confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkRetry)},
+		{"POST", "/jobs/bulk/delete", api.Confined, manyBody, "cancelled_by", a.bulkHandler(job.BulkDelete)},
+		{"POST", "/jobs/results", api.Confined, oneBody, "", a.postResults},
+		{"GET", "/jobs/:id", api.AboutJob, noBody, "", about(jobID, a.getJob)},
+		{"PATCH", "/jobs/:id", api.AboutJob, oneBody, "", a.patchJob},
+		{"DELETE", "/jobs/:id", api.AboutJob, noBody, "cancelled_by reason", about(jobID, a.deleteJob)},
+		{"GET", "/jobs/:id/explain", api.AboutJob, noBody, "", about(jobID, a.getExplanation)},
+		{"POST", "/jobs/:id/activate", api.AboutJob, commandBody, "", about(jobID, a.activateJob)},
+		{"GET", "/jobs/:id/result", api.AboutJob, noBody, "wait timeout", a.getResult},
+		{"GET", "/unique-jobs", api.Confined, noBody, paging, a.listUnique},
 	}
 }
 
@@ -250,14 +250,14 @@ func shownBytes(jobs []*job.Record) int {
 // before they read anything. They take a filter only, which is small, where /jobs/bulk may list ids.
 func (a *API) adminJobRoutes() []route {
 	return []route{
-		{"GET", "/admin/jobs", confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
-		{"GET", "/admin/jobs/:id", aboutJob, noBody, "", about(jobID, a.getAdminJob)},
-		{"PATCH", "/admin/jobs/:id", aboutJob, oneBody, "", a.patchJob},
-		{"POST", "/admin/jobs/:id/cancel", aboutJob, oneBody, "cancelled_by", about(jobID, a.adminCancelJob)},
-		{"POST", "/admin/jobs/:id/retry", aboutJob, oneBody, "", a.adminRetryJob},
-		{"POST", "/admin/jobs/bulk/cancel", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkCancel)},
-		{"POST", "/admin/jobs/bulk/retry", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkRetry)},
-		{"POST", "/admin/jobs/bulk/delete", confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkDelete)},
+		{"GET", "/admin/jobs", api.Confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
+		{"GET", "/admin/jobs/:id", api.AboutJob, noBody, "", about(jobID, a.getAdminJob)},
+		{"PATCH", "/admin/jobs/:id", api.AboutJob, oneBody, "", a.patchJob},
+		{"POST", "/admin/jobs/:id/cancel", api.AboutJob, oneBody, "cancelled_by", about(jobID, a.adminCancelJob)},
+		{"POST", "/admin/jobs/:id/retry", api.AboutJob, oneBody, "", a.adminRetryJob},
+		{"POST", "/admin/jobs/bulk/cancel", api.Confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkCancel)},
+		{"POST", "/admin/jobs/bulk/retry", api.Confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkRetry)},
+		{"POST", "/admin/jobs/bulk/delete", api.Confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkDelete)},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -13,11 +14,11 @@ import (
 // All of them are for operators: pools and their queues are shared by tenants.
 func (a *API) poolRoutes() []route {
 	return []route{
-		{"GET", "/admin/pools", operators, noBody, paging, a.listPools},
-		{"GET", "/admin/pools/:name", operators, noBody, "", about(poolName, a.getPool)},
-		{"PUT", "/admin/pools/:name", operators, oneBody, "", a.putPool},
-		{"DELETE", "/admin/pools/:name", operators, noBody, "", about(poolName, a.deletePool)},
-		{"GET", "/admin/scheduling/stats", operators, noBody, "", a.getSchedulingStats},
+		{"GET", "/admin/pools", api.Operators, noBody, paging, a.listPools},
+		{"GET", "/admin/pools/:name", api.Operators, noBody, "", about(poolName, a.getPool)},
+		{"PUT", "/admin/pools/:name", api.Operators, oneBody, "", a.putPool},
+		{"DELETE", "/admin/pools/:name", api.Operators, noBody, "", about(poolName, a.deletePool)},
+		{"GET", "/admin/scheduling/stats", api.Operators, noBody, "", a.getSchedulingStats},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -14,10 +15,10 @@ import (
 
 func (a *API) progressRoutes() []route {
 	return append(a.checkpointRoutes(),
-		route{"PUT", "/jobs/:id/progress", confined, reportBody, "", a.putProgress},
-		route{"POST", "/workers/progress", confined, reportBody, "", a.postProgress},
-		route{"GET", "/jobs/:id/progress", aboutJob, noBody, "", about(jobID, a.getProgress)},
-		route{"GET", "/jobs/:id/progress/stream", aboutJob, noBody, "", a.streamProgress},
+		route{"PUT", "/jobs/:id/progress", api.Confined, reportBody, "", a.putProgress},
+		route{"POST", "/workers/progress", api.Confined, reportBody, "", a.postProgress},
+		route{"GET", "/jobs/:id/progress", api.AboutJob, noBody, "", about(jobID, a.getProgress)},
+		route{"GET", "/jobs/:id/progress/stream", api.AboutJob, noBody, "", a.streamProgress},
 	)
 }
 
@@ -121,16 +122,16 @@ func appendReports(b []byte, j *job.Record, as shape) []byte {
 // twice (docs/reference/jobs.md, Checkpoints). PUT and POST do the same.
 func (a *API) checkpointRoutes() []route {
 	routes := []route{
-		{"PUT", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
-		{"POST", "/jobs/:id/checkpoint", aboutJob, checkpointBody, "", a.checkpointSaver(false)},
-		{"GET", "/jobs/:id/checkpoint", aboutJob, noBody, "", about(jobID, a.getCheckpoint)},
-		{"DELETE", "/jobs/:id/checkpoint", aboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
+		{"PUT", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"POST", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"GET", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.getCheckpoint)},
+		{"DELETE", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
 	}
 	for _, prefix := range []string{"", basePath} {
 		routes = append(routes,
-			route{"POST", prefix + "/checkpoints/:id", aboutJob, checkpointBody, "", a.checkpointSaver(true)},
-			route{"DELETE", prefix + "/checkpoints/:id", aboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
-			route{"GET", prefix + "/checkpoints/:id/resume", aboutJob, noBody, "", about(jobID, a.getResume)},
+			route{"POST", prefix + "/checkpoints/:id", api.AboutJob, checkpointBody, "", a.checkpointSaver(true)},
+			route{"DELETE", prefix + "/checkpoints/:id", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
+			route{"GET", prefix + "/checkpoints/:id/resume", api.AboutJob, noBody, "", about(jobID, a.getResume)},
 		)
 	}
 	return routes

@@ -26,18 +26,18 @@ import (
 // Tenants may list and read queues in which they have had jobs; everything that changes a queue is for operators.
 func (a *API) queueRoutes() []route {
 	return []route{
-		{"GET", "/queues", confined, noBody, paging, a.listQueues},
-		{"POST", "/queues", operators, configBody, "", a.postQueue},
-		{"GET", "/queues/:name", confined, noBody, "", about(queueName, a.getQueue)},
-		{"DELETE", "/queues/:name", operators, configBody, "strategy target_queue", about(queueName, a.deleteQueue)},
-		{"GET", "/queues/:name/stats", confined, noBody, "", about(queueName, a.getQueueStats)},
-		{"GET", "/queues/:name/priority-stats", operators, noBody, "", about(queueName, a.getPriorityStats)},
-		{"POST", "/queues/:name/pause", operators, configBody, "paused_by", about(queueName, a.pauseQueue)},
-		{"POST", "/queues/:name/resume", operators, configBody, "resumed_by", about(queueName, a.resumeQueue)},
-		{"POST", "/queues/:name/drain", operators, configBody, "resumed_by", about(queueName, a.drainQueue)},
-		{"POST", "/queues/:name/purge", operators, configBody, "cancelled_by", about(queueName, a.purgeQueue)},
-		{"GET", "/queues/:name/config", operators, noBody, "", about(configName, a.getQueueConfig)},
-		{"PUT", "/queues/:name/config", operators, configBody, "", about(configName, a.putQueueConfig)},
+		{"GET", "/queues", api.Confined, noBody, paging, a.listQueues},
+		{"POST", "/queues", api.Operators, configBody, "", a.postQueue},
+		{"GET", "/queues/:name", api.Confined, noBody, "", about(queueName, a.getQueue)},
+		{"DELETE", "/queues/:name", api.Operators, configBody, "strategy target_queue", about(queueName, a.deleteQueue)},
+		{"GET", "/queues/:name/stats", api.Confined, noBody, "", about(queueName, a.getQueueStats)},
+		{"GET", "/queues/:name/priority-stats", api.Operators, noBody, "", about(queueName, a.getPriorityStats)},
+		{"POST", "/queues/:name/pause", api.Operators, configBody, "paused_by", about(queueName, a.pauseQueue)},
+		{"POST", "/queues/:name/resume", api.Operators, configBody, "resumed_by", about(queueName, a.resumeQueue)},
+		{"POST", "/queues/:name/drain", api.Operators, configBody, "resumed_by", about(queueName, a.drainQueue)},
+		{"POST", "/queues/:name/purge", api.Operators, configBody, "cancelled_by", about(queueName, a.purgeQueue)},
+		{"GET", "/queues/:name/config", api.Operators, noBody, "", about(configName, a.getQueueConfig)},
+		{"PUT", "/queues/:name/config", api.Operators, configBody, "", about(configName, a.putQueueConfig)},
 	}
 }
 
@@ -560,13 +560,13 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 // No route is open to tenants, because figures and settings of a queue are about the jobs of all.
 func (a *API) adminQueueRoutes() []route {
 	return []route{
-		{"GET", "/admin/queues", operators, noBody, paging, a.listAdminQueues},
-		{"GET", "/admin/queues/:name", operators, noBody, "", about(knownQueue, a.getAdminQueue)},
-		{"DELETE", "/admin/queues/:name/jobs", operators, configBody, "cancelled_by", about(knownQueue, a.adminPurgeQueue)},
-		{"POST", "/admin/queues/:name/pause", operators, configBody, "paused_by", about(queueName, a.adminPauseQueue)},
-		{"POST", "/admin/queues/:name/resume", operators, configBody, "resumed_by", about(queueName, a.adminResumeQueue)},
-		{"PUT", "/admin/queues/:name/config", operators, configBody, "", about(configName, a.adminPutQueueConfig)},
-		{"PUT", "/admin/queues/:name/rate-limit", operators, oneBody, "", about(queueName, a.putQueueRateLimit)},
+		{"GET", "/admin/queues", api.Operators, noBody, paging, a.listAdminQueues},
+		{"GET", "/admin/queues/:name", api.Operators, noBody, "", about(knownQueue, a.getAdminQueue)},
+		{"DELETE", "/admin/queues/:name/jobs", api.Operators, configBody, "cancelled_by", about(knownQueue, a.adminPurgeQueue)},
+		{"POST", "/admin/queues/:name/pause", api.Operators, configBody, "paused_by", about(queueName, a.adminPauseQueue)},
+		{"POST", "/admin/queues/:name/resume", api.Operators, configBody, "resumed_by", about(queueName, a.adminResumeQueue)},
+		{"PUT", "/admin/queues/:name/config", api.Operators, configBody, "", about(configName, a.adminPutQueueConfig)},
+		{"PUT", "/admin/queues/:name/rate-limit", api.Operators, oneBody, "", about(queueName, a.putQueueRateLimit)},
 	}
 }
 

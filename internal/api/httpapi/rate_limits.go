@@ -21,11 +21,11 @@ import (
 // A key is one segment of the path; that of a tenant, as operators see it, has a slash, which clients send as %2F.
 func (a *API) rateLimitRoutes() []route {
 	return []route{
-		{"GET", "/rate-limits", confined, noBody, paging, a.listRateLimits},
-		{"GET", "/rate-limits/:key", confined, noBody, "", about(a.limitKey, a.getRateLimit)},
-		{"PUT", "/rate-limits/:key", confined, oneBody, "", a.putRateLimit},
-		{"PUT", "/rate-limits/:key/override", confined, oneBody, "", a.putRateLimit},
-		{"DELETE", "/rate-limits/:key/override", confined, noBody, "", about(a.limitKey, a.deleteRateLimit)},
+		{"GET", "/rate-limits", api.Confined, noBody, paging, a.listRateLimits},
+		{"GET", "/rate-limits/:key", api.Confined, noBody, "", about(a.limitKey, a.getRateLimit)},
+		{"PUT", "/rate-limits/:key", api.Confined, oneBody, "", a.putRateLimit},
+		{"PUT", "/rate-limits/:key/override", api.Confined, oneBody, "", a.putRateLimit},
+		{"DELETE", "/rate-limits/:key/override", api.Confined, noBody, "", about(a.limitKey, a.deleteRateLimit)},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river/rivershared/levenshtein"
 	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -19,7 +20,7 @@ import (
 type route struct {
 	method string // GET stands for HEAD, too
 	path   string // below basePath, unless it begins with "//", which stands for the root
-	reach  reach  // what a tenant may see
+	reach  api.Reach
 	body   bodyKind
 	query  string // names of the parameters that the handler reads, separated by spaces
 	do     handler

@@ -18,17 +18,17 @@ import (
 // schemas hold for the jobs of all tenants.
 func (a *API) schemaRoutes() []route {
 	return []route{
-		{"POST", "/schemas", operators, oneBody, "", a.postSchema},
-		{"GET", "/schemas", operators, noBody, paging, a.listSchemas(api.DefaultPage, api.MaxPage)},
-		{"GET", "/schemas/:uri", operators, noBody, "", about(schemaURI, a.getSchema)},
-		{"DELETE", "/schemas/:uri", operators, noBody, "", about(schemaURI, a.deleteSchema)},
+		{"POST", "/schemas", api.Operators, oneBody, "", a.postSchema},
+		{"GET", "/schemas", api.Operators, noBody, paging, a.listSchemas(api.DefaultPage, api.MaxPage)},
+		{"GET", "/schemas/:uri", api.Operators, noBody, "", about(schemaURI, a.getSchema)},
+		{"DELETE", "/schemas/:uri", api.Operators, noBody, "", about(schemaURI, a.deleteSchema)},
 
-		{"GET", "/admin/schemas", operators, noBody, paging, a.listSchemas(defaultAdminPage, maxAdminPage)},
-		{"GET", "/admin/schemas/:type", operators, noBody, "", a.getNewestSchema},
-		{"GET", "/admin/schemas/:type/versions", operators, noBody, "", a.listSchemaVersions},
-		{"GET", "/admin/schemas/:type/:version", operators, noBody, "", about(knownKey, a.getSchemaVersion)},
-		{"PUT", "/admin/schemas/:type/:version", operators, oneBody, "", a.putSchema},
-		{"DELETE", "/admin/schemas/:type/:version", operators, noBody, "", about(knownKey, a.removeSchema)},
+		{"GET", "/admin/schemas", api.Operators, noBody, paging, a.listSchemas(defaultAdminPage, maxAdminPage)},
+		{"GET", "/admin/schemas/:type", api.Operators, noBody, "", a.getNewestSchema},
+		{"GET", "/admin/schemas/:type/versions", api.Operators, noBody, "", a.listSchemaVersions},
+		{"GET", "/admin/schemas/:type/:version", api.Operators, noBody, "", about(knownKey, a.getSchemaVersion)},
+		{"PUT", "/admin/schemas/:type/:version", api.Operators, oneBody, "", a.putSchema},
+		{"DELETE", "/admin/schemas/:type/:version", api.Operators, noBody, "", about(knownKey, a.removeSchema)},
 	}
 }
 

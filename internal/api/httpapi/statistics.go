@@ -14,9 +14,9 @@ import (
 // adminStatsRoutes are those of docs/reference/admin.md, Statistics. The figures of the deployment are for operators.
 func (a *API) adminStatsRoutes() []route {
 	return []route{
-		{"GET", "/admin/stats", operators, noBody, "queue", a.getAdminStats},
-		{"GET", "/admin/stats/history", operators, noBody, "queue period since until", a.getStatsHistory},
-		{"GET", "/admin/stats/stream", operators, noBody, "", a.streamStats},
+		{"GET", "/admin/stats", api.Operators, noBody, "queue", a.getAdminStats},
+		{"GET", "/admin/stats/history", api.Operators, noBody, "queue period since until", a.getStatsHistory},
+		{"GET", "/admin/stats/stream", api.Operators, noBody, "", a.streamStats},
 	}
 }
 

@@ -23,13 +23,13 @@ import (
 // systemRoutes need no key (public).
 func (a *API) systemRoutes() []route {
 	return []route{
-		{"GET", "//ojs/manifest", everybody, noBody, "", a.getManifest},
-		{"GET", "/health", everybody, noBody, "", a.getHealth},
-		{"GET", "//health", everybody, noBody, "", a.getHealth},
-		{"GET", "//ready", everybody, noBody, "", a.getReady},
-		{"GET", "//readyz", everybody, noBody, "", a.getReady},
-		{"GET", "//healthz", everybody, noBody, "", a.getAlive},
-		{"GET", "//livez", everybody, noBody, "", a.getAlive},
+		{"GET", "//ojs/manifest", api.Everybody, noBody, "", a.getManifest},
+		{"GET", "/health", api.Everybody, noBody, "", a.getHealth},
+		{"GET", "//health", api.Everybody, noBody, "", a.getHealth},
+		{"GET", "//ready", api.Everybody, noBody, "", a.getReady},
+		{"GET", "//readyz", api.Everybody, noBody, "", a.getReady},
+		{"GET", "//healthz", api.Everybody, noBody, "", a.getAlive},
+		{"GET", "//livez", api.Everybody, noBody, "", a.getAlive},
 	}
 }
 
@@ -154,16 +154,16 @@ func hours(d time.Duration) string {
 // The alias and the route are the same handler, so a tool may turn maintenance on by one and off by the other.
 func (a *API) adminSystemRoutes() []route {
 	routes := []route{
-		{"GET", "/admin/system/maintenance", operators, noBody, "", a.getMaintenance},
-		{"POST", "/admin/system/maintenance", operators, oneBody, "started_by", a.postMaintenance},
-		{"GET", "/admin/maintenance", operators, noBody, "", a.getMaintenance},
-		{"POST", "/admin/maintenance", operators, oneBody, "started_by", a.postMaintenance},
-		{"GET", "/admin/system/config", operators, noBody, "", a.getConfig},
-		{"GET", "/admin/config", operators, noBody, "", a.getConfig},
-		{"GET", "/middleware", operators, noBody, "", a.getMiddleware},
+		{"GET", "/admin/system/maintenance", api.Operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/system/maintenance", api.Operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/maintenance", api.Operators, noBody, "", a.getMaintenance},
+		{"POST", "/admin/maintenance", api.Operators, oneBody, "started_by", a.postMaintenance},
+		{"GET", "/admin/system/config", api.Operators, noBody, "", a.getConfig},
+		{"GET", "/admin/config", api.Operators, noBody, "", a.getConfig},
+		{"GET", "/middleware", api.Operators, noBody, "", a.getMiddleware},
 	}
 	if a.config.TestReset {
-		routes = append(routes, route{"POST", "/admin/reset", operators, noBody, "", a.postReset})
+		routes = append(routes, route{"POST", "/admin/reset", api.Operators, noBody, "", a.postReset})
 	}
 	return routes
 }
@@ -317,8 +317,8 @@ func (a *API) metricsRoutes() []route {
 		return nil
 	}
 	return []route{
-		{"GET", "//metrics", operators, noBody, "", a.getMetrics},
-		{"GET", "/metrics", operators, noBody, "format", a.getMetricsSummary},
+		{"GET", "//metrics", api.Operators, noBody, "", a.getMetrics},
+		{"GET", "/metrics", api.Operators, noBody, "format", a.getMetricsSummary},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -30,30 +31,13 @@ func (a *API) limits(c echo.Context) job.Limits {
 	return a.config.Tenancy.Limits(a.config.Limits, a.tenant(c.Request()))
 }
 
-// reach is what a route shows to, and does for, a call that names a tenant. The zero value refuses.
-type reach int
-
-const (
-	// operators is 403 for a tenant.
-	operators reach = iota // nothing: the call is refused
-	everybody              // the same as to others: it shows nothing of any tenant
-	// confined lets the call through: the handler must use API.tenant in each filter and name (cronRef, workerRef), or ownJob and
-	// ownJobs for ids in a body.
-	confined // what is the tenant's, by the handler
-	// The rest are looked up before the handler runs. What is not the tenant's is 404, as if it did not exist.
-	aboutJob        // what is about the job in the path, which must be the tenant's
-	aboutDeadLetter // and so on
-	aboutWorkflow
-	aboutWebhook
-	aboutDelivery
-)
-
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
-// It costs nothing for calls without a tenant. The look-up and the handler are two statements; a job, workflow, subscription
+// It costs nothing for calls without a tenant. A handler with api.Confined uses API.tenant in each filter and name (cronRef, workerRef), and
+// ownJob and ownJobs for ids in a body. The look-up and the handler are two statements; a job, workflow, subscription
 // or delivery never changes its tenant. The name of a cron or the id of a worker may, so their handlers pass the tenant on (cron.Ref,
 // worker.Ref).
-func (a *API) confine(of reach, next echo.HandlerFunc) echo.HandlerFunc {
-	if of == everybody || of == confined {
+func (a *API) confine(of api.Reach, next echo.HandlerFunc) echo.HandlerFunc {
+	if of == api.Everybody || of == api.Confined {
 		return next
 	}
 	return func(c echo.Context) error {
@@ -61,7 +45,7 @@ func (a *API) confine(of reach, next echo.HandlerFunc) echo.HandlerFunc {
 		switch {
 		case caller == "":
 			return next(c)
-		case of == operators:
+		case of == api.Operators:
 			return queueadmin.ErrOperators()
 		}
 		found, err := a.inReach(c, of, caller)
@@ -77,13 +61,13 @@ func (a *API) confine(of reach, next echo.HandlerFunc) echo.HandlerFunc {
 
 // inReach reports whether what the path names is the tenant's. What cannot name anything is left to the handler.
 // A malformed id is "in reach", so that the handler refuses it in its own words.
-func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
+func (a *API) inReach(c echo.Context, of api.Reach, caller string) (bool, error) {
 	switch of {
-	case aboutJob, aboutDeadLetter:
+	case api.AboutJob, api.AboutDeadLetter:
 		return ownID(c, caller, jobID, a.Tenants.HasJob)
-	case aboutWorkflow:
+	case api.AboutWorkflow:
 		return ownID(c, caller, workflowID, a.Tenants.HasWorkflow)
-	case aboutWebhook:
+	case api.AboutWebhook:
 		return ownID(c, caller, webhookID, a.Tenants.HasWebhook)
 	default:
 		return ownID(c, caller, deliveryID, a.Tenants.HasDelivery)
@@ -104,18 +88,18 @@ func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, e
 
 // missing is the error that the handler gives for what does not exist.
 // A tenant must not be able to tell the two cases apart.
-func missing(c echo.Context, of reach) error {
+func missing(c echo.Context, of api.Reach) error {
 	id := param(c, "id")
 	switch of {
-	case aboutJob:
+	case api.AboutJob:
 		id, _ := jobID(c)
 		return spec.NotFound("job", spec.FormatID(id))
-	case aboutDeadLetter:
+	case api.AboutDeadLetter:
 		return spec.NotFound("dead_letter_job", id)
-	case aboutWorkflow:
+	case api.AboutWorkflow:
 		id, _ := workflowID(c)
 		return spec.NotFound("workflow", spec.FormatID(id))
-	case aboutWebhook:
+	case api.AboutWebhook:
 		return spec.NotFound("webhook_subscription", id)
 	default:
 		return spec.NotFound("webhook_delivery", id)
@@ -149,9 +133,9 @@ func (a *API) ownJobs(c echo.Context, ids [][16]byte) (map[[16]byte]bool, error)
 // tenantRoutes are those of docs/reference/tenants.md, Statistics. A tenant sees itself only. Both routes of one tenant answer the same.
 func (a *API) tenantRoutes() []route {
 	return []route{
-		{"GET", "/admin/tenants", confined, noBody, paging, a.listTenants},
-		{"GET", "/admin/tenants/:id", confined, noBody, "", a.getTenant},
-		{"GET", "/admin/tenants/:id/stats", confined, noBody, "", a.getTenant},
+		{"GET", "/admin/tenants", api.Confined, noBody, paging, a.listTenants},
+		{"GET", "/admin/tenants/:id", api.Confined, noBody, "", a.getTenant},
+		{"GET", "/admin/tenants/:id/stats", api.Confined, noBody, "", a.getTenant},
 	}
 }
 

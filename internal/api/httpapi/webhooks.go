@@ -60,30 +60,30 @@ const shortSecret = 24 // bytes; below it a secret gets a warning
 func (a *API) webhookRoutes() (routes []route) {
 	if !a.webhooks.Enabled {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
-			routes = append(routes, route{method, "/webhooks", confined, noBody, "", webhooksOff}, route{method, "/webhooks/*", confined, noBody, "", webhooksOff})
+			routes = append(routes, route{method, "/webhooks", api.Confined, noBody, "", webhooksOff}, route{method, "/webhooks/*", api.Confined, noBody, "", webhooksOff})
 		}
 		return routes
 	}
 	const log = paging + "status event_type subscription_id event_id since until"
 	for _, base := range []string{"/webhooks", "/webhooks/subscriptions"} {
 		routes = append(routes, []route{
-			{"POST", base, confined, oneBody, "", a.postWebhook},
-			{"GET", base, confined, noBody, paging + "active url", a.listWebhooks},
-			{"GET", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.getWebhook)},
-			{"PATCH", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
-			{"PUT", base + "/:id", aboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
-			{"DELETE", base + "/:id", aboutWebhook, noBody, "", about(webhookID, a.deleteWebhook)},
-			{"POST", base + "/:id/test", aboutWebhook, commandBody, "", about(webhookID, a.testWebhook)},
-			{"POST", base + "/:id/rotate-secret", aboutWebhook, oneBody, "", about(webhookID, a.rotateSecret)},
-			{"DELETE", base + "/:id/secrets/previous", aboutWebhook, noBody, "", about(webhookID, a.dropPreviousSecret)},
-			{"POST", base + "/:id/replay", aboutWebhook, oneBody, "", about(webhookID, a.replayWebhook)},
-			{"GET", base + "/:id/deliveries", aboutWebhook, noBody, log, a.listDeliveries},
+			{"POST", base, api.Confined, oneBody, "", a.postWebhook},
+			{"GET", base, api.Confined, noBody, paging + "active url", a.listWebhooks},
+			{"GET", base + "/:id", api.AboutWebhook, noBody, "", about(webhookID, a.getWebhook)},
+			{"PATCH", base + "/:id", api.AboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"PUT", base + "/:id", api.AboutWebhook, oneBody, "", about(webhookID, a.patchWebhook)},
+			{"DELETE", base + "/:id", api.AboutWebhook, noBody, "", about(webhookID, a.deleteWebhook)},
+			{"POST", base + "/:id/test", api.AboutWebhook, commandBody, "", about(webhookID, a.testWebhook)},
+			{"POST", base + "/:id/rotate-secret", api.AboutWebhook, oneBody, "", about(webhookID, a.rotateSecret)},
+			{"DELETE", base + "/:id/secrets/previous", api.AboutWebhook, noBody, "", about(webhookID, a.dropPreviousSecret)},
+			{"POST", base + "/:id/replay", api.AboutWebhook, oneBody, "", about(webhookID, a.replayWebhook)},
+			{"GET", base + "/:id/deliveries", api.AboutWebhook, noBody, log, a.listDeliveries},
 		}...)
 	}
 	return append(routes,
-		route{"GET", "/webhooks/deliveries", confined, noBody, log, a.listDeliveries},
-		route{"GET", "/webhooks/deliveries/:id", aboutDelivery, noBody, "", about(deliveryID, a.getDelivery)},
-		route{"POST", "/webhooks/deliveries/:id/retry", aboutDelivery, commandBody, "", about(deliveryID, a.retryDelivery)},
+		route{"GET", "/webhooks/deliveries", api.Confined, noBody, log, a.listDeliveries},
+		route{"GET", "/webhooks/deliveries/:id", api.AboutDelivery, noBody, "", about(deliveryID, a.getDelivery)},
+		route{"POST", "/webhooks/deliveries/:id/retry", api.AboutDelivery, commandBody, "", about(deliveryID, a.retryDelivery)},
 	)
 }
 

@@ -17,12 +17,12 @@ import (
 // workflowRoutes are those of docs/reference/workflows.md. A definition may have thousands of jobs, so its limit is that of a batch.
 func (a *API) workflowRoutes() []route {
 	return []route{
-		{"POST", "/workflows", confined, manyBody, "", a.postWorkflow},
-		{"GET", "/workflows", confined, noBody, paging + "type name state", a.listWorkflows},
-		{"GET", "/workflows/:id", aboutWorkflow, noBody, "", about(workflowID, a.getWorkflow)},
-		{"DELETE", "/workflows/:id", aboutWorkflow, noBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
-		{"POST", "/workflows/:id/cancel", aboutWorkflow, commandBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
-		{"GET", "/workflows/:id/progress", aboutWorkflow, noBody, "", about(workflowID, a.getWorkflowProgress)},
+		{"POST", "/workflows", api.Confined, manyBody, "", a.postWorkflow},
+		{"GET", "/workflows", api.Confined, noBody, paging + "type name state", a.listWorkflows},
+		{"GET", "/workflows/:id", api.AboutWorkflow, noBody, "", about(workflowID, a.getWorkflow)},
+		{"DELETE", "/workflows/:id", api.AboutWorkflow, noBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
+		{"POST", "/workflows/:id/cancel", api.AboutWorkflow, commandBody, "force cancelled_by", about(workflowID, a.cancelWorkflow)},
+		{"GET", "/workflows/:id/progress", api.AboutWorkflow, noBody, "", about(workflowID, a.getWorkflowProgress)},
 	}
 }
 
