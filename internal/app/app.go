@@ -34,7 +34,6 @@ import (
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/migrations"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // Node is one running server. Use Start.
@@ -51,7 +50,9 @@ type Node struct {
 	traces  *sdktrace.TracerProvider // nil: none, or that of Config
 	metrics *metrics.Metrics
 
-	// commits is the bus of this node's commits, listener the bus of all nodes'; subscribe.go connects both.
+	// node is the number of this process. commits is the bus of its commits, listener the bus of all nodes'; subscribe.go says who is
+	// told of what.
+	node     int32
 	commits  *eventlog.Commits
 	timer    *timer.Timer
 	domains  domains.Domains
@@ -139,16 +140,14 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 
 // build builds the parts of a node in the order of their dependencies.
 // Nothing runs yet but the exporter of traces, and nothing is asked, so a failure needs no stop, only the pools closed and the
-// exporter ended. subscribe comes last, because it refers to all parts.
+// exporter ended. What parts call in those that are built after them is in subscribe.go.
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
-	n.commits = eventlog.NewCommits()
-	if n.config.Events.EnqueuedOnRequeue {
-		n.commits.RequeueEvent = ojs.EventJobEnqueued
-	}
+	n.node = eventlog.NewNode()
 	for _, step := range []func() error{
 		func() error { return n.buildTracing(ctx) },
 		n.buildMetrics,
+		n.buildCommits,
 		n.buildDomains,
 		n.buildEventLog,
 		n.buildLoops,
@@ -160,8 +159,6 @@ func (n *Node) build(ctx context.Context) error {
 			return err
 		}
 	}
-	n.subscribe()
-	n.metrics.SetSources(n.metricSources())
 	return nil
 }
 
@@ -299,7 +296,7 @@ func (n *Node) logStarted(ctx context.Context) {
 	c, log := n.config, n.config.Logger
 	lifecycle := slog.String("category", "lifecycle")
 	log.InfoContext(ctx, "server started", lifecycle, slog.Group("attributes", "listen", n.Addr(), "grpc_listen", n.GRPCAddr(),
-		"version", c.Version, "node", n.commits.Node, "authentication", len(c.APIKeys) > 0, "test_reset", c.TestReset))
+		"version", c.Version, "node", n.node, "authentication", len(c.APIKeys) > 0, "test_reset", c.TestReset))
 	if c.TestReset {
 		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: every client of this server can delete all jobs; unset OJS_ENABLE_TEST_RESET in production", lifecycle)
 	}

@@ -36,6 +36,7 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func (n *Node) buildMetrics() (err error) {
@@ -43,31 +44,45 @@ func (n *Node) buildMetrics() (err error) {
 	n.metrics, err = metrics.New(metrics.Config{
 		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval,
 		Service: c.Events.ServiceName, Version: c.Version, Protocol: c.Metrics.Protocol, Logger: c.Logger,
+		Sources: n.metricSources,
 	})
 	return err
 }
 
-// The timer is made before the domains, which schedule on it, and serves them afterwards.
+func (n *Node) buildCommits() error {
+	config := eventlog.CommitsConfig{Node: n.node, Changes: n.changeSubscribers(), Committed: n.commitSubscribers()}
+	if n.config.Events.EnqueuedOnRequeue {
+		config.RequeueEvent = ojs.EventJobEnqueued
+	}
+	n.commits = eventlog.NewCommits(config)
+	return nil
+}
+
+// The timer is made before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
-	n.timer = timer.New(n.archetype, db)
+	n.timer = timer.New(n.archetype, db, domains.TimerSources(&n.domains))
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
-	queues := queueconfig.NewCache(db, c.Logger)
+	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.
 	n.config.Limits.QueueRetry = queues.Retry
 	config := n.config.domains()
 	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
 	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
-	n.domains = domains.New(domains.Deps{DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer}, config)
-	n.domains.ServeTimer(n.timer)
+	n.domains = domains.New(domains.Deps{
+		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
+		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
+	}, config)
 	return nil
 }
 
 // The reader needs the relay of this node to wait for its own events.
 func (n *Node) buildEventLog() error {
 	c := n.config
-	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: n.tracer})
-	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL})
+	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{
+		Service: c.Events.ServiceName, Tracer: n.tracer, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
+	})
+	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, Handlers: n.notificationHandlers()})
 	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)
 	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{MaxAge: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount})
 	n.domains.Feed = n.feed
@@ -92,25 +107,20 @@ func (n *Node) buildLoops() error {
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
-	// When maintenance ends, due jobs are promoted at once, and parked fetches of all queues look again.
-	n.domains.Maintenance.OnEnded(func() {
-		n.timer.Schedule(0)
-		n.domains.Jobs.NotifyAll()
-	})
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
-		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
+		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
+		// The retention of a queue may be longer than the setting, so the longest that holds decides when a day of finished jobs
+		// may go.
+		KeepDone: func(ctx context.Context) time.Duration {
+			view, err := n.domains.Configured.View(ctx)
+			if err != nil {
+				return 0 // for ever, until it is known
+			}
+			return retention.Done(view, c.Retention.Completed)
+		},
 	}, n.relay)
-	// The retention of a queue may be longer than the setting, so the longest that holds decides when a day of finished jobs
-	// may go.
-	maintainer.KeepDone(func(ctx context.Context) time.Duration {
-		view, err := n.domains.Configured.View(ctx)
-		if err != nil {
-			return 0 // for ever, until it is known
-		}
-		return retention.Done(view, c.Retention.Completed)
-	})
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits,
 		queueconfig.NewMaintenanceFollower(n.archetype, n.domains.Maintenance), schema.NewFollower(n.archetype, n.domains.Schemas),
@@ -186,7 +196,7 @@ func (n *Node) metricSources() metrics.Sources {
 		streams["grpc"] = n.grpc.StreamCounter()
 	}
 	return metrics.Sources{
-		Node: n.commits.Node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
+		Node: n.node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
 		Webhooks: n.domains.Webhooks.Backlog, Components: n.components, QueueLimits: n.domains.Jobs.KnownLimits,
 	}
 }
@@ -322,7 +332,7 @@ func (n *Node) exportTraces(ctx context.Context) error {
 	if n.config.TracerProvider != nil {
 		return nil
 	}
-	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version, Instance: strconv.Itoa(int(n.commits.Node))})
+	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version, Instance: strconv.Itoa(int(n.node))})
 	if err != nil || traces == nil {
 		return err
 	}

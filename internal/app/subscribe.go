@@ -1,78 +1,82 @@
 package app
 
 import (
+	"context"
+
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe"
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// subscribe connects the parts to two buses: the commits of this node, and the notifications of all nodes.
-// A notification is only a wake-up. A handler is called with an empty payload when notifications may have been lost, and then
-// looks; so a lost one delays, and loses nothing but the reset of a test. None of the functions may block, because they run
-// on the goroutine of the listener.
-func (n *Node) subscribe() {
-	n.subscribeCommits()
-	n.relay.SetReaders(func() bool { return n.feed.Subscribers() > 0 || n.fanOut != nil && n.fanOut.Subscribed() })
-	n.relay.OnCounts(n.metrics.Published)
-	// This node need not wait for its own notification to come back.
-	n.relay.OnPublished(func() { // earlier than the notification, and also without LISTEN
-		n.feed.Wake()
-		if n.fanOut != nil {
-			n.fanOut.Published()
-		}
-	})
-	n.listener.OnPublished(n.published)
-	n.listener.OnWake(func() { // an application has enqueued in SQL
-		n.relay.Wake()
-		n.timer.Poll()
-		n.domains.Workflows.Wake() // or cancelled the job of a workflow
-		n.domains.Limits.Wake()    // or one for which others wait
-	})
-	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
-	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Changed() })
-	// A node has registered a cron, so the earliest next run may be sooner.
-	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
-	n.listener.Handle("ojs_schemas", func(string) { n.domains.Schemas.Changed() })
-	n.domains.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
-	// The configuration must be read before fetches look again, or they would look by the old one.
-	n.domains.Configured.OnRead(n.domains.Jobs.QueueChanged)
-	n.listener.Handle("ojs_queues", func(name string) {
-		n.domains.Configured.Changed()
-		n.domains.Jobs.QueueChanged(name)
-	})
-	n.listener.Handle("ojs_pools", func(string) { n.domains.Pools.Changed() })
-	n.listener.Handle("ojs_reset", func(payload string) {
-		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
-			n.domains.Forget()
-		}
-	})
-	n.listener.Handle("ojs_webhooks", func(payload string) {
-		if n.webhooks == nil {
-			return
-		}
-		n.webhooks.Wake()
-		if payload != "made" { // not new deliveries: a subscription has changed, or notifications may be lost
-			n.fanOut.Wake()
-		}
-	})
+// Who is told of what. There are two buses: the commits of this node (changeSubscribers, commitSubscribers) and the notifications of all
+// nodes (notificationHandlers). The other functions are what single parts call in others. What package queue calls in the domains above it
+// is in domains.New, what the timer calls in domains.TimerSources.
+//
+// The parts are given these functions when they are built, before the parts that the functions name. So each function reads the fields of
+// Node when it is called; no part calls before build has returned. None of the functions may block.
+
+// changeSubscribers get the events of this node's commits before the caller of a change is answered: calls that wait for room in a queue,
+// log lines, spans, metrics, in this order.
+func (n *Node) changeSubscribers() []func(ctx context.Context, changes []eventlog.Change) {
+	subscribers := []func(ctx context.Context, changes []eventlog.Change){
+		func(ctx context.Context, changes []eventlog.Change) { n.domains.Jobs.WakeBlocked(ctx, changes) },
+		observe.NewLog(n.config.Logger).Changes,
+	}
+	if n.tracer.Executing() {
+		subscribers = append(subscribers, observe.NewSpans(n.tracer).Changes)
+	}
+	return append(subscribers, n.metrics.Changes)
 }
 
-// subscribeCommits connects logs, spans and metrics to the events of this node's commits, and wakes loops after commits.
-// The order of OnChanges is that of the calls: log lines, spans, metrics. They run before the caller of the change is
-// answered.
-func (n *Node) subscribeCommits() {
-	c := n.config
-	n.commits.OnChanges(observe.NewLog(c.Logger).Changes)
-	if n.tracer.Executing() {
-		n.commits.OnChanges(observe.NewSpans(n.tracer).Changes)
+// commitSubscribers are the loops that look sooner after a commit of this node.
+func (n *Node) commitSubscribers() []func() {
+	return []func(){
+		func() { n.relay.Wake() },
+		func() { n.timer.Notify() },
+		func() { n.pruner.Notify() },
+		func() { n.follower.Notify() },
+		func() { n.domains.Pools.Freed() },
+		func() { n.limits.Notify() },
 	}
-	n.commits.OnChanges(n.metrics.Changes)
-	n.commits.OnCommit(n.relay.Wake)
-	n.commits.OnCommit(n.timer.Notify)
-	n.commits.OnCommit(n.pruner.Notify)
-	n.commits.OnCommit(n.follower.Notify)
-	n.commits.OnCommit(n.domains.Pools.Freed)
-	n.commits.OnCommit(n.limits.Notify)
+}
+
+// notificationHandlers are what this node does about notifications, by channel. A notification is only a wake-up. A handler is called with
+// an empty payload when notifications may have been lost, and then looks; so a lost one delays, and loses nothing but the reset of a test.
+// The handlers run on the goroutine of the listener.
+func (n *Node) notificationHandlers() map[string]func(payload string) {
+	return map[string]func(payload string){
+		"ojs_published": func(payload string) { n.published(eventlog.DecodePublished(payload)) },
+		"ojs_wake": func(string) { // an application has enqueued in SQL
+			n.relay.Wake()
+			n.timer.Poll()
+			n.domains.Workflows.Wake() // or cancelled the job of a workflow
+			n.domains.Limits.Wake()    // or one for which others wait
+		},
+		"ojs_workers":     func(string) { n.liveness.ReadQuiet() },
+		"ojs_maintenance": func(string) { n.domains.Maintenance.Changed() },
+		// A node has registered a cron, so the earliest next run may be sooner.
+		"ojs_cron":    func(string) { n.timer.Schedule(0) },
+		"ojs_schemas": func(string) { n.domains.Schemas.Changed() },
+		"ojs_queues": func(name string) {
+			n.domains.Configured.Changed()
+			n.domains.Jobs.QueueChanged(name)
+		},
+		"ojs_pools": func(string) { n.domains.Pools.Changed() },
+		"ojs_reset": func(payload string) {
+			if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
+				n.domains.Forget()
+			}
+		},
+		"ojs_webhooks": func(payload string) {
+			if n.webhooks == nil {
+				return
+			}
+			n.webhooks.Wake()
+			if payload != "made" { // not new deliveries: a subscription has changed, or notifications may be lost
+				n.fanOut.Wake()
+			}
+		},
+	}
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -90,7 +94,7 @@ func (n *Node) published(p eventlog.Published) {
 		n.domains.Jobs.NotifyAll()
 	}
 	for _, r := range p.Ready {
-		if r.Node != n.commits.Node { // this node has woken its own fetchers after the commit
+		if r.Node != n.node { // this node has woken its own fetchers after the commit
 			n.domains.Jobs.NotifyReady(queue.Place{Queue: r.Queue, Lane: r.Lane, Priority: r.Priority, Seq: r.MinSeq})
 		}
 	}
@@ -102,4 +106,29 @@ func (n *Node) published(p eventlog.Published) {
 		n.webhooks.Wake()
 		n.fanOut.Wake()
 	}
+}
+
+// publishedHere is called by the relay of this node, earlier than its notification comes back, and also without LISTEN.
+func (n *Node) publishedHere() {
+	n.feed.Wake()
+	if n.fanOut != nil {
+		n.fanOut.Published()
+	}
+}
+
+// hasReaders has the relay rest less.
+func (n *Node) hasReaders() bool {
+	return n.feed.Subscribers() > 0 || n.fanOut != nil && n.fanOut.Subscribed()
+}
+
+// listening tells the caches of the domains whether they are notified of changes.
+func (n *Node) listening() bool { return n.listener.Status() == eventlog.ListenerOK }
+
+// queueConfigured is called when a new configuration of a queue was read: earlier, fetches that look again would look by the old one.
+func (n *Node) queueConfigured(name string) { n.domains.Jobs.QueueChanged(name) }
+
+// maintenanceEnded has due jobs promoted at once, and parked fetches of all queues look again.
+func (n *Node) maintenanceEnded() {
+	n.timer.Schedule(0)
+	n.domains.Jobs.NotifyAll()
 }

@@ -46,6 +46,16 @@ type Config struct {
 	// Hooks changes what package queue calls after its commits: a node that stops there calls nothing.
 	Hooks func(h *queue.Hooks)
 
+	// Changes and Committed subscribe to the commits of the node (eventlog.CommitsConfig), Listening and MaintenanceEnded are those of
+	// domains.Deps. May be nil.
+	Changes          func(ctx context.Context, changes []eventlog.Change)
+	Committed        func()
+	Listening        func() bool
+	MaintenanceEnded func()
+
+	// Sweeps connects the timer to the domains. Without it fetches apply nothing that is due, as many tests do that themselves.
+	Sweeps bool
+
 	// Unchecked leaves out the comparison of changes and event rows at the end, for tests that delete events.
 	Unchecked bool
 }
@@ -106,17 +116,30 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	for _, f := range change {
 		f(&c)
 	}
-	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Commits: eventlog.NewCommits()}
-	if c.EnqueuedOnRequeue {
-		b.Commits.RequeueEvent = ojs.EventJobEnqueued
+	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
+	commits := eventlog.CommitsConfig{Changes: []func(ctx context.Context, changes []eventlog.Change){
+		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeBlocked(ctx, changes) },
+	}}
+	if c.Changes != nil {
+		commits.Changes = append(commits.Changes, c.Changes)
 	}
-	b.Commits.OnChanges(b.record)
-	b.Archetype = baseservice.NewArchetype(c.Logger)
-	b.Timer = timer.New(b.Archetype, b.DB)
-	queues := queueconfig.NewCache(b.DB, c.Logger)
+	if c.Committed != nil {
+		commits.Committed = append(commits.Committed, c.Committed)
+	}
+	if c.EnqueuedOnRequeue {
+		commits.RequeueEvent = ojs.EventJobEnqueued
+	}
+	b.Commits = eventlog.NewCommits(commits)
+	var sources timer.Sources
+	if c.Sweeps {
+		sources = domains.TimerSources(&b.Domains)
+	}
+	b.Timer = timer.New(b.Archetype, b.DB, sources)
+	queues := queueconfig.NewCache(b.DB, c.Logger, queueconfig.CacheConfig{Listening: c.Listening})
 	c.Cron.Limits.QueueRetry, c.Workflow.Limits.QueueRetry = queues.Retry, queues.Retry
 	b.Domains = domains.New(domains.Deps{
 		DB: b.DB, Commits: b.Commits, Timer: b.Timer, Queues: queues, Logger: c.Logger, Hooks: c.Hooks,
+		MaintenanceEnded: c.MaintenanceEnded, Listening: c.Listening,
 	}, c.Config)
 	b.Store = b.Domains.Jobs
 	if !c.Unchecked {

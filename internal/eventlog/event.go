@@ -11,6 +11,7 @@ package eventlog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -348,46 +349,59 @@ func (c Change) Milliseconds() int64 {
 	return int64(math.RoundToEven(seconds * 1000))
 }
 
-// Commits is the bus of what this node has committed. The domains emit the event rows of each commit to it. Logs, traces
-// and metrics, and the loops that must run sooner after a commit, subscribe before the node starts.
+// CommitsConfig says who is told of the commits of a process. The zero value tells nobody.
+type CommitsConfig struct {
+	// Node is the number of the process. 0: NewNode draws one.
+	Node int32
+
+	// RequeueEvent is that of Commits. "": StateChanged.
+	RequeueEvent string
+
+	// Changes get the events of each commit in their order, one after the other. They run on the goroutine that committed, before any
+	// caller gets its answer, so they must not block. ctx belongs to the flush, which may serve many callers.
+	Changes []func(ctx context.Context, changes []Change)
+
+	// Committed are called after each commit that wrote events, behind Changes. They must not block. They get no events, only the fact;
+	// the loops behind them read the database.
+	Committed []func()
+}
+
+// Commits is the bus of what this node has committed. The domains emit the event rows of each commit to it, for logs, traces
+// and metrics, and for the loops that must run sooner after a commit.
 type Commits struct {
-	// Node marks the event rows of this process, so that it does not wake its own fetchers twice. Drawn at random when the
-	// process starts, from 1 to 2³¹−1: a node that restarts counts as another one. Rows written by applications in SQL have no
+	// Node marks the event rows of this process, so that it does not wake its own fetchers twice (NewNode). Rows written by applications in SQL have no
 	// node. A node also finds by this number what it has written, when a connection broke before the answer to a write
 	// (EventListOwnByJob).
 	Node int32
 
 	// RequeueEvent is the type of the event for jobs that become available again: StateChanged, or the public job.enqueued.
-	// It is chosen once, in package app, before the node starts (docs/reference/events.md, Transitions).
+	// (docs/reference/events.md, Transitions)
 	RequeueEvent string
 
-	// Both lists are filled before the node starts and only read afterwards, so no lock guards them.
-	changes []func(ctx context.Context, changes []Change)
-	wake    []func()
+	changes   []func(ctx context.Context, changes []Change)
+	committed []func()
+}
+
+// NewNode draws the number of a process, from 1 to 2³¹−1: a node that restarts counts as another one.
+func NewNode() int32 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))
 }
 
 // NewCommits returns a bus for one process.
-func NewCommits() *Commits {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return &Commits{RequeueEvent: StateChanged, Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
+func NewCommits(config CommitsConfig) *Commits {
+	return &Commits{
+		Node: cmp.Or(config.Node, NewNode()), RequeueEvent: cmp.Or(config.RequeueEvent, StateChanged),
+		changes: config.Changes, committed: config.Committed,
+	}
 }
 
-// OnChanges adds a subscriber. It gets the events of each commit in their order. It runs on the goroutine that committed,
-// before any caller gets its answer, so it must not block. ctx belongs to the flush, which may serve many callers.
-func (c *Commits) OnChanges(f func(ctx context.Context, changes []Change)) {
-	c.changes = append(c.changes, f)
-}
-
-// OnCommit adds a function that is called after each commit that wrote events. It must not block. It gets no events, only the
-// fact; the loops behind it read the database.
-func (c *Commits) OnCommit(f func()) { c.wake = append(c.wake, f) }
-
-// Committed calls the functions of OnCommit; a domain calls it after a commit that wrote events. It comes after Emit and after
-// the commit, never before it: the relay is among those that it wakes, and a pass that starts before the commit is visible
+// Committed calls the functions of CommitsConfig.Committed; a domain calls it after a commit that wrote events. It comes after Emit and
+// after the commit, never before it: the relay is among those that it wakes, and a pass that starts before the commit is visible
 // would publish nothing and not be repeated until the next wake-up or poll.
 func (c *Commits) Committed() {
-	for _, f := range c.wake {
+	for _, f := range c.committed {
 		f()
 	}
 }

@@ -285,7 +285,7 @@ func (f *Feed) leave() {
 }
 
 // Subscribers is the number of open subscriptions. The relay asks it before each pass: while somebody reads the log, passes
-// come sooner (Relay.SetReaders).
+// come sooner (RelayConfig.HasReaders).
 func (f *Feed) Subscribers() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,9 +22,6 @@ import (
 )
 
 const (
-	channelPublished = "ojs_published" // the relay of some node has published
-	channelWake      = "ojs_wake"      // an application has enqueued or cancelled in SQL
-
 	minReconnect = 100 * time.Millisecond // before the first try to connect again; twice as long each time, up to maxReconnect
 	maxReconnect = 5 * time.Second
 
@@ -38,8 +34,12 @@ const (
 	ListenerDegraded = "degraded" // no LISTEN, or one behind a pooler, which may deliver nothing: the log is polled
 )
 
-// ListenerConfig says where to LISTEN.
+// ListenerConfig says where to LISTEN, and to what.
 type ListenerConfig struct {
+	// Handlers are called with each notification of their channel, and with "" when some may be lost. They must not block: all run on the
+	// one goroutine that reads the connection, and while one works, no notification is read.
+	Handlers map[string]func(payload string)
+
 	// URL of the database, past any transaction-mode pooler. A pooler accepts LISTEN and gives the session to another client,
 	// so notifications never come.
 	URL string
@@ -65,11 +65,6 @@ type Listener struct {
 	// listened becomes true with the first connection and stays so: it tells a first connection from a reconnect.
 	listened   atomic.Bool
 	reconnects atomic.Int64
-
-	// mu guards handlers and published. It is released before a handler is called.
-	mu        sync.Mutex
-	handlers  map[string][]func(payload string)
-	published []func(Published)
 }
 
 // ListenerTestSignals are set up by tests with Init.
@@ -84,37 +79,15 @@ func (s *ListenerTestSignals) Init(tb testutil.TestingTB) {
 	s.Lost.Init(tb)
 }
 
-// NewListener returns a listener; register the handlers, then Start it.
+// NewListener returns a listener; Start it.
 func NewListener(archetype *baseservice.Archetype, config ListenerConfig) *Listener {
 	if config.PollFallback == 0 {
 		config.PollFallback = 500 * time.Millisecond
 	}
-	l := baseservice.Init(archetype, &Listener{config: config, handlers: map[string][]func(string){}})
+	l := baseservice.Init(archetype, &Listener{config: config})
 	l.status.Store(ListenerDegraded)
-	// The listener decodes this payload itself, once for all subscribers. "" decodes to All.
-	l.Handle(channelPublished, func(payload string) { l.dispatchPublished(decodePublished(payload)) })
 	return l
 }
-
-// Handle adds a function that is called with each notification of the channel, and with "" when some may be lost. It must
-// not block. Call Handle before Start. All handlers run on the one goroutine that reads the connection: while one works, no
-// notification is read.
-func (l *Listener) Handle(channel string, f func(payload string)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.handlers[channel] = append(l.handlers[channel], f)
-}
-
-// OnPublished adds a function that is called when the relay of any node has published. It must not block. Call
-// OnPublished before Start.
-func (l *Listener) OnPublished(f func(Published)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.published = append(l.published, f)
-}
-
-// OnWake adds a function that is called when an application has enqueued in SQL.
-func (l *Listener) OnWake(f func()) { l.Handle(channelWake, func(string) { f() }) }
 
 // Status is ListenerOK or ListenerDegraded. It is stale by at most the time in which a dead connection is noticed; health and
 // the caches of queues and pools ask it.
@@ -191,7 +164,7 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 		case err != nil:
 			return true, err
 		case n != nil:
-			l.dispatch(n.Channel, n.Payload)
+			l.config.Handlers[n.Channel](n.Payload)
 		default:
 			l.dispatchAll()
 		}
@@ -225,19 +198,12 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, er
 	return pg.ConnectSession(ctx, config)
 }
 
-// subscribe issues LISTEN. Every channel that has a handler is listened to, so a handler that is added after Start gets
-// notifications only from the next connection on. The simple protocol needs no prepared statement, which not every pooler
+// subscribe issues LISTEN for each channel that has a handler. The simple protocol needs no prepared statement, which not every pooler
 // keeps.
 func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	l.mu.Lock()
-	channels := make([]string, 0, len(l.handlers))
-	for channel := range l.handlers {
-		channels = append(channels, channel)
-	}
-	l.mu.Unlock()
-	for _, channel := range channels {
+	for channel := range l.config.Handlers {
 		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("listen %q: %w", channel, err)
 		}
@@ -245,39 +211,15 @@ func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (l *Listener) dispatch(channel, payload string) {
-	l.mu.Lock()
-	handlers := l.handlers[channel]
-	l.mu.Unlock()
-	for _, f := range handlers {
-		f(payload)
-	}
-}
-
 // dispatchAll calls all handlers, because notifications may be lost. Handlers must bear calls in vain: after a reconnect and in
 // every round of polling they get one each.
 func (l *Listener) dispatchAll() {
-	l.mu.Lock()
-	channels := make([]string, 0, len(l.handlers))
-	for channel := range l.handlers {
-		channels = append(channels, channel)
-	}
-	l.mu.Unlock()
-	for _, channel := range channels {
-		l.dispatch(channel, "")
+	for _, handle := range l.config.Handlers {
+		handle("")
 	}
 }
 
-func (l *Listener) dispatchPublished(p Published) {
-	l.mu.Lock()
-	published := l.published
-	l.mu.Unlock()
-	for _, f := range published {
-		f(p)
-	}
-}
-
-// Published is the notification that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so a
+// Published is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so a
 // node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
 type Published struct {
 	Watermark int64
@@ -297,10 +239,10 @@ type Ready struct {
 	Node   int32 // the node that made them available; 0: an application in SQL
 }
 
-// decodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload means All: a wake-up too
+// DecodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload means All: a wake-up too
 // many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot read; All is
 // right for it too.
-func decodePublished(payload string) Published {
+func DecodePublished(payload string) Published {
 	var message struct {
 		Watermark int64               `json:"w"`
 		Queues    [][]json.RawMessage `json:"q"`

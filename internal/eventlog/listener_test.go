@@ -20,6 +20,7 @@ type listenerBundle struct {
 	listener  *Listener
 	published chan Published
 	woken     chan struct{}
+	other     chan string
 }
 
 func setupListener(t *testing.T, config ListenerConfig) *listenerBundle {
@@ -30,10 +31,14 @@ func setupListener(t *testing.T, config ListenerConfig) *listenerBundle {
 	}
 	archetype := riversharedtest.BaseServiceArchetype(t)
 	archetype.Logger = discardLogger()
-	b := &listenerBundle{pool: pool, listener: NewListener(archetype, config), published: make(chan Published, 1000), woken: make(chan struct{}, 1000)}
+	b := &listenerBundle{pool: pool, published: make(chan Published, 1000), woken: make(chan struct{}, 1000), other: make(chan string, 1000)}
+	config.Handlers = map[string]func(payload string){
+		"ojs_published": func(payload string) { offer(b.published, DecodePublished(payload)) },
+		"ojs_wake":      func(string) { offer(b.woken, struct{}{}) },
+		"other":         func(payload string) { offer(b.other, payload) },
+	}
+	b.listener = NewListener(archetype, config)
 	b.listener.TestSignals.Init(t)
-	b.listener.OnPublished(func(p Published) { offer(b.published, p) })
-	b.listener.OnWake(func() { offer(b.woken, struct{}{}) })
 	return b
 }
 
@@ -64,15 +69,12 @@ func TestListener(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{})
 		b.listener.TestSignals = ListenerTestSignals{}
-		b.listener.published, b.listener.handlers[channelWake] = nil, nil
 		startstoptest.Stress(t.Context(), t, b.listener)
 	})
 
 	t.Run("PassesNotificationsOn", func(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{})
-		other := make(chan string, 10)
-		b.listener.Handle("other", func(payload string) { other <- payload })
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		b.start(t)
 		await(t, b.listener.TestSignals.Listening.WaitC())
@@ -81,14 +83,14 @@ func TestListener(t *testing.T) {
 		// At first anything may have been missed.
 		require.True(t, await(t, b.published).All)
 		await(t, b.woken)
-		require.Empty(t, await(t, other))
+		require.Empty(t, await(t, b.other))
 
 		b.notify(t, "ojs_published", `{"w":7,"q":[["a",1,2,3]]}`)
 		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", "", 1, 2, 3}}}, await(t, b.published))
 		b.notify(t, "ojs_wake", "")
 		await(t, b.woken)
 		b.notify(t, "other", "x")
-		require.Equal(t, "x", await(t, other))
+		require.Equal(t, "x", await(t, b.other))
 	})
 
 	t.Run("ComesBack", func(t *testing.T) {

@@ -58,10 +58,9 @@ type MaintainerConfig struct {
 	// MaxCount is events.max_count: readers see no more events than that, the newest.
 	MaxCount int64
 
-	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC, because days are
-	// dropped as a whole. It is used only until KeepDone replaces it; the server replaces it, because queues may keep their
-	// jobs longer.
-	RetentionDone time.Duration
+	// KeepDone returns how long completed and cancelled jobs are kept, in whole days of UTC, because days are dropped as a whole; 0 keeps
+	// them for ever. It is asked before each drop of a day, because queues may change how long they keep their jobs. nil: for ever.
+	KeepDone func(ctx context.Context) time.Duration
 }
 
 // Maintainer creates partitions before they are needed and drops those out of retention. Every node runs one; locks in the
@@ -79,9 +78,6 @@ type Maintainer struct {
 	config MaintainerConfig
 	q      *dbsqlc.Queries
 	relay  *Relay
-
-	// keepDone returns how long finished jobs are kept; 0 keeps them for ever. It is asked before each drop of a day.
-	keepDone func(ctx context.Context) time.Duration
 
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
@@ -126,13 +122,11 @@ func (s *MaintainerTestSignals) Init(tb testutil.TestingTB) {
 
 // NewMaintainer returns a maintainer; Start it.
 func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config MaintainerConfig, relay *Relay) *Maintainer {
-	return baseservice.Init(archetype, &Maintainer{
-		config: config, q: dbsqlc.New(pool), relay: relay, keepDone: func(context.Context) time.Duration { return config.RetentionDone },
-	})
+	if config.KeepDone == nil {
+		config.KeepDone = func(context.Context) time.Duration { return 0 }
+	}
+	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
 }
-
-// KeepDone replaces RetentionDone by a time that may change. Call it before Start.
-func (m *Maintainer) KeepDone(f func(ctx context.Context) time.Duration) { m.keepDone = f }
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
@@ -235,7 +229,7 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("drop events: %w", err)
 	}
 	if p.Days, err = repeat(func() (int32, error) {
-		return m.q.JobFinishedPartitionPrune(ctx, interval(m.keepDone(ctx)))
+		return m.q.JobFinishedPartitionPrune(ctx, interval(m.config.KeepDone(ctx)))
 	}); err != nil {
 		return fmt.Errorf("drop finished jobs: %w", err)
 	}

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestMaintainer(t *testing.T) {
 		b.jump(t, 6*partitionSize)
 		b.exec(t, insertEvent, "kept")
 		b.publishAll(t)
-		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{MaxCount: 1, RetentionDone: 7 * 24 * time.Hour}, b.relay)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{MaxCount: 1, KeepDone: func(context.Context) time.Duration { return 7 * 24 * time.Hour }}, b.relay)
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()

@@ -432,20 +432,16 @@ type SQLCount struct {
 	N                    int64
 }
 
-// OnCounts sets the function that gets the counts of each pass that published something. It must not block. Call OnCounts
-// before Start.
-func (r *Relay) OnCounts(f func(Counts)) { r.onCounts = f }
-
 // It reports what it could read before the error.
 func (r *Relay) reportCounts(ctx context.Context, counts passCounts) {
-	if r.onCounts == nil {
+	if r.config.Counts == nil {
 		return
 	}
 	c, err := counts.parse()
 	if err != nil { // RelayPublish and parse differ
 		r.Logger.ErrorContext(ctx, r.Name+": cannot read the counts of RelayPublish; metrics miss these events", slog.Any("error", err))
 	}
-	r.onCounts(c)
+	r.config.Counts(c)
 }
 
 // passCounts are the counts in the form that RelayPublish returns. They stay text until the pass has committed, and are parsed

@@ -36,6 +36,16 @@ type RelayConfig struct {
 	// more late rows, each of which is written a second time.
 	GapDelay time.Duration
 
+	// HasReaders tells whether this node reads the log for somebody, who then waits less for each event. It is called on the goroutine of
+	// the relay, as the two below are, and none of them may block. nil: nobody reads.
+	HasReaders func() bool
+
+	// Published is called after each pass that published something. nil: nobody is told.
+	Published func()
+
+	// Counts gets the counts of each pass that published something. nil: nobody counts, and nothing is parsed.
+	Counts func(Counts)
+
 	// Rest is the least time from one pass to the next under load; a pass publishes what has accumulated. 10 ms.
 	// Less rest means more passes with fewer events each, and a pass costs about the same for one event as for twenty.
 	Rest time.Duration
@@ -60,6 +70,12 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	if c.PollInterval == 0 {
 		c.PollInterval = time.Minute
 	}
+	if c.HasReaders == nil {
+		c.HasReaders = func() bool { return false }
+	}
+	if c.Published == nil {
+		c.Published = func() {}
+	}
 	return c
 }
 
@@ -77,11 +93,6 @@ type Relay struct {
 	config RelayConfig
 	pool   *pgxpool.Pool
 	span   int64 // numbers a pass reads
-
-	// The three functions are set before Start and called on the running goroutine.
-	hasReaders  func() bool
-	onPublished func()       // or nil
-	onCounts    func(Counts) // or nil
 
 	wake chan struct{}
 	// woken and progress.reached together tell whether what this node has committed is published: reached lags behind woken
@@ -117,7 +128,6 @@ func (s *RelayTestSignals) Init(tb testutil.TestingTB) {
 func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config RelayConfig) *Relay {
 	return baseservice.Init(archetype, &Relay{
 		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
-		hasReaders: func() bool { return false },
 	})
 }
 
@@ -134,14 +144,6 @@ func (r *Relay) Wake() {
 // Published records that the relay of some node has published. It does not block. The next rest of this relay begins then,
 // because that pass has published this node's events too.
 func (r *Relay) Published() { r.heard.Store(int64(clock.Running())) }
-
-// SetReaders sets the function that tells whether this node reads the log for somebody, who then waits less for each event.
-// Call SetReaders before Start.
-func (r *Relay) SetReaders(f func() bool) { r.hasReaders = f }
-
-// OnPublished sets the function that is called after each pass that published something. It must not block. Call
-// OnPublished before Start.
-func (r *Relay) OnPublished(f func()) { r.onPublished = f }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
@@ -179,7 +181,7 @@ func (r *Relay) run(ctx context.Context) {
 func (r *Relay) rest(ctx context.Context, p *pace) {
 	for ctx.Err() == nil {
 		now, heard := time.Now(), clock.Running()-time.Duration(r.heard.Load())
-		left := p.restLeft(now.Add(-heard), now, r.waiting.Load() > 0 || r.hasReaders())
+		left := p.restLeft(now.Add(-heard), now, r.waiting.Load() > 0 || r.config.HasReaders())
 		if left <= 0 {
 			return
 		}
@@ -209,9 +211,7 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	}
 	if done.published > 0 {
 		r.reportCounts(ctx, done.counts)
-		if r.onPublished != nil {
-			r.onPublished()
-		}
+		r.config.Published()
 		r.TestSignals.Published.Signal(done.watermark)
 	}
 	return p.next(done, err, time.Since(started))

@@ -123,9 +123,8 @@ func TestRelayCounts(t *testing.T) {
 
 	t.Run("ReportedAfterTheCommit", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, RelayConfig{})
 		reported := make(chan Counts, 10)
-		b.relay.OnCounts(func(c Counts) { reported <- c })
+		b := setup(t, RelayConfig{Counts: func(c Counts) { reported <- c }})
 		b.exec(t, insert, "job.enqueued", "a", false, nil)
 		require.NoError(t, b.relay.Start(t.Context()))
 		t.Cleanup(b.relay.Stop)

@@ -28,6 +28,18 @@ const (
 // Read reads the value with q. known is what was read last, nil if nothing was; a read that finds it unchanged returns it.
 type Read[T any] func(ctx context.Context, q *dbsqlc.Queries, known *T) (*T, error)
 
+// ValueConfig says how a Value is read, and who is told of it.
+type ValueConfig[T any] struct {
+	Read Read[T]
+
+	// Found is called when a read has found something new, before any read follows. before is nil if nothing was known. What waits because
+	// of the old value goes on then: a notification comes too early for it. It must not block. nil: nobody is told.
+	Found func(before, now *T)
+
+	// Listening tells whether notifications arrive. nil: they do not.
+	Listening func() bool
+}
+
 // Value is what a node knows of rows that seldom change. It is replaced as a whole, and what View and the others return does not change.
 // Use NewValue.
 //
@@ -35,10 +47,8 @@ type Read[T any] func(ctx context.Context, q *dbsqlc.Queries, known *T) (*T, err
 // notifications reads twice a second. Only callers without a transaction wait for the read of another caller: one in a transaction has a
 // connection, and the read may wait for that.
 type Value[T any] struct {
-	db        *pg.DB
-	read      Read[T]
-	onRead    func(before, now *T)
-	listening func() bool
+	db     *pg.DB
+	config ValueConfig[T]
 
 	began time.Time
 	last  atomic.Pointer[reading[T]]
@@ -55,21 +65,17 @@ type reading[T any] struct {
 }
 
 // NewValue returns a value that was not read yet.
-func NewValue[T any](db *pg.DB, read Read[T]) *Value[T] {
-	v := &Value[T]{
-		db: db, read: read, onRead: func(*T, *T) {}, listening: func() bool { return false }, began: time.Now(),
-		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+func NewValue[T any](db *pg.DB, config ValueConfig[T]) *Value[T] {
+	if config.Found == nil {
+		config.Found = func(*T, *T) {}
 	}
+	if config.Listening == nil {
+		config.Listening = func() bool { return false }
+	}
+	v := &Value[T]{db: db, config: config, began: time.Now(), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	v.last.Store(&reading[T]{})
 	return v
 }
-
-// OnRead sets what is called when a read has found something new, before any read follows. before is nil if nothing was known. What waits
-// because of the old value goes on then: a notification comes too early for it. It must not block. Call OnRead before the first read.
-func (v *Value[T]) OnRead(f func(before, now *T)) { v.onRead = f }
-
-// OnListening sets how the value learns whether notifications arrive. Call OnListening before the first read.
-func (v *Value[T]) OnListening(f func() bool) { v.listening = f }
 
 // Latest is what was read last; nil: nothing yet. It is for callers that cannot wait, and does not have the Follower read.
 func (v *Value[T]) Latest() *T { return v.last.Load().value }
@@ -87,7 +93,7 @@ func (v *Value[T]) View(ctx context.Context) (*T, error) {
 	last := v.last.Load()
 	age := v.age(last)
 	switch {
-	case last.value == nil || age > Settled && !v.listening():
+	case last.value == nil || age > Settled && !v.config.Listening():
 		return v.readSince(ctx, v.now()-Settled)
 	case age > lookAfter:
 		v.notify()
@@ -106,7 +112,7 @@ func (v *Value[T]) InTx(ctx context.Context, q *dbsqlc.Queries) (*T, error) {
 	ctx, cancel := v.db.Bounded(ctx)
 	defer cancel()
 	began := v.now()
-	value, err := v.read(ctx, q, nil)
+	value, err := v.config.Read(ctx, q, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -151,13 +157,13 @@ func (v *Value[T]) readSince(ctx context.Context, since time.Duration) (*T, erro
 	if last.value != nil && last.at > since {
 		return last.value, nil
 	}
-	value, err := v.read(ctx, v.db.Q, last.value)
+	value, err := v.config.Read(ctx, v.db.Q, last.value)
 	if err != nil {
 		return nil, err
 	}
 	kept := v.keep(&reading[T]{value, began})
 	if kept != last.value {
-		v.onRead(last.value, kept)
+		v.config.Found(last.value, kept)
 	}
 	return kept, nil
 }
@@ -221,7 +227,7 @@ func (f *Follower[T]) wait(ctx context.Context, wake <-chan struct{}, tick <-cha
 		case <-wake:
 			return
 		case <-tick:
-			if f.value.stale.Load() || !f.value.listening() {
+			if f.value.stale.Load() || !f.value.config.Listening() {
 				return
 			}
 		}

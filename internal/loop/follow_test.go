@@ -28,24 +28,31 @@ type bundle struct {
 	stored atomic.Int64
 	reads  atomic.Int64
 	before func(ctx context.Context, q *dbsqlc.Queries) error // called by each read, after it has seen what is stored
+	found  func(before, now *int64)
+
+	listening bool
 }
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{before: func(context.Context, *dbsqlc.Queries) error { return nil }}
-	b.Value = loop.NewValue(&pg.DB{StatementTimeout: statementTimeout}, func(ctx context.Context, q *dbsqlc.Queries, known *int64) (*int64, error) {
-		b.reads.Add(1)
-		found := b.stored.Load()
-		if err := b.before(ctx, q); err != nil || known != nil && *known == found {
-			return known, err
-		}
-		return &found, nil
+	b := &bundle{before: func(context.Context, *dbsqlc.Queries) error { return nil }, found: func(*int64, *int64) {}}
+	b.Value = loop.NewValue(&pg.DB{StatementTimeout: statementTimeout}, loop.ValueConfig[int64]{
+		Read: func(ctx context.Context, q *dbsqlc.Queries, known *int64) (*int64, error) {
+			b.reads.Add(1)
+			found := b.stored.Load()
+			if err := b.before(ctx, q); err != nil || known != nil && *known == found {
+				return known, err
+			}
+			return &found, nil
+		},
+		Found:     func(before, now *int64) { b.found(before, now) },
+		Listening: func() bool { return b.listening },
 	})
 	b.stored.Store(1)
 	return b
 }
 
-func (b *bundle) listens() { b.OnListening(func() bool { return true }) }
+func (b *bundle) listens() { b.listening = true }
 
 // start runs a follower until the end of the test, and waits for its first read.
 func (b *bundle) start(t *testing.T) {
@@ -290,18 +297,18 @@ func TestOrderOfReads(t *testing.T) {
 	})
 }
 
-func TestOnRead(t *testing.T) {
+func TestFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		var told [][2]int64
-		b.OnRead(func(before, now *int64) {
+		b.found = func(before, now *int64) {
 			require.Equal(t, now, b.Latest(), "who is told of a change sees it")
 			if before == nil {
 				before = new(int64)
 			}
 			told = append(told, [2]int64{*before, *now})
-		})
+		}
 		for _, stored := range []int64{1, 1, 2, 2, 3} {
 			time.Sleep(time.Millisecond)
 			b.stored.Store(stored)

@@ -240,6 +240,9 @@ type Deps struct {
 	DB     *pg.DB
 	Jobs   *queue.Store
 	Logger *slog.Logger
+
+	// Listening tells whether notifications arrive. Without them a fetch reads the pools again once a second. nil: they do not.
+	Listening func() bool
 }
 
 // Store owns the pools, and fetches for their workers. Use New. view is replaced as a whole and may be stale as known says.
@@ -266,8 +269,11 @@ type Store struct {
 
 // New returns a store that has read nothing yet.
 func New(d Deps) *Store {
+	if d.Listening == nil {
+		d.Listening = func() bool { return false }
+	}
 	return &Store{
-		db: d.DB, jobs: d.Jobs, logger: d.Logger, began: time.Now(), listening: func() bool { return false },
+		db: d.DB, jobs: d.Jobs, logger: d.Logger, began: time.Now(), listening: d.Listening,
 		workers: workerPools{of: map[string]workerPool{}}, turns: turns{of: map[string]*rotation{}}, freed: freed{broadcast: broadcast{c: make(chan struct{})}},
 		draw: rand.Int64N, now: time.Now, changed: broadcast{c: make(chan struct{})},
 	}
@@ -289,10 +295,6 @@ func (v *view) open(queues []string) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return v.isolated[q] })
 }
-
-// OnListening sets how the store learns whether notifications arrive. Without them a fetch reads the pools again once a
-// second. It must be set before the node serves.
-func (s *Store) OnListening(f func() bool) { s.listening = f }
 
 // Changed is called when pools may have changed on any node. It does not block. The counter goes first: a fetch that is
 // woken by the channel must not find the old view fresh.

@@ -19,9 +19,9 @@ import (
 
 type bundle struct{ *domaintest.Bundle }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	t.Helper()
-	return &bundle{domaintest.New(t)}
+	return &bundle{domaintest.New(t, change...)}
 }
 
 func (b *bundle) put(name, definition string) {
@@ -283,8 +283,8 @@ func TestPools(t *testing.T) {
 
 	t.Run("AParkedFetchGetsTheRoomOfAnEndedJob", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.Commits.OnCommit(b.Pools.Freed)
+		var b *bundle
+		b = setup(t, func(c *domaintest.Config) { c.Committed = func() { b.Pools.Freed() } })
 		b.put("p", `{"queues":["a"],"concurrency":1}`)
 		b.add("a", 2)
 		first := b.fetch(job.Fetch{Pool: "p", Count: 1})

@@ -56,10 +56,10 @@ func TestDeadlines(t *testing.T) {
 		for reason, change := range map[string]string{
 			"": `scheduled_at = now()`, "retry": `state = 'retryable'`, "expired": `expires_at = now()`, "total_timeout": `total_due_at = now()`, "enqueue_ttl_expired": `ttl_due_at = now()`,
 		} {
-			b := setup(t)
 			commits := 0
+			b := setup(t, func(c *domaintest.Config) { c.Committed = func() { commits++ } })
 			b.Enqueued(domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }))
-			b.Commits.OnCommit(func() { commits++ })
+			commits = 0
 			_, err := b.PromoteDue(t.Context(), pg.Beginning)
 			require.NoError(t, err)
 			require.Zero(t, commits, "nothing is due")

@@ -43,12 +43,12 @@ func TestWakes(t *testing.T) {
 // A blocked enqueue is told of a job that leaves the waiting states. That it looks every second hides a wake that is missing.
 func TestBlockedCallIsWoken(t *testing.T) {
 	t.Parallel()
-	var calls blockedCalls
-	w := calls.park("q")
-	calls.changed(context.Background(), []eventlog.Change{
+	var s Store
+	w := s.blocked.park("q")
+	s.WakeBlocked(context.Background(), []eventlog.Change{
 		{Queue: "other", From: "available", To: "active"}, {Queue: "q", To: "available"}, {Queue: "q", From: "retryable", To: "available"}, {Queue: "q", From: "active", To: "completed"},
 	})
 	require.Empty(t, w.left)
-	calls.changed(context.Background(), []eventlog.Change{{Queue: "q", From: "scheduled", To: "cancelled"}})
+	s.WakeBlocked(context.Background(), []eventlog.Change{{Queue: "q", From: "scheduled", To: "cancelled"}})
 	require.Len(t, w.left, 1)
 }

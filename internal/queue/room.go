@@ -70,10 +70,12 @@ func (r *blockedCalls) leave(queue string, w *blockedCall) {
 	}
 }
 
-// changed wakes waiters for the jobs that a commit of this node has taken out of their queues. It costs one load while nobody waits.
+// WakeBlocked wakes the calls that wait for room, for the jobs that a commit of this node has taken out of their queues. It costs one load
+// while nobody waits.
 // One job makes room for one job, so one waiter is woken for each; a job that moves between waiting states, such as from
-// scheduled to available, makes none. It is a subscriber of the bus of commits, so it must not block.
-func (r *blockedCalls) changed(_ context.Context, changes []eventlog.Change) {
+// scheduled to available, makes none. It is a subscriber of the bus of commits (eventlog.CommitsConfig), so it must not block.
+func (s *Store) WakeBlocked(_ context.Context, changes []eventlog.Change) {
+	r := &s.blocked
 	if r.count.Load() == 0 {
 		return
 	}

@@ -204,8 +204,6 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		_ = s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
-	// New runs before package app subscribes logs and metrics, so calls that wait for room are woken first.
-	s.commits.OnChanges(s.blocked.changed)
 	s.lookUps = newBatcher(s, "settle", s.flushLookUps, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s

@@ -19,8 +19,8 @@ const (
 	maxFetchQueues   = 50
 )
 
-// Workers is the worker cache of a node. Use New. mu guards all fields but onBeat, which is set before the node serves. It
-// is held for map operations only: every fetch, ack and nack takes it.
+// Workers is the worker cache of a node. Use NewWorkers. mu guards all fields but beaten. It is held for map operations only: every
+// fetch, ack and nack takes it.
 //
 // quiet has the quiet workers of the whole deployment, and may be stale (see worker.Liveness). beats has times of this
 // node's monotonic clock. changed is replaced when it is closed.
@@ -32,7 +32,7 @@ type Workers struct {
 	beats   map[string]time.Time
 	fetches map[string]fetches
 
-	onBeat func()
+	beaten chan struct{}
 }
 
 // fetches are the queues and the largest count that a worker has fetched with. Neither shrinks while the node runs; a
@@ -46,12 +46,12 @@ type fetches struct {
 func NewWorkers() *Workers {
 	return &Workers{
 		quiet: map[string]bool{}, changed: make(chan struct{}), beats: map[string]time.Time{}, fetches: map[string]fetches{},
-		onBeat: func() {},
+		beaten: make(chan struct{}, 1),
 	}
 }
 
-// OnBeat sets what is called when there are beats to write. It must not block.
-func (w *Workers) OnBeat(f func()) { w.onBeat = f }
+// Beaten has a signal when there are beats to write.
+func (w *Workers) Beaten() <-chan struct{} { return w.beaten }
 
 // Quiet reports whether the worker gets no jobs.
 func (w *Workers) Quiet(worker string) bool {
@@ -150,10 +150,18 @@ func (w *Workers) Forget() {
 }
 
 // Beat records that a worker has called. Liveness writes the beats of many workers at once, and only those of registered
-// ones. onBeat is called without the lock, and once per TakeBeats, so a thousand calls make one signal.
+// ones. A thousand calls make one signal.
 func (w *Workers) Beat(worker string) {
 	if worker != "" && w.recordBeat(worker) {
-		w.onBeat()
+		w.signal()
+	}
+}
+
+// One signal that nobody has taken yet is enough: TakeBeats takes all.
+func (w *Workers) signal() {
+	select {
+	case w.beaten <- struct{}{}:
+	default:
 	}
 }
 
@@ -181,7 +189,7 @@ func (w *Workers) TakeBeats() map[string]time.Time {
 // ReturnBeats keeps beats that could not be written for the next try, unless the workers have called again.
 func (w *Workers) ReturnBeats(beats map[string]time.Time) {
 	if w.putBack(beats) {
-		w.onBeat()
+		w.signal()
 	}
 }
 

@@ -54,9 +54,9 @@ func counted(t *testing.T, b *domaintest.Bundle, name string) (text string) {
 // TestStats: the counts of a tenant are those of its rows whatever happens to its jobs, published or not.
 func TestStats(t *testing.T) {
 	t.Parallel()
-	b := domaintest.New(t)
-	relay := eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{Service: "ojs"})
-	b.Commits.OnCommit(relay.Wake)
+	var relay *eventlog.Relay
+	b := domaintest.New(t, func(c *domaintest.Config) { c.Committed = func() { relay.Wake() } })
+	relay = eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{Service: "ojs"})
 	_, err := b.Tenants.Stats(t.Context(), "acme")
 	require.True(t, errors.Is(err, &ojs.Error{Code: "not_found"}), "%v", err)
 	var jobs []*job.Job

@@ -34,26 +34,34 @@ type Cache struct {
 	logger *slog.Logger
 }
 
+// CacheConfig says who is told of a new configuration, and how the cache learns of changes.
+type CacheConfig struct {
+	// Found is called for each queue of which something new was read; "": for all, because Default has changed. It runs in the goroutine
+	// of the read, so it must neither block nor read the cache anew. nil: nobody is told.
+	Found func(name string)
+
+	// Listening is loop.ValueConfig.Listening.
+	Listening func() bool
+}
+
 // NewCache returns a cache that has read nothing yet.
-func NewCache(db *pg.DB, logger *slog.Logger) *Cache {
+func NewCache(db *pg.DB, logger *slog.Logger, config CacheConfig) *Cache {
 	c := &Cache{logger: logger}
-	c.Value = loop.NewValue(db, c.read)
+	found := func(before, now *View) {
+		for _, name := range now.changedSince(before) {
+			config.Found(name)
+		}
+	}
+	if config.Found == nil {
+		found = nil
+	}
+	c.Value = loop.NewValue(db, loop.ValueConfig[View]{Read: c.read, Found: found, Listening: config.Listening})
 	return c
 }
 
 // NewFollower returns the service that reads the cache again.
 func NewFollower(archetype *baseservice.Archetype, c *Cache) *loop.Follower[View] {
 	return loop.NewFollower(archetype, c.Value, "configurations of queues")
-}
-
-// OnRead sets what is called for each queue of which something new was read; "": for all, because Default has changed. See
-// loop.Value. f runs in the goroutine of the read, so it must neither block nor read the cache anew.
-func (c *Cache) OnRead(f func(name string)) {
-	c.Value.OnRead(func(before, now *View) {
-		for _, name := range now.changedSince(before) {
-			f(name)
-		}
-	})
 }
 
 // View is loop.Value.View, with an error for clients. After an error nothing may be assumed about a queue: callers refuse

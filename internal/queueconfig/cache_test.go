@@ -21,10 +21,14 @@ type bundle struct {
 	cache *queueconfig.Cache
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T, change ...func(c *queueconfig.CacheConfig)) *bundle {
 	t.Helper()
 	pool := dbtest.New(t)
-	return &bundle{pool, queueconfig.NewCache(pg.New(pool, 10*time.Second), slog.New(slog.DiscardHandler))}
+	var config queueconfig.CacheConfig
+	for _, f := range change {
+		f(&config)
+	}
+	return &bundle{pool, queueconfig.NewCache(pg.New(pool, 10*time.Second), slog.New(slog.DiscardHandler), config)}
 }
 
 func (b *bundle) exec(t *testing.T, sql string, args ...any) {
@@ -84,10 +88,12 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 // Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.
 func TestCacheTellsWhatItHasRead(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.exec(t, `INSERT INTO ojs.queues (name, status, config) VALUES ('paused', 'paused', NULL), ('set', 'active', '{"concurrency":3}'), ('other', 'paused', NULL)`)
 	told := map[string]bool{}
-	b.cache.OnRead(func(name string) { told[name] = b.cache.Known(name) != nil })
+	var b *bundle
+	b = setup(t, func(c *queueconfig.CacheConfig) {
+		c.Found = func(name string) { told[name] = b.cache.Known(name) != nil }
+	})
+	b.exec(t, `INSERT INTO ojs.queues (name, status, config) VALUES ('paused', 'paused', NULL), ('set', 'active', '{"concurrency":3}'), ('other', 'paused', NULL)`)
 	look := func() map[string]bool {
 		clear(told)
 		require.NoError(t, b.cache.Refresh(t.Context()))
@@ -106,8 +112,7 @@ func TestCacheTellsWhatItHasRead(t *testing.T) {
 // A node that listens reads in the background, so that no request waits.
 func TestFollowerReadsAfterNotification(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.cache.OnListening(func() bool { return true })
+	b := setup(t, func(c *queueconfig.CacheConfig) { c.Listening = func() bool { return true } })
 	_, err := b.cache.Get(t.Context(), "a")
 	require.NoError(t, err)
 	follower := queueconfig.NewFollower(riversharedtest.BaseServiceArchetype(t), b.cache)

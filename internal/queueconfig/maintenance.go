@@ -42,15 +42,26 @@ type Maintenance struct {
 	logger *slog.Logger
 	state  *loop.Value[MaintenanceState]
 	end    *time.Timer // has the follower read when the switch is to turn itself off
-	ended  func()
+	config MaintenanceConfig
+}
+
+// MaintenanceConfig says who is told of the end of maintenance, and how the switch learns of changes.
+type MaintenanceConfig struct {
+	// Ended is called after the switch was on: what has waited is to go on. It must not block. nil: nobody is told.
+	Ended func()
+
+	// Listening is loop.ValueConfig.Listening.
+	Listening func() bool
 }
 
 // NewMaintenance returns a switch that is off until it was read.
 // app reads it before the first request.
-func NewMaintenance(db *pg.DB, logger *slog.Logger) *Maintenance {
-	s := &Maintenance{db: db, logger: logger, ended: func() {}}
-	s.state = loop.NewValue(db, readState)
-	s.state.OnRead(s.onRead)
+func NewMaintenance(db *pg.DB, logger *slog.Logger, config MaintenanceConfig) *Maintenance {
+	if config.Ended == nil {
+		config.Ended = func() {}
+	}
+	s := &Maintenance{db: db, logger: logger, config: config}
+	s.state = loop.NewValue(db, loop.ValueConfig[MaintenanceState]{Read: readState, Found: s.onRead, Listening: config.Listening})
 	s.end = time.AfterFunc(math.MaxInt64, s.state.Changed)
 	return s
 }
@@ -59,12 +70,6 @@ func NewMaintenance(db *pg.DB, logger *slog.Logger) *Maintenance {
 func NewMaintenanceFollower(archetype *baseservice.Archetype, s *Maintenance) *loop.Follower[MaintenanceState] {
 	return loop.NewFollower(archetype, s.state, "maintenance switch")
 }
-
-// OnEnded sets what is called after the switch was on: what has waited is to go on. It must not block.
-func (s *Maintenance) OnEnded(f func()) { s.ended = f }
-
-// OnListening sets how the switch learns whether notifications arrive.
-func (s *Maintenance) OnListening(f func() bool) { s.state.OnListening(f) }
 
 // Changed is called when the switch may have changed on any node. It does not block.
 func (s *Maintenance) Changed() { s.state.Changed() }
@@ -83,7 +88,7 @@ func (s *Maintenance) Forget() {
 	was := s.state.Latest()
 	s.state.Forget()
 	if was != nil && was.On {
-		s.ended()
+		s.config.Ended()
 	}
 }
 
@@ -118,7 +123,7 @@ func (s *Maintenance) onRead(before, now *MaintenanceState) {
 		s.end.Reset(now.EndsAt.Sub(clock.Now()))
 	}
 	if before != nil && before.On && !now.On {
-		s.ended()
+		s.config.Ended()
 	}
 }
 

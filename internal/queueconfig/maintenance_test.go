@@ -24,10 +24,10 @@ func TestFollower(t *testing.T) {
 	t.Run("LooksWhileItIsAsked", func(t *testing.T) {
 		t.Parallel()
 		b := domaintest.New(t)
-		away := b.Node()
 		ended := make(chan struct{}, 1)
-		away.Maintenance.OnListening(func() bool { return true })
-		away.Maintenance.OnEnded(func() { ended <- struct{}{} })
+		away := b.Node(func(c *domaintest.Config) {
+			c.Listening, c.MaintenanceEnded = func() bool { return true }, func() { ended <- struct{}{} }
+		})
 		follower := queueconfig.NewMaintenanceFollower(away.Archetype, away.Maintenance)
 		require.NoError(t, follower.Start(t.Context()))
 		defer follower.Stop()

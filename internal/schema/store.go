@@ -158,16 +158,13 @@ type Store struct {
 	loading  sync.Mutex
 }
 
-// New returns a registry on the database.
-func New(db *pg.DB, logger *slog.Logger) *Store {
-	return &Store{db: db, logger: logger, index: loop.NewValue(db, readIndex)}
+// New returns a registry on the database. listening tells whether notifications arrive; nil: they do not.
+func New(db *pg.DB, logger *slog.Logger, listening func() bool) *Store {
+	return &Store{db: db, logger: logger, index: loop.NewValue(db, loop.ValueConfig[index]{Read: readIndex, Listening: listening})}
 }
 
 // Changed is called when schemas may have changed on any node. It does not block.
 func (s *Store) Changed() { s.index.Changed() }
-
-// OnListening sets how the store learns whether notifications arrive.
-func (s *Store) OnListening(f func() bool) { s.index.OnListening(f) }
 
 // Forget drops what this node knows, after a reset of the database. The next check reads the names again.
 func (s *Store) Forget() {

@@ -86,8 +86,7 @@ func TestRegisteredAgain(t *testing.T) {
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
-	other := &bundle{b.Node(unchecked)}
-	other.Schemas.OnListening(func() bool { return true })
+	other := &bundle{b.Node(unchecked, func(c *domaintest.Config) { c.Listening = func() bool { return true } })}
 	require.False(t, other.refuses(`[]`))
 	b.put("1", `{"minItems":1}`)
 	require.False(t, other.refuses(`[]`), "it does not know yet")

@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 )
 
@@ -14,17 +17,21 @@ func short(c *domaintest.Config) { c.Queue.DefaultVisibility = 300 * time.Millis
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	return connected(domaintest.New(t, short))
+	return connected(t, dbtest.New(t), short)
 }
 
 // node is another node on the same database.
 func (b *bundle) node() *bundle {
 	b.T.Helper()
-	return connected(b.Node(short))
+	return connected(b.T, b.Pool, short)
 }
 
-func connected(b *domaintest.Bundle) *bundle {
-	b.ServeTimer(b.Timer)
-	b.Commits.OnCommit(b.Timer.Notify)
-	return &bundle{b}
+// connected is a node whose timer sweeps and is notified of commits, as in a server.
+func connected(t testing.TB, pool *pgxpool.Pool, change ...func(*domaintest.Config)) *bundle {
+	t.Helper()
+	b := &bundle{}
+	b.Bundle = domaintest.On(t, pool, append(change, func(c *domaintest.Config) {
+		c.Sweeps, c.Committed = true, func() { b.Timer.Notify() }
+	})...)
+	return b
 }

@@ -54,7 +54,7 @@ func TestHeldRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var statements domaintest.Statements
-			b := connected(domaintest.On(t, domaintest.Traced(t, dbtest.New(t), &statements), short))
+			b := connected(t, domaintest.Traced(t, dbtest.New(t), &statements), short)
 			b.Timer.Intervals = rarely
 			applied := hold(b)
 			b.Timer.TestSignals.Init(t)

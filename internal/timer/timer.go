@@ -52,7 +52,7 @@ type Timer struct {
 	Intervals Intervals
 
 	db      *pg.DB
-	sources *Sources // nil: before Serve
+	sources Sources
 	// math.MaxInt64: none is scheduled, or one runs.
 	next atomic.Int64 // clock.Running at the next run
 	// Capacity 1. A signal in it means that the loop has to look at next again.
@@ -81,17 +81,15 @@ type signals struct {
 // Init prepares the signals for a test.
 func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
-// New returns a timer. It does nothing before Serve.
-func New(archetype *baseservice.Archetype, db *pg.DB) *Timer {
+// New returns a timer. The domains that sources call are built after it, because they schedule on it; it calls none before it is started
+// or a fetch asks it to sweep.
+func New(archetype *baseservice.Archetype, db *pg.DB, sources Sources) *Timer {
 	t := baseservice.Init(archetype, &Timer{
-		db: db, earlier: make(chan struct{}, 1), Intervals: Intervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
+		db: db, sources: sources, earlier: make(chan struct{}, 1), Intervals: Intervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
 	})
 	t.next.Store(math.MaxInt64)
 	return t
 }
-
-// Serve sets the functions that apply what is due. Call it once, before the node starts.
-func (t *Timer) Serve(sources Sources) { t.sources = &sources }
 
 // Schedule makes sure that a run happens when the time has passed. Nearly every call finds an earlier run scheduled and
 // costs one atomic load.
@@ -193,7 +191,7 @@ const (
 // It runs on the goroutine of a fetch, so jobs that are due by the knowledge of the node are available to it. A sweep that runs
 // at the moment makes it wait for its end.
 func (t *Timer) SweepDue(ctx context.Context) {
-	if t.sources != nil && t.left() <= 0 {
+	if t.sources.Jobs != nil && t.left() <= 0 {
 		t.run(context.WithoutCancel(ctx), 1)
 	}
 }
@@ -340,7 +338,7 @@ func (t *Timer) apply(ctx context.Context, due Due, after pgtype.Timestamptz) (m
 
 // Sources are the functions of the domains that a sweep calls.
 //
-// All are required. They run one at a time per node (Timer.mu), but beside those of other nodes, so each must be safe to run
+// All are required, but for a timer that only schedules: without Jobs, SweepDue does nothing. They run one at a time per node (Timer.mu), but beside those of other nodes, so each must be safe to run
 // twice for the same rows.
 type Sources struct {
 	// Jobs applies one batch of due transitions, of jobs that were due at after or later, and returns how many jobs moved.

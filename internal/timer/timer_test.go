@@ -66,7 +66,7 @@ func TestTimer(t *testing.T) {
 		pool := dbtest.New(t)
 		other := domaintest.On(t, pool)
 		lossy, network := domaintest.NewLossy(t, pool)
-		b := connected(domaintest.On(t, lossy))
+		b := connected(t, lossy)
 		_, err := b.PromoteDue(t.Context(), pg.Beginning) // prepares the statement
 		require.NoError(t, err)
 		id := other.Enqueued(domaintest.With(func(j *job.Job) {

@@ -31,8 +31,8 @@ const (
 )
 
 // Liveness keeps the worker cache and the registry in step: fetches and acks count as beats, which it writes, and it reads
-// which workers are quiet. If there is nothing to do it sends no query. It has one goroutine. read and beats have room for
-// one signal each; more would lead to the same statement. The quiet workers that the node knows may be stale by the time of
+// which workers are quiet. If there is nothing to do it sends no query. It has one goroutine. read has room for one
+// signal; more would lead to the same statement. The quiet workers that the node knows may be stale by the time of
 // a notification and readGap; without notifications the fetch of a quiet worker may get jobs.
 type Liveness struct {
 	baseservice.BaseService
@@ -40,14 +40,11 @@ type Liveness struct {
 
 	store *Store
 	read  chan struct{}
-	beats chan struct{}
 }
 
-// NewLiveness returns the service and connects it to the worker cache. The caller connects ReadQuiet.
+// NewLiveness returns the service. The caller connects ReadQuiet.
 func NewLiveness(archetype *baseservice.Archetype, s *Store) *Liveness {
-	l := baseservice.Init(archetype, &Liveness{store: s, read: make(chan struct{}, 1), beats: make(chan struct{}, 1)})
-	s.workers.OnBeat(func() { signal(l.beats) })
-	return l
+	return baseservice.Init(archetype, &Liveness{store: s, read: make(chan struct{}, 1)})
 }
 
 // ReadQuiet requests a read, because the quiet state of some worker may have changed. It does not block.
@@ -88,7 +85,7 @@ func (l *Liveness) loop(ctx context.Context) {
 				readAt = time.After(errorPause)
 			}
 		// The first beat after a write starts the timer, so a beat waits for one interval at most.
-		case <-l.beats:
+		case <-l.store.workers.Beaten():
 			if writeAt == nil {
 				writeAt = time.After(l.store.beatInterval())
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -29,8 +30,7 @@ func (b *bundle) reap() int {
 // nextDue returns the due times that the timer of this node reads.
 func (b *bundle) nextDue() timer.Due {
 	b.T.Helper()
-	b.ServeTimer(b.Timer)
-	due, err := b.Timer.NextDue(b.T.Context(), pg.Beginning)
+	due, err := timer.New(b.Archetype, b.DB, domains.TimerSources(&b.Domains)).NextDue(b.T.Context(), pg.Beginning)
 	require.NoError(b.T, err)
 	return due
 }
@@ -422,11 +422,13 @@ func TestBeats(t *testing.T) {
 		b.many(1)
 		b.Beat("w")
 		b.Silent(50, "w")
-		pokes := 0
-		b.Cache.OnBeat(func() { pokes++ })
+		for len(b.Cache.Beaten()) > 0 {
+			<-b.Cache.Beaten()
+		}
 		id := b.FetchedBy("w", 1)[0]
+		domaintest.Await(t, b.Cache.Beaten())
 		b.FetchedBy("unknown", 1)
-		require.Equal(t, 1, pokes)
+		require.Empty(t, b.Cache.Beaten(), "one signal for all beats that are to be written")
 		before, err := b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
@@ -441,7 +443,7 @@ func TestBeats(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
-		require.Equal(t, 2, pokes)
+		require.Len(t, b.Cache.Beaten(), 1)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err = b.Workers.Get(t.Context(), worker.Ref{ID: "w"})
 		require.NoError(t, err)

@@ -34,9 +34,9 @@ type testBundle struct {
 }
 
 // domains are those of a node. Its interface ends after the comparison at the end of a test would be made, so there is none.
-func domains(t *testing.T, pool *pgxpool.Pool) *domaintest.Bundle {
+func domains(t *testing.T, pool *pgxpool.Pool, committed func()) *domaintest.Bundle {
 	t.Helper()
-	return domaintest.On(t, pool, func(c *domaintest.Config) { c.Unchecked = true })
+	return domaintest.On(t, pool, func(c *domaintest.Config) { c.Unchecked, c.Committed = true, committed })
 }
 
 func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *testBundle {
@@ -45,13 +45,12 @@ func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *
 	require.NoError(t, err)
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
-	b := domains(t, pool)
+	var feed *eventlog.Feed
+	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs", Published: func() { feed.Wake() }})
+	b := domains(t, pool, relay.Wake)
 	require.NoError(t, b.Workers.Prepare(t.Context()))
-	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
-	b.Commits.OnCommit(relay.Wake)
 	reader := eventlog.NewReader(pg.New(pool, time.Minute), relay)
-	feed := eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
-	relay.OnPublished(feed.Wake)
+	feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
 	deps := grpcapi.Deps{
 		Domains: b.Domains.Domains, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,

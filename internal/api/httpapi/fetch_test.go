@@ -46,10 +46,11 @@ func TestFetchOfAClientThatHangsUp(t *testing.T) {
 			t.Parallel()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			b := domaintest.New(t)
-			b.Commits.OnChanges(func(_ context.Context, changes []eventlog.Change) {
-				if c.claimed && changes[0].Type == "job.started" {
-					hangUp()
+			b := domaintest.New(t, func(config *domaintest.Config) {
+				config.Changes = func(_ context.Context, changes []eventlog.Change) {
+					if c.claimed && changes[0].Type == "job.started" {
+						hangUp()
+					}
 				}
 			})
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID

@@ -5,6 +5,9 @@ package domains
 import (
 	"context"
 	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
@@ -35,6 +38,13 @@ type Deps struct {
 
 	// Hooks changes what package queue calls after its commits. Tests have a node stop there. May be nil.
 	Hooks func(h *queue.Hooks)
+
+	// MaintenanceEnded is queueconfig.MaintenanceConfig.Ended. May be nil.
+	MaintenanceEnded func()
+
+	// Listening tells whether notifications arrive. Without them, the domains look themselves whether other nodes have changed what this
+	// one keeps in memory. nil: they do not.
+	Listening func() bool
 }
 
 // Config is the configuration of each domain.
@@ -57,7 +67,7 @@ type Domains struct {
 	Configured *queueconfig.Cache
 }
 
-// New builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
+// New builds the domains. The caller adds the event reader and the feed.
 // It sends no statement. Package queue is made first, because the others call it. What it calls in them is read from the variables
 // below, which are set before New returns; no job moves before that.
 func New(d Deps, c Config) Domains {
@@ -75,7 +85,8 @@ func New(d Deps, c Config) Domains {
 	if d.Hooks != nil {
 		d.Hooks(&hooks)
 	}
-	workers, schemas, upkeep := queue.NewWorkers(), schema.New(d.DB, d.Logger), queueconfig.NewMaintenance(d.DB, d.Logger)
+	workers, schemas := queue.NewWorkers(), schema.New(d.DB, d.Logger, d.Listening)
+	upkeep := queueconfig.NewMaintenance(d.DB, d.Logger, queueconfig.MaintenanceConfig{Ended: d.MaintenanceEnded, Listening: d.Listening})
 	jobs := queue.New(queue.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: d.Queues, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
 		Schemas: schemas, Hooks: hooks,
@@ -89,7 +100,7 @@ func New(d Deps, c Config) Domains {
 		Cache: workers, Configured: d.Queues,
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
-			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
+			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger, Listening: d.Listening}),
 			Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
@@ -105,25 +116,16 @@ func New(d Deps, c Config) Domains {
 	}
 }
 
-// ServeTimer connects the domains to the timer, which calls them when something is due.
-// The timer calls them from its own goroutine, one after the other.
-func (d Domains) ServeTimer(t *timer.Timer) {
-	t.Serve(timer.Sources{
-		Jobs:         d.Jobs.ApplyDue,
-		Workers:      d.Workers.Reap,
-		Crons:        d.Crons.Fire,
-		WorkerDeadAt: d.Workers.DeadAt,
-		Unreachable:  d.Workers.ListenAgain,
-	})
-}
-
-// OnListening sets how the domains learn whether notifications arrive. Without them, they look themselves whether other nodes have changed
-// what this one keeps in memory.
-func (d Domains) OnListening(f func() bool) {
-	d.Configured.OnListening(f)
-	d.Schemas.OnListening(f)
-	d.Maintenance.OnListening(f)
-	d.Pools.OnListening(f)
+// TimerSources are what the timer calls in the domains when something is due. The timer is built before them, because they schedule on it,
+// so d is read at each call: New must have filled it before the timer starts.
+func TimerSources(d *Domains) timer.Sources {
+	return timer.Sources{
+		Jobs:         func(ctx context.Context, after pgtype.Timestamptz) (int, error) { return d.Jobs.ApplyDue(ctx, after) },
+		Workers:      func(ctx context.Context) (int, error) { return d.Workers.Reap(ctx) },
+		Crons:        func(ctx context.Context) (int, error) { return d.Crons.Fire(ctx) },
+		WorkerDeadAt: func(lastBeat, now time.Time) time.Time { return d.Workers.DeadAt(lastBeat, now) },
+		Unreachable:  func() { d.Workers.ListenAgain() },
+	}
 }
 
 // Forget drops the caches of this node, after a reset of the database.

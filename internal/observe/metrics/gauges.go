@@ -59,7 +59,7 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 // summary, so the figures there and here are the same.
 func (m *Metrics) Gauges(ctx context.Context) (Gauges, error) {
 	return m.gauges.overview.get(ctx, func(ctx context.Context) (Gauges, error) {
-		return m.sources.Database.Gauges(ctx, m.config.MaxLabelValues)
+		return m.sources().Database.Gauges(ctx, m.config.MaxLabelValues)
 	})
 }
 
@@ -70,7 +70,7 @@ const roundTimeout = 3 * time.Second
 // gaugeFamilies leaves out the series of gauges that cannot be read. A read that fails gives no series rather than an old
 // value, so that an alert on missing series fires.
 func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
-	if m.sources.Database == nil {
+	if m.sources().Database == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
@@ -168,7 +168,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 
 // deadLetters counts dead letters by the queues of g, and the others under OtherQueues.
 func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, error) {
-	counts, err := m.gauges.deadLetters.get(ctx, m.sources.Database.DeadLetterCounts)
+	counts, err := m.gauges.deadLetters.get(ctx, m.sources().Database.DeadLetterCounts)
 	if err != nil {
 		return nil, err
 	}
@@ -193,13 +193,13 @@ func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Dura
 			}
 		}
 		slices.Sort(queues)
-		return m.gauges.survey.ages(ctx, m.sources.Database, queues)
+		return m.gauges.survey.ages(ctx, m.sources().Database, queues)
 	})
 }
 
 // A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each.
 func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
-	h, err := m.gauges.xmin.get(ctx, m.sources.Database.OldestXminHolder)
+	h, err := m.gauges.xmin.get(ctx, m.sources().Database.OldestXminHolder)
 	if r.missing(err) {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 
 // Normally there is none: a relay has the lock for milliseconds.
 func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
-	h, err := m.gauges.relay.get(ctx, m.sources.Database.OldestRelayHolder)
+	h, err := m.gauges.relay.get(ctx, m.sources().Database.OldestRelayHolder)
 	if r.missing(err) {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
 
 // Rows are estimates of PostgreSQL and need no count.
 func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
-	tables, err := m.gauges.tables.get(ctx, m.sources.Database.TableStats)
+	tables, err := m.gauges.tables.get(ctx, m.sources().Database.TableStats)
 	if r.missing(err) {
 		return nil
 	}
@@ -252,13 +252,13 @@ func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
 
 // A node with webhooks switched off shows none, although others may deliver.
 func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
-	if m.sources.Webhooks == nil {
+	if m.sources().Webhooks == nil {
 		return nil
 	}
 	g, err := m.gauges.webhooks.get(ctx, func(ctx context.Context) (g webhookGauges, err error) {
 		ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 		defer cancel()
-		g.subscriptions, g.pending, err = m.sources.Webhooks(ctx)
+		g.subscriptions, g.pending, err = m.sources().Webhooks(ctx)
 		return g, err
 	})
 	if r.missing(err) {
@@ -273,11 +273,11 @@ func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 
 // componentFamilies are the states of this node's services as in health. A service that is off has no series.
 func (m *Metrics) componentFamilies() []family {
-	if m.sources.Components == nil {
+	if m.sources().Components == nil {
 		return nil
 	}
 	fine := gauge("ojs.component_ok", "1", "1 if the service of this node is ok, 0 if it is degraded; as in /health.")
-	for name, state := range m.sources.Components() {
+	for name, state := range m.sources().Components() {
 		switch state {
 		case "off":
 		case "ok":

@@ -244,7 +244,7 @@ func (d *Database) LimitUses(ctx context.Context, maxKeys int) (uses []LimitUse,
 // limitFamilies are the partitions with jobs, those of limited queues among them.
 func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []family {
 	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
-		return m.sources.Database.LimitUses(ctx, m.config.MaxLabelValues)
+		return m.sources().Database.LimitUses(ctx, m.config.MaxLabelValues)
 	})
 	if r.missing(err) {
 		return nil
@@ -284,12 +284,12 @@ func (m *Metrics) boundFamilies(g Gauges) []family {
 // eachQueue calls f for the queues that have series of their own. The settings of queues come from the cache of this node,
 // which may be a moment old.
 func (m *Metrics) eachQueue(g Gauges, f func(name string, q QueueGauges, maxDepth int64, limited bool)) {
-	if m.sources.QueueLimits == nil {
+	if m.sources().QueueLimits == nil {
 		return
 	}
 	for name, q := range g.Queues {
 		if name != OtherQueues {
-			maxDepth, limited := m.sources.QueueLimits(name)
+			maxDepth, limited := m.sources().QueueLimits(name)
 			f(name, q, maxDepth, limited)
 		}
 	}

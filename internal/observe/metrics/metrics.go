@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,11 +54,18 @@ type Config struct {
 
 	// Logger logs metrics that cannot be read or pushed. slog.Default().
 	Logger *slog.Logger
+
+	// Sources is called once, at the first read or push: the parts that supply figures are built after the counters, because they count
+	// themselves. nil: there are none.
+	Sources func() Sources
 }
 
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Sources == nil {
+		c.Sources = func() Sources { return Sources{} }
 	}
 	return c
 }
@@ -94,7 +102,7 @@ type Sources struct {
 // seen by the start time that OTLP shows.
 type Metrics struct {
 	config  Config
-	sources Sources
+	sources func() Sources
 	start   time.Time
 
 	jobs       *vec[jobKey, jobCounters]
@@ -116,9 +124,10 @@ type Metrics struct {
 	readers  []*sdkmetric.MeterProvider
 }
 
-// New returns metrics that count; SetSources completes them.
+// New returns metrics that count.
 func New(config Config) (*Metrics, error) {
 	m := &Metrics{config: config.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
+	m.sources = sync.OnceValue(m.config.Sources)
 	m.jobs = m.newJobs()
 	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
 	m.newBackpressure()
@@ -132,10 +141,6 @@ func New(config Config) (*Metrics, error) {
 	}
 	return m, nil
 }
-
-// SetSources must be called before the first read. The parts that supply figures are built after the counters, because they
-// count themselves.
-func (m *Metrics) SetSources(s Sources) { m.sources = s }
 
 func same(key string) string { return key }
 
@@ -166,15 +171,15 @@ func (m *Metrics) nodeFamilies() []family {
 	events := counter("ojs.events.published", "{event}", "Events that the relay of this node has published, by type.")
 	m.published.each(func(_ string, labels attribute.Set, n *atomic.Int64) { events.add(labels, n.Load()) })
 	families := []family{events}
-	if m.sources.Pool != nil {
-		families = append(families, poolFamilies(m.sources.Pool.Stat())...)
+	if m.sources().Pool != nil {
+		families = append(families, poolFamilies(m.sources().Pool.Stat())...)
 	}
-	if m.sources.Reconnects != nil {
+	if m.sources().Reconnects != nil {
 		f := counter("ojs.listener.reconnects", "{connection}", "How often the LISTEN connection has been made anew.")
-		f.add(noLabels, m.sources.Reconnects())
+		f.add(noLabels, m.sources().Reconnects())
 		families = append(families, f)
 	}
-	return append(families, streamFamilies(m.sources.Streams)...)
+	return append(families, streamFamilies(m.sources().Streams)...)
 }
 
 func poolFamilies(s *pgxpool.Stat) []family {
@@ -203,7 +208,7 @@ func streamFamilies(streams map[string]*eventlog.StreamCounter) []family {
 }
 
 // Push starts to send all metrics over OTLP, if Config.Protocol is set. A failed push is logged and tried again at the next
-// interval. Call it after SetSources and before Shutdown. It does not connect: the first push does.
+// interval. Call it when the parts of Sources are built, and before Shutdown. It does not connect: the first push does.
 func (m *Metrics) Push(ctx context.Context) error {
 	if m.config.Protocol == "" {
 		return nil
@@ -241,8 +246,8 @@ func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, erro
 // since its number is new, so its counters may begin with 0.
 func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
-	if m.sources.Node != 0 {
-		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources.Node))))
+	if m.sources().Node != 0 {
+		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources().Node))))
 	}
 	return resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 }

@@ -218,8 +218,9 @@ func TestPart(t *testing.T) {
 // The series of webhooks and gRPC.
 func TestSeriesOfOthers(t *testing.T) {
 	t.Parallel()
-	m := setup(t, Config{GaugeInterval: time.Hour})
-	m.SetSources(Sources{Webhooks: func(context.Context) (int64, int64, error) { return 3, 7, nil }})
+	m := setup(t, Config{GaugeInterval: time.Hour, Sources: func() Sources {
+		return Sources{Webhooks: func(context.Context) (int64, int64, error) { return 3, 7, nil }}
+	}})
 	m.WebhookAttempt("job.failed", "sub1", WebhookFailed, 40*time.Millisecond)
 	m.WebhookAttempt("job.failed", "sub1", WebhookSuccess, 6*time.Millisecond)
 	m.WebhookDone("job.failed", 1)
