@@ -118,3 +118,10 @@ func (c *devCmd) startPostgres(ctx context.Context, log *slog.Logger) (*embedpg.
 	}
 	return embedpg.Start(ctx, cfg)
 }
+
+// installPostgresCmd installs for make what `ojsd dev` would install.
+// It is hidden, because users get the same from `ojsd dev`.
+type installPostgresCmd struct{}
+
+// Run does nothing if a usable PostgreSQL is found.
+func (installPostgresCmd) Run(ctx context.Context) error { return embedpg.Install(ctx) }

@@ -1,9 +1,100 @@
+// Package retry owns the retry policy: its JSON, its delays, and what becomes of a job when an attempt fails
+// (docs/reference/retries.md, Policy).
+//
+// It computes; it never reads a clock or a database.
 package retry
 
 import (
+	"math"
+	"math/rand/v2"
 	"strings"
 	"time"
 )
+
+// Values of Policy.OnExhaustion: what a job becomes when it will not run again. Empty, as by default, means that a failure
+// makes a dead letter and that expiry does not.
+const (
+	ExhaustDiscard    = "discard"
+	ExhaustDeadLetter = "dead_letter"
+)
+
+// Values of Policy.Strategy. The input word "none" is stored as Constant.
+const (
+	Exponential = "exponential"
+	Linear      = "linear"
+	Polynomial  = "polynomial"
+	Constant    = "constant"
+)
+
+// Policy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled at
+// enqueue and stored with the job.
+type Policy struct {
+	MaxAttempts        int64         // upper bound on executions, the first included; 0 and 1 both mean one
+	InitialInterval    time.Duration // > 0, whole ms
+	MaxInterval        time.Duration // ≥ InitialInterval, whole ms
+	BackoffCoefficient float64       // ≥ 1
+	Jitter             bool
+	NonRetryable       []string // compared with type, error class and code, never with the message
+	OnExhaustion       string   // ExhaustDiscard, ExhaustDeadLetter or empty
+	Strategy           string
+}
+
+// Default is the policy of a job whose client and queue set nothing. It returns a new value: NonRetryable of one policy is
+// never shared with another.
+func Default() Policy {
+	return Policy{
+		MaxAttempts: 3, InitialInterval: time.Second, MaxInterval: 5 * time.Minute, BackoffCoefficient: 2,
+		Jitter: true, Strategy: Exponential,
+	}
+}
+
+// IsDefault reports whether p is Default but for MaxAttempts, which has a column of its own. Such a policy is stored as NULL,
+// so a release with other defaults would apply them to jobs that are queued already.
+func (p Policy) IsDefault() bool {
+	d := Default()
+	return p.InitialInterval == d.InitialInterval && p.MaxInterval == d.MaxInterval && p.BackoffCoefficient == d.BackoffCoefficient &&
+		p.Jitter && len(p.NonRetryable) == 0 && p.OnExhaustion == d.OnExhaustion && p.Strategy == d.Strategy
+}
+
+// Delay is the wait after failed attempt n, with the policy's jitter (docs/reference/retries.md, Backoff).
+// It draws a random number, so two calls differ; the delay that a job gets is drawn once, when its failure is decided, and
+// stored.
+func Delay(p Policy, n int) time.Duration {
+	return DelayWith(p, n, 0.5+rand.Float64())
+}
+
+// DelayWith is Delay with the jitter factor u, uniform in [0.5, 1.5). Tests and the worked numbers of the reference use it. An
+// attempt below 1 counts as 1. The result is at least 1 ms and at most MaxInterval, in whole ms.
+func DelayWith(p Policy, n int, u float64) time.Duration {
+	limit := ms(p.MaxInterval)
+	d := min(rawDelay(p, float64(max(n, 1))), limit)
+	// The cap comes before and after the jitter: with jitter the delay may not exceed it either.
+	if math.IsNaN(d) { // 0 · Inf
+		d = limit
+	}
+	if p.Jitter {
+		d = min(d*u, limit)
+	}
+	return time.Duration(max(math.Floor(d), 1)) * time.Millisecond
+}
+
+// rawDelay is the wait in ms before the cap. It may be infinite. A strategy that is not known counts as exponential, which is
+// the default.
+func rawDelay(p Policy, n float64) float64 {
+	first := ms(p.InitialInterval)
+	switch p.Strategy {
+	case Linear:
+		return first * n
+	case Polynomial:
+		return first * math.Pow(n, p.BackoffCoefficient)
+	case Constant:
+		return first
+	default:
+		return first * math.Pow(p.BackoffCoefficient, n-1)
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Milliseconds()) }
 
 // Server-made failures that give the job back at once, without backoff (docs/reference/retries.md, Server-made errors).
 const (
