@@ -271,7 +271,7 @@ func send(c echo.Context, status int, body []byte) error {
 type object []member
 
 type member struct {
-	name  string // needs no escapes
+	name  string
 	value any
 }
 
@@ -316,12 +316,15 @@ func (o object) appendMembers(b []byte) []byte {
 			if v.IsZero() {
 				continue
 			}
+		case *time.Time:
+			if v == nil || v.IsZero() {
+				continue
+			}
 		}
 		if n := len(b); n == 0 || b[n-1] != '{' {
 			b = append(b, ',')
 		}
-		b = append(append(append(b, '"'), m.name...), '"', ':')
-		b = appendValue(b, m.value)
+		b = appendValue(append(appendQuoted(b, m.name), ':'), m.value)
 	}
 	return b
 }
@@ -330,8 +333,6 @@ func (o object) appendMembers(b []byte) []byte {
 // A zero time is left out, while what is NULL is null. A function appends a value of its own, such as a job.
 func appendValue(b []byte, value any) []byte {
 	switch v := value.(type) {
-	case nil:
-		return append(b, `null`...)
 	case string:
 		return appendQuoted(b, v)
 	case bool:
@@ -346,49 +347,51 @@ func appendValue(b []byte, value any) []byte {
 		return appendFloat(b, v)
 	case [16]byte:
 		return append(spec.AppendID(append(b, '"'), v), '"')
-	case *[16]byte:
-		if v != nil {
-			return appendValue(b, *v)
-		}
-		return append(b, `null`...)
 	case time.Time:
 		return append(appendClock(append(b, '"'), v.UTC()), '"')
-	case pgtype.Timestamptz:
-		if v.Valid {
-			return appendValue(b, v.Time)
-		}
-		return append(b, `null`...)
-	case pgtype.Text:
-		if v.Valid {
-			return appendQuoted(b, v.String)
-		}
-		return append(b, `null`...)
-	case pgtype.Float8:
-		if v.Valid {
-			return appendFloat(b, v.Float64)
-		}
-		return append(b, `null`...)
-	case pgtype.UUID:
-		if v.Valid {
-			return appendValue(b, v.Bytes)
-		}
-		return append(b, `null`...)
+	case *time.Time:
+		return appendValue(b, *v)
 	case []byte:
 		return appendOrNull(b, v)
 	case jsontext.Value:
 		return appendOrNull(b, v)
+	case []string:
+		return appendEach(b, v, whole, func(b []byte, text *string) []byte { return appendQuoted(b, *text) })
 	case object:
 		return v.append(b)
 	case []object:
 		return appendEach(b, v, whole, func(b []byte, o *object) []byte { return o.append(b) })
 	case func(b []byte) []byte:
 		return v(b)
+	case *[16]byte:
+		if v != nil {
+			return appendValue(b, *v)
+		}
+	case pgtype.Timestamptz:
+		if v.Valid {
+			return appendValue(b, v.Time)
+		}
+	case pgtype.Text:
+		if v.Valid {
+			return appendQuoted(b, v.String)
+		}
+	case pgtype.Float8:
+		if v.Valid {
+			return appendFloat(b, v.Float64)
+		}
+	case pgtype.UUID:
+		if v.Valid {
+			return appendValue(b, v.Bytes)
+		}
+	case nil:
+	default:
+		text, err := marshal(value)
+		if err != nil {
+			panic(err) // not a type that can be shown
+		}
+		return append(b, text...)
 	}
-	text, err := marshal(value)
-	if err != nil {
-		panic(err) // not a type that can be shown
-	}
-	return append(b, text...)
+	return append(b, `null`...)
 }
 
 // MarshalJSON lets an object stand in what the library encodes.

@@ -645,49 +645,37 @@ var bulkWords = map[job.BulkOp]string{
 // read different ones. Each text gets the first case that applies; a text that repeats an id is "listed twice", whatever
 // became of the job.
 func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queue.Answer {
-	word := bulkWords[op]
-	changed, skipped := 0, 0
-	used := map[[16]byte]bool{}
-	items := []byte{}
+	word, used := bulkWords[op], map[[16]byte]bool{}
+	total, changed, skipped, items := len(s.texts), 0, 0, make([]object, len(s.texts))
 	for i, text := range s.texts {
-		if i > 0 {
-			items = append(items, ',')
-		}
-		items = append(append(items, `{"index":`...), strconv.Itoa(i)...)
-		items = appendText(items, "job_id", text)
+		status, reason := "", ""
 		id, ok := spec.ParseID(text)
 		switch {
 		case ok && res.Changed[id] && !used[id]:
 			used[id] = true
 			changed++
-			items = appendText(items, "status", word)
+			status = word
 		case ok && used[id]:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
+			reason = "listed twice"
 		// It is neither changed nor skipped: it could have been changed.
 		case ok && atomic && res.Eligible[id]:
-			items = appendText(items, "status", "rolled_back")
+			status = "rolled_back"
 		case ok:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", skipReason(id, res))
+			reason = skipReason(id, res)
 		default:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "not found")
+			reason = "not found"
 		}
-		items = append(items, '}')
+		if reason != "" {
+			skipped++
+			status = "skipped"
+		}
+		items[i] = object{{"index", i}, {"job_id", text}, {"status", status}, {"reason", given(reason)}}
 	}
-	b := append([]byte(`{"total":`), strconv.Itoa(len(s.texts))...)
-	b = append(append(b, `,"total_matched":`...), strconv.Itoa(len(s.texts))...)
-	b = append(append(append(b, `,"`...), word...), `":`...)
-	b = append(b, strconv.Itoa(changed)...)
-	b = append(append(b, `,"succeeded":`...), strconv.Itoa(changed)...)
-	b = append(append(b, `,"skipped":`...), strconv.Itoa(skipped)...)
-	b = append(append(b, `,"failed":`...), strconv.Itoa(skipped)...)
-	if s.more {
-		b = append(b, `,"has_more":true`...)
+	body := object{
+		{"total", total}, {"total_matched", total}, {word, changed}, {"succeeded", changed}, {"skipped", skipped}, {"failed", skipped},
+		{"has_more", given(s.more)}, {"items", items},
 	}
-	b = append(append(b, `,"items":[`...), items...)
-	return queue.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
+	return queue.Answer{Status: bulkStatus(total, changed, skipped), Body: body.append(nil)}
 }
 
 // skipReason says why a bulk operation did not change a job.

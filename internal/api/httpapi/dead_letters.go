@@ -45,17 +45,11 @@ func (a *API) getDeadLetter(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrapped(r, job, false)
+	return wrapped(r, job, shape{}, false)
 }
 
 // A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
-
-// wrapped answers with {"job":{…}}, whether OJS-Version was sent or not. flat has the members of the job at the top level as well, which
-// admin tools read.
-func wrapped(c echo.Context, job *job.Record, flat bool) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat) })
-}
 
 // The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
 func (a *API) retryDeadLetter(r *request) error {
@@ -79,7 +73,7 @@ func (a *API) deadLetterRetried(r *request, flat bool) error {
 	if err != nil {
 		return err
 	}
-	return wrapped(r, job, flat)
+	return wrapped(r, job, shape{}, flat)
 }
 
 // adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
@@ -97,7 +91,7 @@ func (a *API) adminRetryJob(r *request) error {
 	if err != nil {
 		return err
 	}
-	return wrapped(r, job, true)
+	return wrapped(r, job, shape{}, true)
 }
 
 // deleteDeadLetter removes the job for good, with its checkpoint and errors. The id in the answer is the canonical one.

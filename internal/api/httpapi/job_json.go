@@ -185,22 +185,6 @@ func appendMoment(b []byte, name string, at *time.Time) []byte {
 	return append(appendClock(b, at.UTC()), '"')
 }
 
-// It is for objects whose clients read a member without asking whether it exists.
-func appendTimeOrNull(b []byte, name string, t pgtype.Timestamptz) []byte {
-	if !t.Valid {
-		return append(append(append(b, ',', '"'), name...), `":null`...)
-	}
-	return appendTime(b, name, t)
-}
-
-// appendOptional appends a string member, null unless there is one.
-func appendOptional(b []byte, name, value string, there bool) []byte {
-	if !there {
-		return append(append(append(b, ',', '"'), name...), `":null`...)
-	}
-	return appendText(b, name, value)
-}
-
 // appendClock is AppendFormat with spec.TimeFormat in 30 ns instead of 140: a job shows three or four times.
 // It agrees with spec.FormatTime, in ms, rounded down. t must be in UTC: nothing here looks at a zone.
 func appendClock(b []byte, t time.Time) []byte {

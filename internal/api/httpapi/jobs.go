@@ -114,6 +114,12 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	return send(c, answer.Status, answer.Body)
 }
 
+// wrapped answers with {"job":{…}}. flat has the members of the job at the top level as well, which admin tools read whether OJS-Version was
+// sent or not.
+func wrapped(c echo.Context, job *job.Record, as shape, flat bool) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat) })
+}
+
 // created answers with the stored job, or with the one because of which nothing was stored.
 // Location names the job that the client has now, which for a duplicate is the older one.
 func created(c echo.Context, in *job.Job, job *job.Record) error {
@@ -143,7 +149,7 @@ func (a *API) getJob(r *request, id [16]byte) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(r)) })
+	return wrapped(r, job, shape{}, flat(r))
 }
 
 // deleteJob cancels, and removes nothing. It is not idempotent: a second call is 409, because the job has ended. An active
@@ -158,8 +164,7 @@ func (a *API) deleteJob(r *request, id [16]byte) error {
 	if err != nil {
 		return err
 	}
-	as := shape{previous: job.PreviousState.String}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(r)) })
+	return wrapped(r, job, shape{previous: job.PreviousState.String}, flat(r))
 }
 
 // activateJob releases a pending job. A repetition is 409.
@@ -169,8 +174,7 @@ func (a *API) activateJob(r *request, id [16]byte) error {
 		return err
 	}
 	// No other state leads here.
-	as := shape{previous: string(ojs.StatePending), activated: true}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(r)) })
+	return wrapped(r, job, shape{previous: string(ojs.StatePending), activated: true}, flat(r))
 }
 
 // listJobs pages by id, newest first. The cursor is the last id that was looked at; new jobs have larger ids, so they do not
@@ -307,8 +311,7 @@ func (a *API) searchJobs(r *request) error {
 }
 
 // getAdminJob shows everything about a job that its owner can be asked about.
-// It reads the job once, whole, so that its members are of one moment.
-// errors and result are always there, because the admin UI reads
+// It reads the job once, whole, so that its members are of one moment. errors and result are always there, because the admin UI reads
 // them without asking whether they exist; the ordinary envelope leaves both out. metadata repeats the times with null for
 // those that have not come.
 func (a *API) getAdminJob(r *request, id [16]byte) error {
@@ -360,9 +363,7 @@ func (a *API) adminCancelJob(r *request, id [16]byte) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		return appendWrapped(b, j, shape{previous: j.PreviousState.String}, true)
-	})
+	return wrapped(r, j, shape{previous: j.PreviousState.String}, true)
 }
 
 // confirmedBulk serves /admin/jobs/bulk/{cancel,retry,delete}. It answers 200 whatever became of the jobs.
@@ -396,20 +397,14 @@ func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
 	}
 }
 
-// failedJob is a job that a bulk call did not change.
-// It is skipped rather than failed: the error says in which state it was found, or that it is gone.
-type failedJob struct {
-	JobID string `json:"job_id"`
-	Error string `json:"error"`
-}
-
 // confirmedAnswer appends no items, as the bulk calls outside of /admin do, but names only the jobs that did not change: the
-// filter may have matched 10 000. errors is [] and never null.
+// filter may have matched 10 000. They are skipped rather than failed: the error says in which state a job was found, or that it is gone.
+// errors is [] and never null.
 func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.Answer, error) {
-	failed := []failedJob{}
+	failed := []object{}
 	for i, id := range s.ids {
 		if !res.Changed[id] {
-			failed = append(failed, failedJob{s.texts[i], skipReason(id, res)})
+			failed = append(failed, object{{"job_id", s.texts[i]}, {"error", skipReason(id, res)}})
 		}
 	}
 	body := map[string]any{
@@ -536,12 +531,7 @@ func (a *API) getResult(r *request) error {
 		return spec.NewError(ojs.ErrWaitTimeout, "Job "+spec.FormatID(id)+" is still in state "+res.State+"; ask again.",
 			map[string]any{"job_id": spec.FormatID(id), "current_state": res.State})
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`...)
-		b = append(b, spec.FormatID(id)...)
-		b = appendText(append(b, '"'), "state", res.State)
-		return append(appendResult(b, res), '}')
-	})
+	return r.answer(http.StatusOK, append(object{{"job_id", id}}, showResult(res)...))
 }
 
 // timeout without wait is checked and has no effect.
@@ -557,18 +547,17 @@ func (r *request) resultWait() time.Duration {
 	return 0
 }
 
-// appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.
-// result is always there, null without one. completed_at is left out for a job that was cancelled or expired.
-func appendResult(b []byte, res *queue.Result) []byte {
-	b = appendOrNull(append(b, `,"result":`...), res.Result)
-	state := ojs.JobState(res.State)
+// showResult has result always, null without one. A job in backoff has failed, but not for good: its error is not shown.
+// completed_at is left out for a job that was cancelled or expired.
+func showResult(res *queue.Result) object {
+	shown, state := object{{"state", res.State}, {"result", res.Result}}, ojs.JobState(res.State)
 	if state.Terminal() && res.Error != nil {
-		b = append(append(b, `,"error":`...), res.Error...)
+		shown = append(shown, member{"error", res.Error})
 	}
 	if state == ojs.StateCompleted || state == ojs.StateDiscarded && res.Failed {
-		b = appendTime(b, "completed_at", res.FinishedAt)
+		shown = append(shown, member{"completed_at", given(res.FinishedAt)})
 	}
-	return b
+	return shown
 }
 
 // Ids of other tenants and unknown ids are null alike. Results beyond 8 MiB are cut, not the list.
@@ -606,14 +595,8 @@ func (a *API) postResults(r *request) error {
 				b = append(b, `null`...)
 				continue
 			}
-			b = append(b, '{')
-			b = append(b, appendText(nil, "state", res.State)[1:]...)
-			b = appendResult(b, res)
-			// The client should ask for this result alone.
-			if res.Cut {
-				b = append(b, `,"result_truncated":true`...)
-			}
-			b = next(append(b, '}'))
+			// Of a result that was cut the client should ask for this one alone.
+			b = next(append(showResult(res), member{"result_truncated", given(res.Cut)}).append(b))
 		}
 		return append(b, `}}`...)
 	})

@@ -22,38 +22,19 @@ func (a *API) poolRoutes() []route {
 	}
 }
 
-// shownPool is a pool in an answer.
-// ID repeats Name. Concurrency is null without a limit. Weights is {} rather than null, because the admin UI reads its
-// members. Workers and ActiveWorkers are equal: living workers that have named the pool. For ActiveJobs see
-// docs/reference/fairness.md, Pools: its meaning depends on Concurrency.
-type shownPool struct {
-	ID            string           `json:"id"`
-	Name          string           `json:"name"`
-	Queues        []string         `json:"queues"`
-	Concurrency   *int32           `json:"concurrency"`
-	Strategy      string           `json:"strategy"`
-	Weights       map[string]int64 `json:"weights"`
-	Isolated      bool             `json:"isolated"`
-	Starvation    pool.Starvation  `json:"starvation_prevention"`
-	ActiveWorkers int64            `json:"active_workers"`
-	Workers       int64            `json:"workers"`
-	ActiveJobs    int64            `json:"active_jobs"`
-	CreatedAt     string           `json:"created_at"`
-	UpdatedAt     string           `json:"updated_at"`
-}
-
-func showPool(p *pool.Shown) shownPool {
-	s := shownPool{
-		ID: p.Name, Name: p.Name, Queues: p.Queues, Strategy: p.Strategy, Weights: p.Weights, Isolated: p.Isolated, Starvation: p.Starvation,
-		ActiveWorkers: p.Workers, Workers: p.Workers, ActiveJobs: p.ActiveJobs, CreatedAt: spec.FormatTime(p.CreatedAt), UpdatedAt: spec.FormatTime(p.UpdatedAt),
+// showPool repeats name as id. concurrency is null without a limit. weights is {} rather than null, because the admin UI reads its
+// members. workers and active_workers are equal: living workers that have named the pool. For active_jobs see
+// docs/reference/fairness.md, Pools: its meaning depends on concurrency.
+func showPool(p *pool.Shown) object {
+	weights := p.Weights
+	if weights == nil {
+		weights = map[string]int64{}
 	}
-	if p.Concurrency > 0 {
-		s.Concurrency = &p.Concurrency
+	return object{
+		{"id", p.Name}, {"name", p.Name}, {"queues", p.Queues}, {"concurrency", orNull(max(0, p.Concurrency))}, {"strategy", p.Strategy}, {"weights", weights},
+		{"isolated", p.Isolated}, {"starvation_prevention", p.Starvation}, {"active_workers", p.Workers}, {"workers", p.Workers},
+		{"active_jobs", p.ActiveJobs}, {"created_at", spec.FormatTime(p.CreatedAt)}, {"updated_at", spec.FormatTime(p.UpdatedAt)},
 	}
-	if s.Weights == nil {
-		s.Weights = map[string]int64{}
-	}
-	return s
 }
 
 // poolName reads the name in the path; what is no name is an unknown pool.
@@ -77,10 +58,7 @@ func (a *API) listPools(r *request) error {
 		return err
 	}
 	first := min(page.offset, len(all))
-	shown := make([]shownPool, 0, page.limit)
-	for i := range all[first:min(first+page.limit, len(all))] {
-		shown = append(shown, showPool(&all[first+i]))
-	}
+	shown := each(all[first:min(first+page.limit, len(all))], showPool)
 	return r.answer(http.StatusOK, object{{"items", shown}, {"pools", shown}, {"pagination", page.shownNumbered(int64(len(all)), len(shown))}})
 }
 
@@ -123,30 +101,20 @@ func (a *API) deletePool(r *request, name string) error {
 	return r.NoContent(http.StatusNoContent)
 }
 
-// schedulingQueue is a queue in the statistics.
-// Dispatched and Count are equal. Ratio is the share of all starts in the window, 0 to 1. AvgWaitMS is how long the started
-// jobs had been available.
-type schedulingQueue struct {
-	Name       string  `json:"name"`
-	Weight     int64   `json:"weight"`
-	Dispatched int64   `json:"dispatched"`
-	Count      int64   `json:"dispatch_count_1m"`
-	Ratio      float64 `json:"dispatch_ratio_1m"`
-	AvgWaitMS  int64   `json:"avg_wait_ms"`
-	ActiveJobs int64   `json:"active_jobs"`
-	Starved    bool    `json:"starved"`
-}
-
 // getSchedulingStats shows the last 60 s as of the published events. strategy is that of a fetch which names none: queues as
-// listed.
+// listed. dispatched and dispatch_count_1m are equal. dispatch_ratio_1m is the share of all starts in the window, 0 to 1. avg_wait_ms is how
+// long the started jobs had been available.
 func (a *API) getSchedulingStats(r *request) error {
 	queues, total, err := a.Pools.Stats(r.Request().Context())
 	if err != nil {
 		return err
 	}
-	shown, started := make([]schedulingQueue, len(queues)), make(map[string]int64, len(queues))
+	shown, started := make([]object, len(queues)), make(map[string]int64, len(queues))
 	for i, q := range queues {
-		shown[i] = schedulingQueue{q.Name, q.Weight, q.Dispatched, q.Dispatched, q.Ratio, q.AvgWaitMS, q.Active, q.Starved}
+		shown[i] = object{
+			{"name", q.Name}, {"weight", q.Weight}, {"dispatched", q.Dispatched}, {"dispatch_count_1m", q.Dispatched}, {"dispatch_ratio_1m", q.Ratio},
+			{"avg_wait_ms", q.AvgWaitMS}, {"active_jobs", q.Active}, {"starved", q.Starved},
+		}
 		started[q.Name] = q.Dispatched
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{

@@ -15,7 +15,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
-	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -71,8 +70,8 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 	if blank(body) {
 		return nil, nil
 	}
-	object, wire := jsonread.Check(body)
-	return object, asError(wire)
+	value, wire := jsonread.Check(body)
+	return value, asError(wire)
 }
 
 // The cursor is the last name shown.
@@ -212,56 +211,13 @@ func (a *API) getQueue(r *request, name string) error {
 	}...))
 }
 
-// queueCounts are the members of queue statistics that all forms share.
-// Depth equals Available, and Total is the sum of all states. Counts are exact at ComputedAt.
-type queueCounts struct {
-	Available int64 `json:"available"`
-	Active    int64 `json:"active"`
-	Scheduled int64 `json:"scheduled"`
-	Retryable int64 `json:"retryable"`
-	Pending   int64 `json:"pending"`
-	Completed int64 `json:"completed"`
-	Discarded int64 `json:"discarded"`
-	Cancelled int64 `json:"cancelled"`
-	Total     int64 `json:"total"`
-	Depth     int64 `json:"depth"`
-}
-
-// It is the form of queue for clients that send no OJS-Version.
-type queueObject struct {
-	Name   string `json:"name"`
-	Status string `json:"status"`
-	Paused bool   `json:"paused"`
-	queueCounts
-}
-
-// Dead equals Discarded. The averages and rates are of the last hour, as of the published events; for a tenant they are 0,
-// because they are kept for the jobs of all together. FailedLastHour counts attempts, AvgDurationMS is of completed jobs,
-// AvgWaitMS of started ones.
-type queueStats struct {
-	Queue string `json:"queue"`
-	queueCounts
-	Dead int64 `json:"dead"`
-	// MaxDepth is the bound of the queue, absent without one.
-	MaxDepth          int64   `json:"max_depth,omitempty"`
-	CompletedLastHour int64   `json:"completed_last_hour"`
-	FailedLastHour    int64   `json:"failed_last_hour"`
-	AvgDurationMS     float64 `json:"avg_duration_ms"`
-	AvgWaitMS         float64 `json:"avg_wait_ms"`
-	Throughput        float64 `json:"throughput_per_second"`
-}
-
-// queueStatsBody serves every client at once: `queue` is an object without OJS-Version and the name with it, the rest
-// is flat for the JS SDK and in stats for Go and Python.
-type queueStatsBody struct {
-	Queue any `json:"queue"`
-	queueObject
-	Stats      queueStats `json:"stats"`
-	ComputedAt string     `json:"computed_at"`
-}
-
 // An unknown queue has zeros for an operator and is 404 for a tenant; a malformed name is 400 for both. Reading creates no
 // queue.
+//
+// The answer serves every client at once: queue is an object without OJS-Version and the name with it, the rest is flat for the JS SDK and
+// in stats for Go and Python. Counts are exact at computed_at; depth equals available, dead equals discarded, and total is the sum of all
+// states. The averages and rates are of the last hour, as of the published events; for a tenant they are 0, because they are kept for the
+// jobs of all together. failed_last_hour counts attempts, avg_duration_ms is of completed jobs, avg_wait_ms of started ones.
 func (a *API) getQueueStats(r *request, name string) error {
 	stats, err := a.Jobs.QueueStats(r.Request().Context(), name)
 	if err != nil {
@@ -273,38 +229,26 @@ func (a *API) getQueueStats(r *request, name string) error {
 			return err
 		}
 	}
-	body := newQueueStats(stats)
+	total := int64(0)
+	for _, n := range stats.Counts {
+		total += n
+	}
+	counts := append(showStates(stats.Counts), object{{"total", total}, {"depth", stats.Counts[ojs.StateAvailable]}}...)
+	flatForm := append(showQueueStatus(stats.Name, stats.Status), counts...)
+	shown := any(name)
 	if flat(r) {
-		body.Queue = body.queueObject
-	} else {
-		body.Queue = name
+		shown = flatForm
 	}
 	// A cache must not give one form to a client of the other.
 	r.Response().Header().Add("Vary", "OJS-Version")
-	return sendJSON(r, http.StatusOK, body)
-}
-
-// 3600 s are the hour of the rates.
-func newQueueStats(s queue.Stats) queueStatsBody {
-	counts := queueCounts{
-		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
-		Retryable: s.Counts[ojs.StateRetryable], Pending: s.Counts[ojs.StatePending], Completed: s.Counts[ojs.StateCompleted],
-		Discarded: s.Counts[ojs.StateDiscarded], Cancelled: s.Counts[ojs.StateCancelled], Depth: s.Counts[ojs.StateAvailable],
-	}
-	for _, n := range s.Counts {
-		counts.Total += n
-	}
-	return queueStatsBody{
-		queueObject: queueObject{Name: s.Name, Status: s.Status, Paused: s.Status == "paused", queueCounts: counts},
-		Stats: queueStats{
-			Queue: s.Name, queueCounts: counts, Dead: counts.Discarded, MaxDepth: s.MaxDepth,
-			CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
-			AvgDurationMS: api.Average(s.Rates.DurationMs, s.Rates.Completed),
-			AvgWaitMS:     api.Average(s.Rates.WaitMs, s.Rates.Started),
-			Throughput:    api.Average(s.Rates.Completed, 3600),
-		},
-		ComputedAt: spec.FormatTime(s.ComputedAt),
-	}
+	return sendJSON(r, http.StatusOK, slices.Concat(object{{"queue", shown}}, flatForm, object{
+		{"stats", slices.Concat(object{{"queue", stats.Name}}, counts, object{
+			{"dead", stats.Counts[ojs.StateDiscarded]}, {"max_depth", given(stats.MaxDepth)}, // absent without a bound
+			{"completed_last_hour", stats.Rates.Completed}, {"failed_last_hour", stats.Rates.Failed}, {"avg_duration_ms", api.Average(stats.Rates.DurationMs, stats.Rates.Completed)},
+			{"avg_wait_ms", api.Average(stats.Rates.WaitMs, stats.Rates.Started)}, {"throughput_per_second", api.Average(stats.Rates.Completed, 3600)},
+		})},
+		{"computed_at", spec.FormatTime(stats.ComputedAt)},
+	}))
 }
 
 // The standard configuration is never unknown: until it is set it is empty.
@@ -336,11 +280,11 @@ func (a *API) putQueueConfig(r *request, name string) error {
 
 // configChange reads the body of a call that changes a configuration.
 func configChange(body []byte) (queueconfig.Change, error) {
-	object, wire := jsonread.Check(body)
+	value, wire := jsonread.Check(body)
 	if wire != nil {
 		return queueconfig.Change{}, wire
 	}
-	change, wire := queueconfig.ParseChange(object, "$")
+	change, wire := queueconfig.ParseChange(value, "$")
 	if wire != nil {
 		return queueconfig.Change{}, wire
 	}
@@ -361,11 +305,11 @@ func (a *API) respondConfig(r *request, q *queueadmin.Detail) error {
 // queueActor names who changes the status of a queue, with the member of the body that clients may send.
 // The member is optional, but a wrong type is a mistake that is better told.
 func (a *API) queueActor(r *request, member string) (string, error) {
-	object, err := optionalObject(r.body)
+	body, err := optionalObject(r.body)
 	if err != nil {
 		return "", err
 	}
-	claimed, err := textMember(object, member)
+	claimed, err := textMember(body, member)
 	if err != nil {
 		return "", err
 	}
@@ -373,11 +317,11 @@ func (a *API) queueActor(r *request, member string) (string, error) {
 }
 
 // textMember reads a text that an object may have; "": it has none, or there is no object.
-func textMember(object jsontext.Value, name string) (string, error) {
-	if object == nil {
+func textMember(body jsontext.Value, name string) (string, error) {
+	if body == nil {
 		return "", nil
 	}
-	v := jsonread.Present(jsonread.Find(object, name))
+	v := jsonread.Present(jsonread.Find(body, name))
 	text, isText := jsonread.Text(v)
 	if v != nil && !isText {
 		return "", spec.InvalidPayload(name, "a string", jsonread.Show(v), "'"+name+"' must be a string, got "+jsonread.Describe(v)+".")
@@ -465,15 +409,15 @@ func (a *API) deleteQueue(r *request, name string) error {
 // readDeletion reads body or query: not every client can send a body with DELETE.
 // With a body the query is not read.
 func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error) {
-	object, err := optionalObject(body)
+	value, err := optionalObject(body)
 	if err != nil {
 		return d, err
 	}
 	read := func(name string) (string, error) {
-		if object == nil {
+		if value == nil {
 			return c.QueryParam(name), nil
 		}
-		return textMember(object, name)
+		return textMember(value, name)
 	}
 	if d.Strategy, err = read("strategy"); err != nil {
 		return d, err
@@ -515,7 +459,7 @@ func (a *API) purgeQueue(r *request, name string) error {
 // confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
 // the array as sent.
 func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
-	object, wire := jsonread.Check(body)
+	value, wire := jsonread.Check(body)
 	if wire != nil {
 		return p, nil, wire
 	}
@@ -525,7 +469,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 		ps.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, v)
 		return ps.Err()
 	}
-	v := jsonread.Present(jsonread.Find(object, "states"))
+	v := jsonread.Present(jsonread.Find(value, "states"))
 	const expected = "an array of job states but active, at least one"
 	if v == nil || v[0] != '[' {
 		return p, nil, refuse("states", expected, v)
@@ -536,7 +480,7 @@ func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 	if !ok || len(names) == 0 {
 		return p, nil, refuse("states", expected, v)
 	}
-	confirm := jsonread.Present(jsonread.Find(object, "confirm"))
+	confirm := jsonread.Present(jsonread.Find(value, "confirm"))
 	confirmed, isBool := jsonread.Bool(confirm)
 	if confirm != nil && !isBool {
 		return p, nil, refuse("confirm", "a boolean", confirm)
@@ -570,54 +514,24 @@ func (a *API) adminQueueRoutes() []route {
 	}
 }
 
-// adminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
+// showAdminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
 // snapshot. Counts are exact, because events that are not published yet are added; rates and latency are as of the latest
-// published event, normally within 100 ms.
-type adminQueue struct {
-	Name string `json:"name"`
-	// State and Status are equal: active, paused or draining. The CLI reads one name, the admin UI the other.
-	State  string `json:"state"`
-	Status string `json:"status"`
-	Paused bool   `json:"paused"`
-	// PausedAt is absent unless the queue is paused.
-	PausedAt string      `json:"paused_at,omitempty"`
-	Counts   stateCounts `json:"counts"`
-	// Throughput is of the last 60 s. Processed counts completed jobs, Failed counts failed attempts, of which a job may have
-	// several.
-	Throughput struct {
-		Processed float64 `json:"processed_per_minute"`
-		Failed    float64 `json:"failed_per_minute"`
-	} `json:"throughput"`
-	// Latency are run times in ms of the jobs that completed in the last 60 minutes, estimated from counts per range. 0: none
-	// completed.
-	Latency struct {
-		P50 float64 `json:"p50"`
-		P95 float64 `json:"p95"`
-		P99 float64 `json:"p99"`
-	} `json:"latency_ms"`
-	CreatedAt string `json:"created_at"`
-	UpdatedAt string `json:"updated_at"`
-
-	// The two members of a queue that is shown alone. A list would have to look into the jobs of each queue for the first
-	// one, and into the configuration of each for the second.
-	OldestAvailableAt string          `json:"oldest_available_at,omitempty"`
-	Configuration     json.RawMessage `json:"configuration,omitempty"`
-}
-
-func newAdminQueue(q queueadmin.QueueStatistics) adminQueue {
-	v := adminQueue{
-		Name: q.Name, State: q.Status, Status: q.Status, Paused: q.Status == "paused", Counts: newStateCounts(q.Jobs),
-		CreatedAt: spec.FormatTime(q.CreatedAt), UpdatedAt: spec.FormatTime(q.UpdatedAt),
+// published event, normally within 100 ms. state and status are equal: the CLI reads one name, the admin UI the other.
+//
+// throughput is of the last 60 s: completed jobs, and failed attempts, of which a job may have several. latency_ms are run times of the jobs
+// that completed in the last 60 minutes, estimated from counts per range; 0: none completed.
+func showAdminQueue(q *queueadmin.QueueStatistics) object {
+	paused, pausedAt := q.Status == "paused", time.Time{}
+	if paused {
+		pausedAt = q.PausedAt
 	}
-	if v.Paused && !q.PausedAt.IsZero() {
-		v.PausedAt = spec.FormatTime(q.PausedAt)
+	return object{
+		{"name", q.Name}, {"state", q.Status}, {"status", q.Status}, {"paused", paused}, {"paused_at", pausedAt}, {"counts", showStates(q.Jobs)},
+		{"throughput", object{{"processed_per_minute", round1(q.Rates.Completed)}, {"failed_per_minute", round1(q.Rates.Failed)}}},
+		{"latency_ms", object{{"p50", round1(q.Latency.Percentile(0.5))}, {"p95", round1(q.Latency.Percentile(0.95))}, {"p99", round1(q.Latency.Percentile(0.99))}}},
+		{"created_at", spec.FormatTime(q.CreatedAt)}, {"updated_at", spec.FormatTime(q.UpdatedAt)},
+		{"oldest_available_at", q.OldestAt}, // a list would have to look into the jobs of each queue for it
 	}
-	if !q.OldestAt.IsZero() {
-		v.OldestAvailableAt = spec.FormatTime(q.OldestAt)
-	}
-	v.Throughput.Processed, v.Throughput.Failed = round1(q.Rates.Completed), round1(q.Rates.Failed)
-	v.Latency.P50, v.Latency.P95, v.Latency.P99 = round1(q.Latency.Percentile(0.5)), round1(q.Latency.Percentile(0.95)), round1(q.Latency.Percentile(0.99))
-	return v
 }
 
 // listAdminQueues pages by name. The cursor is the last name shown, so a queue that is created or deleted between two pages
@@ -633,14 +547,11 @@ func (a *API) listAdminQueues(r *request) error {
 	if err != nil {
 		return err
 	}
-	items, cursor := make([]adminQueue, len(found.Queues)), ""
-	for i, q := range found.Queues {
-		items[i] = newAdminQueue(q)
-	}
+	cursor := ""
 	if found.More {
-		cursor = items[len(items)-1].Name
+		cursor = found.Queues[len(found.Queues)-1].Name
 	}
-	return r.answer(http.StatusOK, object{{"items", items}, {"pagination", page.shown(found.Total, found.More, cursor)}})
+	return r.answer(http.StatusOK, object{{"items", each(found.Queues, showAdminQueue)}, {"pagination", page.shown(found.Total, found.More, cursor)}})
 }
 
 func (a *API) getAdminQueue(r *request, name string) error {
@@ -654,14 +565,12 @@ func (a *API) getAdminQueue(r *request, name string) error {
 // queueDetail is everything about one queue.
 // PUT of a configuration answers with it, too, read after the change in a transaction of its own: another change may lie
 // between them.
-func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) {
+func (a *API) queueDetail(ctx context.Context, name string) (object, error) {
 	q, err := a.Stats.Queue(ctx, name)
 	if err != nil {
-		return adminQueue{}, err
+		return nil, err
 	}
-	detail := newAdminQueue(q)
-	detail.Configuration = a.shownConfig(q)
-	return detail, nil
+	return append(showAdminQueue(&q), member{"configuration", a.shownConfig(q)}), nil
 }
 
 // shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
@@ -686,57 +595,39 @@ func (a *API) shownConfig(q queueadmin.QueueStatistics) json.RawMessage {
 		return days(standard)
 	}
 	r := q.Config.Retention
-	retention, _ := json.Marshal(map[string]any{
-		"completed": kept(r.Completed, a.config.RetentionCompleted), "cancelled": kept(r.Cancelled, a.config.RetentionCompleted),
-		"discarded": kept(r.Discarded, a.config.RetentionDiscarded),
-	})
-	b = jsonread.AppendMember(b, jsonread.Quote("retention"), retention)
-	if bound := newBound(q); bound != nil {
-		text, _ := json.Marshal(bound)
-		b = jsonread.AppendMember(b, jsonread.Quote("backpressure"), text)
+	shown := object{{"retention", object{
+		{"cancelled", kept(r.Cancelled, a.config.RetentionCompleted)}, {"completed", kept(r.Completed, a.config.RetentionCompleted)},
+		{"discarded", kept(r.Discarded, a.config.RetentionDiscarded)},
+	}}}
+	if bound := showBound(q); bound != nil {
+		shown = append(shown, member{"backpressure", bound})
 	}
-	return append(b, '}')
+	return append(shown.appendMembers(b), '}')
 }
 
-// boundView shows a bound. Threshold repeats max_depth under the name that the admin UI reads.
-// CurrentDepth counts the states that the bound counts (docs/reference/backpressure.md), so active jobs are not in it. It may
+// showBound returns nil for a queue that nothing bounds. threshold repeats max_depth under the name that the admin UI reads.
+// current_depth counts the states that the bound counts (docs/reference/backpressure.md), so active jobs are not in it. It may
 // exceed the bound: retries and jobs that are handed back were accepted before.
-type boundView struct {
-	// Enabled is always true: a queue without a bound has no such object.
-	Enabled          bool    `json:"enabled"`
-	Strategy         string  `json:"strategy"`
-	Threshold        int64   `json:"threshold,omitempty"`
-	MaxDepth         int64   `json:"max_depth,omitempty"`
-	MaxSizeBytes     int64   `json:"max_size_bytes,omitempty"`
-	MaxTenantDepth   int64   `json:"max_depth_per_tenant,omitempty"`
-	WarningThreshold float64 `json:"warning_threshold"`
-	CurrentDepth     int64   `json:"current_depth"`
-	// State is normal, warning or critical; "" without max_depth, because the bytes of a queue are measured only by an
-	// enqueue.
-	State string `json:"state,omitempty"`
-}
-
-// newBound returns nil for a queue that nothing bounds.
-func newBound(q queueadmin.QueueStatistics) *boundView {
+func showBound(q queueadmin.QueueStatistics) object {
 	bound := q.Config.Backpressure
 	if bound == nil || !bound.Bounds() {
 		return nil
 	}
-	v := &boundView{
-		Enabled: true, Strategy: bound.Strategy, Threshold: bound.MaxDepth, MaxDepth: bound.MaxDepth, MaxSizeBytes: bound.MaxSizeBytes, MaxTenantDepth: bound.MaxTenantDepth,
-		WarningThreshold: bound.WarningThreshold,
-		CurrentDepth:     q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending],
+	depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
+	state := "normal"
+	switch {
+	case bound.MaxDepth <= 0: // the bytes of a queue are measured only by an enqueue
+		state = ""
+	case depth >= bound.MaxDepth:
+		state = "critical"
+	case float64(depth) >= bound.WarningThreshold*float64(bound.MaxDepth):
+		state = "warning"
 	}
-	switch depth := float64(v.CurrentDepth); {
-	case bound.MaxDepth <= 0: // nothing is known of the bytes
-	case v.CurrentDepth >= bound.MaxDepth:
-		v.State = "critical"
-	case depth >= bound.WarningThreshold*float64(bound.MaxDepth):
-		v.State = "warning"
-	default:
-		v.State = "normal"
+	return object{
+		{"enabled", true}, {"strategy", bound.Strategy}, {"threshold", given(bound.MaxDepth)}, {"max_depth", given(bound.MaxDepth)},
+		{"max_size_bytes", given(bound.MaxSizeBytes)}, {"max_depth_per_tenant", given(bound.MaxTenantDepth)},
+		{"warning_threshold", bound.WarningThreshold}, {"current_depth", depth}, {"state", given(state)},
 	}
-	return v
 }
 
 // adminPurgeQueue removes jobs for good.

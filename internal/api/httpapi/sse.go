@@ -704,68 +704,35 @@ func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Du
 	return data, nil
 }
 
-// The names in camel case of the stream are those that its clients read.
-type statsQueue struct {
-	Queue string `json:"queue"`
-	// Finished states are not shown.
-	Available int64 `json:"available"`
-	Active    int64 `json:"active"`
-	Scheduled int64 `json:"scheduled"`
-	Retryable int64 `json:"retryable"`
-}
-
-type statsWorker struct {
-	ID              string `json:"id"`
-	State           string `json:"state"`
-	ActiveJobs      int32  `json:"activeJobs"`
-	LastHeartbeatAt string `json:"lastHeartbeatAt"`
-}
-
-type statsThroughput struct {
-	Processed float64 `json:"processed_per_second"`
-	Failed    float64 `json:"failed_per_second"`
-	Enqueued  float64 `json:"enqueued_per_second"`
-}
-
-// Total counts all workers; Active lists the latest to send a heartbeat, up to the bound of queue.Store.Overview.
-type statsWorkers struct {
-	Total int64 `json:"total"`
-	// The name is misleading and fixed by clients: it lists workers of all states.
-	Active []statsWorker `json:"active"`
-}
-
-// Rates are per second, of the last minute. ErrorRate is in per cent: failed attempts of all that ended, 0 if none did.
-type statsBody struct {
-	Queues     []statsQueue    `json:"queues"`
-	Throughput statsThroughput `json:"throughput"`
-	Workers    statsWorkers    `json:"workers"`
-	ErrorRate  float64         `json:"error_rate"`
-}
-
-// Latest has counts of 60 s.
-func newStats(o queue.Overview) statsBody {
-	const seconds = 60
-	body := statsBody{
-		Queues:     make([]statsQueue, 0, len(o.Queues)),
-		Throughput: statsThroughput{Processed: o.Latest.Completed / seconds, Failed: o.Latest.Failed / seconds, Enqueued: o.Latest.Enqueued / seconds},
-		Workers:    statsWorkers{Active: make([]statsWorker, 0, len(o.Workers))},
-	}
-	for _, q := range o.Queues {
-		body.Queues = append(body.Queues, statsQueue(q))
-	}
-	for _, w := range o.Workers {
+// newStats has the names that the clients of the stream read. queues have no finished states. workers.total counts all workers; workers.active
+// has the latest to send a heartbeat, of all states, up to the bound of queue.Store.Overview. Rates are per second, of the last minute.
+// error_rate is in per cent: failed attempts of all that ended, 0 if none did.
+func newStats(o queue.Overview) object {
+	const seconds = 60 // of the counts
+	total, errorRate, workers := int64(0), 0.0, make([]object, len(o.Workers))
+	for i, w := range o.Workers {
 		state := w.State
 		// Clients of this stream know no such state.
 		if state == "terminate" {
 			state = "quiet"
 		}
-		body.Workers.Total = w.Total
-		body.Workers.Active = append(body.Workers.Active, statsWorker{w.ID, state, w.ActiveJobs, spec.FormatTime(w.LastBeatAt.Time)})
+		total = w.Total
+		workers[i] = object{{"id", w.ID}, {"state", state}, {"activeJobs", w.ActiveJobs}, {"lastHeartbeatAt", spec.FormatTime(w.LastBeatAt.Time)}}
 	}
 	if finished := o.Latest.Completed + o.Latest.Failed; finished > 0 {
-		body.ErrorRate = 100 * o.Latest.Failed / finished
+		errorRate = 100 * o.Latest.Failed / finished
 	}
-	return body
+	queues := make([]object, len(o.Queues))
+	for i, q := range o.Queues {
+		queues[i] = object{{"queue", q.Queue}, {"available", q.Available}, {"active", q.Active}, {"scheduled", q.Scheduled}, {"retryable", q.Retryable}}
+	}
+	return object{
+		{"queues", queues},
+		{"throughput", object{
+			{"processed_per_second", o.Latest.Completed / seconds}, {"failed_per_second", o.Latest.Failed / seconds}, {"enqueued_per_second", o.Latest.Enqueued / seconds},
+		}},
+		{"workers", object{{"total", total}, {"active", workers}}}, {"error_rate", errorRate},
+	}
 }
 
 // liveTypes are shown between two overviews.

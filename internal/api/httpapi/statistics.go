@@ -20,71 +20,24 @@ func (a *API) adminStatsRoutes() []route {
 	}
 }
 
-// stateCounts has every state, because clients add them up without looking.
-// Available includes jobs that cannot be fetched at the moment: those of a paused queue, and those that a limit or a serial
+// showStates has every state, because clients add them up without looking.
+// available includes jobs that cannot be fetched at the moment: those of a paused queue, and those that a limit or a serial
 // cron holds back.
-type stateCounts struct {
-	Available int64 `json:"available"`
-	Active    int64 `json:"active"`
-	Scheduled int64 `json:"scheduled"`
-	Retryable int64 `json:"retryable"`
-	Pending   int64 `json:"pending"`
-	Completed int64 `json:"completed"`
-	Discarded int64 `json:"discarded"`
-	Cancelled int64 `json:"cancelled"`
-}
-
-func newStateCounts(c queueadmin.Counts) stateCounts {
-	return stateCounts{
-		Available: c[ojs.StateAvailable], Active: c[ojs.StateActive], Scheduled: c[ojs.StateScheduled], Retryable: c[ojs.StateRetryable],
-		Pending: c[ojs.StatePending], Completed: c[ojs.StateCompleted], Discarded: c[ojs.StateDiscarded], Cancelled: c[ojs.StateCancelled],
+func showStates(counts map[ojs.JobState]int64) object {
+	shown := make(object, len(countedStates))
+	for i, state := range countedStates {
+		shown[i] = member{string(state), counts[state]}
 	}
-}
-
-// throughput has the names of the admin UI, and those of the CLI, which reads integers.
-// Processed, Failed and the three of the CLI are per minute, over the last 60 s. Failed counts attempts. Latency is in ms:
-// the run times of the jobs that completed in that time, divided by their number, 0 if there are none.
-type throughput struct {
-	Processed    float64 `json:"processed_per_minute"`
-	Failed       float64 `json:"failed_per_minute"`
-	EnqueuedCLI  int64   `json:"enqueued_per_min"`
-	CompletedCLI int64   `json:"completed_per_min"`
-	FailedCLI    int64   `json:"failed_per_min"`
-	Latency      float64 `json:"avg_latency_ms"`
-}
-
-// queueSummary counts queues by status. Total has the draining ones, too, so it may be more than the sum of the others.
-type queueSummary struct {
-	Total  int64 `json:"total"`
-	Active int64 `json:"active"`
-	Paused int64 `json:"paused"`
-}
-
-// workerSummary counts workers by the state of docs/reference/workers.md, Worker states. Stale ones are declared dead and are
-// in Total.
-type workerSummary struct {
-	Total     int64 `json:"total"`
-	Running   int64 `json:"running"`
-	Quiet     int64 `json:"quiet"`
-	Terminate int64 `json:"terminate"`
-	Stale     int64 `json:"stale"`
-}
-
-// adminStats is the answer of GET /admin/stats (docs/reference/admin.md, Statistics). Queues and Workers repeat the totals of
-// the two summaries: the CLI reads the numbers, the admin UI the objects. Uptime is in seconds, of the node that answers; all
-// other figures are of the deployment.
-type adminStats struct {
-	Queues     int64         `json:"queues"`
-	Workers    int64         `json:"workers"`
-	Jobs       stateCounts   `json:"jobs"`
-	Throughput throughput    `json:"throughput"`
-	QueueSum   queueSummary  `json:"queue_summary"`
-	WorkerSum  workerSummary `json:"worker_summary"`
-	Uptime     int64         `json:"uptime_seconds"`
+	return shown
 }
 
 // getAdminStats shows figures of one snapshot. With a queue, jobs and throughput are those of the queue; queues and workers
-// are those of the deployment in either case.
+// are those of the deployment in either case, and uptime_seconds is of the node that answers. The totals of queues and workers are
+// repeated as numbers: the CLI reads these, the admin UI the summaries. The total of queue_summary has the draining ones, too, so it may be
+// more than the sum of the others; that of worker_summary has the stale ones, which are declared dead.
+//
+// throughput has the names of the admin UI, and those of the CLI, which reads integers: per minute, over the last 60 s. Failures are
+// attempts. The latency is in ms: the run times of the jobs that completed in that time, divided by their number, 0 if there are none.
 func (a *API) getAdminStats(r *request) error {
 	queue := r.queue()
 	if r.err != nil {
@@ -99,13 +52,16 @@ func (a *API) getAdminStats(r *request) error {
 	if d.Rates.Completed > 0 {
 		latency = round1(float64(d.Rates.Ran) / float64(time.Millisecond) / d.Rates.Completed)
 	}
-	return sendJSON(r, http.StatusOK, adminStats{
-		Queues: d.Queues.Total, Workers: d.Workers.Total, Jobs: newStateCounts(d.Jobs),
-		Throughput: throughput{
-			Processed: round1(d.Rates.Completed), Failed: round1(d.Rates.Failed), EnqueuedCLI: int64(math.Round(d.Rates.Enqueued)),
-			CompletedCLI: int64(math.Round(d.Rates.Completed)), FailedCLI: int64(math.Round(d.Rates.Failed)), Latency: latency,
-		},
-		QueueSum: queueSummary(d.Queues), WorkerSum: workerSummary(d.Workers), Uptime: int64(a.health.Uptime().Seconds()),
+	queues, workers, rates := d.Queues, d.Workers, d.Rates
+	return sendJSON(r, http.StatusOK, object{
+		{"queues", queues.Total}, {"workers", workers.Total}, {"jobs", showStates(d.Jobs)},
+		{"throughput", object{
+			{"processed_per_minute", round1(rates.Completed)}, {"failed_per_minute", round1(rates.Failed)}, {"enqueued_per_min", int64(math.Round(rates.Enqueued))},
+			{"completed_per_min", int64(math.Round(rates.Completed))}, {"failed_per_min", int64(math.Round(rates.Failed))}, {"avg_latency_ms", latency},
+		}},
+		{"queue_summary", object{{"total", queues.Total}, {"active", queues.Active}, {"paused", queues.Paused}}},
+		{"worker_summary", object{{"total", workers.Total}, {"running", workers.Running}, {"quiet", workers.Quiet}, {"terminate", workers.Terminate}, {"stale", workers.Stale}}},
+		{"uptime_seconds", int64(a.health.Uptime().Seconds())},
 	})
 }
 
@@ -123,31 +79,12 @@ func (r *request) queue() string {
 // Counts per range are an estimate, of which more digits would promise too much.
 func round1(f float64) float64 { return math.Round(f*10) / 10 }
 
-// historyPoint is one period of docs/reference/admin.md, Statistics. Timestamp is its beginning. Processed and Completed are
-// equal, for the two clients that read one of them. Failed counts attempts, all others count jobs. Run times are in ms and of
-// jobs that completed in the period; the percentiles are estimated from counts per range, the average is exact.
-type historyPoint struct {
-	Timestamp string  `json:"timestamp"`
-	Processed int64   `json:"processed"`
-	Completed int64   `json:"completed"`
-	Failed    int64   `json:"failed"`
-	Enqueued  int64   `json:"enqueued"`
-	Discarded int64   `json:"discarded"`
-	Cancelled int64   `json:"cancelled"`
-	P50       float64 `json:"latency_p50_ms"`
-	P99       float64 `json:"latency_p99_ms"`
-	Average   float64 `json:"avg_latency_ms"`
-}
-
-// statsHistory has the points twice, because the admin UI and the CLI read them under different names.
-type statsHistory struct {
-	Period string         `json:"period"`
-	Data   []historyPoint `json:"data"`
-	Points []historyPoint `json:"data_points"` // the same for the CLI
-}
-
 // getStatsHistory shows a point for each period, also where nothing happened, so that a chart needs no rules for gaps. The
 // newest point grows until its period is over. oneOf has checked the period, so the look-up always finds one.
+//
+// The points stand there twice, because the admin UI and the CLI read them under different names, as they do processed and completed.
+// Failures are attempts, all others are jobs. Run times are in ms and of jobs that completed in the period; the percentiles are estimated
+// from counts per range, the average is exact.
 func (a *API) getStatsHistory(r *request) error {
 	queue, period := r.queue(), r.oneOf("period", "5m", "1m", "1h", "1d")
 	// Without since the last hour is shown; the store cuts what is older than what is kept.
@@ -159,13 +96,12 @@ func (a *API) getStatsHistory(r *request) error {
 	if err != nil {
 		return err
 	}
-	data := make([]historyPoint, len(points))
-	for i, p := range points {
-		data[i] = historyPoint{
-			Timestamp: spec.FormatTime(p.At), Processed: p.Completed, Completed: p.Completed, Failed: p.Failed, Enqueued: p.Enqueued,
-			Discarded: p.Discarded, Cancelled: p.Cancelled,
-			P50: round1(p.Durations.Percentile(0.5)), P99: round1(p.Durations.Percentile(0.99)), Average: round1(api.Average(p.DurationMS, p.Completed)),
+	data := each(points, func(p *queueadmin.Point) object {
+		return object{
+			{"timestamp", spec.FormatTime(p.At)}, {"processed", p.Completed}, {"completed", p.Completed}, {"failed", p.Failed}, {"enqueued", p.Enqueued},
+			{"discarded", p.Discarded}, {"cancelled", p.Cancelled}, {"latency_p50_ms", round1(p.Durations.Percentile(0.5))},
+			{"latency_p99_ms", round1(p.Durations.Percentile(0.99))}, {"avg_latency_ms", round1(api.Average(p.DurationMS, p.Completed))},
 		}
-	}
-	return sendJSON(r, http.StatusOK, statsHistory{period, data, data})
+	})
+	return sendJSON(r, http.StatusOK, object{{"period", period}, {"data", data}, {"data_points", data}})
 }

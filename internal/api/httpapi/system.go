@@ -168,31 +168,13 @@ func (a *API) adminSystemRoutes() []route {
 	return routes
 }
 
-// maintenanceBody is the answer of docs/reference/admin.md, Maintenance. Enabled and Maintenance are equal, and so are
-// StartedAt and EnabledAt: admin tools read different names.
-type maintenanceBody struct {
-	Enabled     bool   `json:"enabled"`
-	Maintenance bool   `json:"maintenance"`
-	Reason      string `json:"reason,omitempty"`
-	StartedAt   string `json:"started_at,omitempty"`
-	EnabledAt   string `json:"enabled_at,omitempty"`
-	StartedBy   string `json:"started_by,omitempty"`
-	// EndsAt is when maintenance ends by itself; absent: it does not. EstimatedEnd is only shown to people and ends nothing.
-	EndsAt       string `json:"ends_at,omitempty"`
-	EstimatedEnd string `json:"estimated_end,omitempty"`
-}
-
-// sendMaintenance leaves out times that are not set.
+// sendMaintenance is the answer of docs/reference/admin.md, Maintenance. enabled and maintenance are equal, and so are
+// started_at and enabled_at: admin tools read different names. ends_at is when maintenance ends by itself; absent: it does not.
+// estimated_end is only shown to people and ends nothing.
 func sendMaintenance(c echo.Context, s queueconfig.MaintenanceState) error {
-	text := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return spec.FormatTime(t)
-	}
-	return sendJSON(c, http.StatusOK, maintenanceBody{
-		Enabled: s.On, Maintenance: s.On, Reason: s.Reason, StartedAt: text(s.StartedAt), EnabledAt: text(s.StartedAt), StartedBy: s.StartedBy,
-		EndsAt: text(s.EndsAt), EstimatedEnd: text(s.EstimatedEnd),
+	return sendJSON(c, http.StatusOK, object{
+		{"enabled", s.On}, {"maintenance", s.On}, {"reason", given(s.Reason)}, {"started_at", s.StartedAt}, {"enabled_at", s.StartedAt},
+		{"started_by", given(s.StartedBy)}, {"ends_at", s.EndsAt}, {"estimated_end", s.EstimatedEnd},
 	})
 }
 
@@ -264,16 +246,11 @@ var stages = []string{"trace_context", "authentication", "validation", "queue_ad
 // getMiddleware shows the stages in the form of the middleware endpoint of other servers, which let users add their own.
 // Nothing can be added here, and nothing runs around the execution of a job, because workers are processes of their own.
 func (a *API) getMiddleware(r *request) error {
-	type stage struct {
-		Name  string `json:"name"`
-		Phase string `json:"phase"`
-		Order int    `json:"order"`
-	}
-	list := make([]stage, len(stages))
+	list := make([]object, len(stages))
 	for i, name := range stages {
-		list[i] = stage{name, "enqueue", i + 1}
+		list[i] = object{{"name", name}, {"phase", "enqueue"}, {"order", i + 1}}
 	}
-	return sendJSON(r, http.StatusOK, map[string]any{"enqueue": list, "execution": []stage{}})
+	return sendJSON(r, http.StatusOK, map[string]any{"enqueue": list, "execution": []object{}})
 }
 
 // Metrics are where the routes of docs/reference/observability.md, Metrics read from.
@@ -294,21 +271,6 @@ const (
 	typeOpenMetrics = mediaOpenMetrics + "; version=1.0.0; charset=utf-8"
 	typePrometheus  = mediaText + "; version=0.0.4; charset=utf-8"
 )
-
-// metricsSummary is for the CLI: figures of the whole deployment, rates over the last 60 s.
-// Totals are counters of the deployment, not of this node. JobsFailed counts discarded jobs. AvgLatencyMS is the average run
-// time of the jobs that completed in the last 60 s, 0 if none did.
-type metricsSummary struct {
-	UptimeSeconds int64   `json:"uptime_seconds"` // of this node
-	JobsEnqueued  int64   `json:"jobs_enqueued_total"`
-	JobsCompleted int64   `json:"jobs_completed_total"`
-	JobsFailed    int64   `json:"jobs_failed_total"`
-	JobsActive    int64   `json:"jobs_active"`
-	QueuesActive  int64   `json:"queues_active"`
-	WorkersActive int64   `json:"workers_active"`
-	AvgLatencyMS  float64 `json:"avg_latency_ms"`
-	Throughput    float64 `json:"throughput_per_second"`
-}
 
 // metricsRoutes has /metrics outside of the base path, where scrapers look for it. admit lets it through without a key unless the setting
 // says otherwise.
@@ -350,8 +312,9 @@ func metricsType(r *http.Request) string {
 	return typePrometheus
 }
 
-// getMetricsSummary is GET /ojs/v1/metrics.
-// The gauges are shared with /metrics and may be as old as their interval.
+// getMetricsSummary is GET /ojs/v1/metrics, for the CLI: figures of the whole deployment, but for the uptime, with rates over the last 60 s.
+// The gauges are shared with /metrics and may be as old as their interval. Totals are counters of the deployment, not of this node.
+// jobs_failed_total counts discarded jobs. avg_latency_ms is the average run time of the jobs that completed in the last 60 s, 0 if none did.
 func (a *API) getMetricsSummary(r *request) error {
 	switch format := r.QueryParam("format"); format {
 	case "prometheus":
@@ -364,16 +327,17 @@ func (a *API) getMetricsSummary(r *request) error {
 	if err != nil {
 		return pg.ClientError(err)
 	}
-	summary := metricsSummary{
-		UptimeSeconds: int64(a.health.Uptime().Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
-		JobsFailed: g.DiscardedTotal, QueuesActive: g.QueuesActive, WorkersActive: g.WorkersActive, Throughput: g.Completed / 60,
-	}
 	// There is no total of active jobs among the gauges.
+	active, latency := int64(0), 0.0
 	for _, q := range g.Queues {
-		summary.JobsActive += q.Jobs[ojs.StateActive]
+		active += q.Jobs[ojs.StateActive]
 	}
 	if g.Completed > 0 {
-		summary.AvgLatencyMS = float64(g.Ran.Milliseconds()) / g.Completed
+		latency = float64(g.Ran.Milliseconds()) / g.Completed
 	}
-	return sendJSON(r, http.StatusOK, summary)
+	return sendJSON(r, http.StatusOK, object{
+		{"uptime_seconds", int64(a.health.Uptime().Seconds())}, {"jobs_enqueued_total", g.EnqueuedTotal}, {"jobs_completed_total", g.CompletedTotal},
+		{"jobs_failed_total", g.DiscardedTotal}, {"jobs_active", active}, {"queues_active", g.QueuesActive}, {"workers_active", g.WorkersActive},
+		{"avg_latency_ms", latency}, {"throughput_per_second", g.Completed / 60},
+	})
 }

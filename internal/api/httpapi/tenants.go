@@ -198,11 +198,7 @@ var countedStates = []ojs.JobState{
 
 // showCounts shows all eight states, 0 included.
 func showCounts(name, total string, counts *queueadmin.TenantCounts) object {
-	states := make(object, len(countedStates))
-	for i, state := range countedStates {
-		states[i] = member{string(state), counts.ByState[state]}
-	}
-	return object{{name, counts.Name}, {total, counts.Total}, {"by_state", states}}
+	return object{{name, counts.Name}, {total, counts.Total}, {"by_state", showStates(counts.ByState)}}
 }
 
 // Another tenant's name is 404 for a tenant, whether it exists or not. The counts are exact, read in one snapshot.

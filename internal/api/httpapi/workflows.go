@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"net/http"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -181,7 +181,7 @@ func showWorkflowPage(p page, found workflow.Page) object {
 			return appendEach(b, found.Workflows, whole, func(b []byte, w **workflow.Workflow) []byte {
 				i++
 				shown := shownWorkflow{Workflow: *w, listed: true, active: items}
-				return append(appendCount(shown.append(append(b, '{'), whole), "step_count", found.StepCounts[i]), '}')
+				return append(object{{"step_count", found.StepCounts[i]}}.appendMembers(shown.append(append(b, '{'), whole)), '}')
 			})
 		}
 	}
@@ -261,118 +261,92 @@ const (
 // It calls next between steps, so that a large answer is never built whole. A caller that needs the
 // whole text passes whole.
 func (s *shownWorkflow) append(b []byte, next flush) []byte {
-	w := s.Workflow
-	b = append(spec.AppendID(append(b, `"id":"`...), w.ID), '"')
-	b = appendText(b, "type", string(w.Type))
-	b = appendText(b, "name", w.Name)
-	if s.active && w.State == running {
-		b = appendText(b, "state", "active")
-	} else {
-		b = appendText(b, "state", w.State)
+	w, state := s.Workflow, s.State
+	if s.active && state == running {
+		state = "active"
 	}
 	// meta is that of the workflow, without what its jobs add.
-	b = append(append(b, `,"meta":`...), orEmpty(w.Meta)...)
+	shown := object{{"id", w.ID}, {"type", string(w.Type)}, {"name", w.Name}, {"state", state}, {"meta", orEmpty(w.Meta)}}
 	// Clients read either name, whatever the type of the workflow.
 	for _, noun := range [...]string{"steps", "jobs"} {
-		b = appendCount(b, noun+"_total", w.Total)
-		b = appendCount(b, noun+"_completed", w.Completed)
-		b = appendCount(b, noun+"_failed", w.Failed)
+		shown = append(shown, object{{noun + "_total", w.Total}, {noun + "_completed", w.Completed}, {noun + "_failed", w.Failed}}...)
 	}
 	if !s.listed {
-		b = s.appendSteps(append(b, `,"steps":`...), next)
+		steps := func(b []byte) []byte { return s.appendSteps(b, next) }
+		shown = append(shown, member{"steps", steps})
 		// Groups and batches are defined by jobs, so clients read that name.
 		if w.Type == workflow.Group || w.Type == workflow.Batch {
-			b = s.appendSteps(append(b, `,"jobs":`...), next)
+			shown = append(shown, member{"jobs", steps})
 		}
-		// Callbacks are shown by name even if they were sent as steps.
-		b = s.appendCallbacks(b)
+		// Callbacks are shown by name even if they were sent as steps. fired is true once the callback has a job, and if its job could not be
+		// made.
+		callbacks := make(object, len(w.Callbacks))
+		for i := range w.Callbacks {
+			st := &w.Callbacks[i]
+			callbacks[i] = member{st.Callback, object{{"type", st.Type}, {"fired", st.JobID != nil || st.State == failed}, {"state", st.State}, {"job_id", st.JobID}}}
+		}
+		shown = append(shown, member{"callbacks", callbacks})
 	}
-	b = appendMoment(b, "created_at", &w.CreatedAt)
-	b = s.appendTimes(b)
+	// EndedAt is the end of any kind; completed_at shows it for failed and cancelled ones as well.
+	var cancelledAt *time.Time
+	if w.State == cancelled {
+		cancelledAt = w.EndedAt
+	}
+	times := object{{"created_at", w.CreatedAt}, {"started_at", w.StartedAt}, {"completed_at", w.EndedAt}, {"cancelled_at", cancelledAt}}
 	// metadata repeats the times for SDKs that read them there.
-	b = appendMoment(append(b, `,"metadata":{"job_count":`+strconv.Itoa(w.JobCount)...), "created_at", &w.CreatedAt)
-	b = s.appendTimes(b)
-	b = appendCount(b, "completed_count", w.CompletedCount)
-	b = appendCount(b, "failed_count", w.FailedCount)
+	metadata := slices.Concat(object{{"job_count", w.JobCount}}, times, object{{"completed_count", w.CompletedCount}, {"failed_count", w.FailedCount}})
 	if !s.listed && w.State == failed {
-		b = s.appendFailure(b, next)
+		metadata = append(metadata, s.failure(next)...)
 	}
-	b = append(b, '}')
+	shown = append(append(shown, times...), member{"metadata", metadata})
 	// Only the answer to a cancel has them.
-	if s.cancelled != nil {
-		b = appendCount(b, "steps_cancelled", s.cancelled.StepsCancelled)
-		b = appendCount(b, "cancelled_steps", s.cancelled.StepsCancelled)
-		b = appendCount(b, "steps_already_completed", s.cancelled.StepsAlreadyCompleted)
+	if n := s.cancelled; n != nil {
+		shown = append(shown, object{{"steps_cancelled", n.StepsCancelled}, {"cancelled_steps", n.StepsCancelled}, {"steps_already_completed", n.StepsAlreadyCompleted}}...)
 	}
-	return b
-}
-
-// appendTimes appends the times that a workflow may have.
-// EndedAt is the end of any kind; completed_at shows it for failed and cancelled ones as well.
-func (s *shownWorkflow) appendTimes(b []byte) []byte {
-	b = appendMoment(b, "started_at", s.StartedAt)
-	b = appendMoment(b, "completed_at", s.EndedAt)
-	if s.State == cancelled {
-		b = appendMoment(b, "cancelled_at", s.EndedAt)
-	}
-	return b
+	return shown.appendMembers(b)
 }
 
 // Callbacks that were sent as steps stand behind the members, so that a client finds each step that it has sent.
 func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
-	b = append(b, '[')
-	for i := range s.Steps {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = next(s.appendStep(b, &s.Steps[i], next))
+	steps := s.Steps
+	if s.StepsForm {
+		steps = slices.Concat(steps, s.Callbacks)
 	}
-	for i := range s.Callbacks {
-		if !s.StepsForm {
-			break
-		}
-		b = next(s.appendStep(append(b, ','), &s.Callbacks[i], next))
-	}
-	return append(b, ']')
+	return appendEach(b, steps, next, func(b []byte, st *workflow.Step) []byte { return s.appendStep(b, st, next) })
 }
 
 // It recurses into a nested workflow; the depth is bounded when workflows are created.
 func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []byte {
-	b = strconv.AppendInt(append(b, `{"index":`...), int64(st.Index), 10)
-	b = appendText(b, "id", st.ID)
-	b = appendText(b, "type", st.Type)
-	b = appendText(b, "state", st.State)
-	// The state of the step says what the workflow made of it, job_state where the job is now.
-	b = appendOptional(b, "job_state", st.JobState, st.JobState != "")
-	b = appendJobID(b, st.JobID)
-	b = append(b, `,"job_ids":[`...)
-	// For a nested workflow these are all leaves that have a job.
-	b, _ = appendJobIDs(b, st, next, true)
-	b = append(b, `],"depends_on":[`...)
-	b = append(s.appendDependsOn(b, st, next), ']')
-	if st.Callback != "" {
-		b = appendText(b, "callback", st.Callback)
+	shown := object{
+		{"index", st.Index}, {"id", st.ID}, {"type", st.Type}, {"state", st.State},
+		{"job_state", orNull(st.JobState)}, // the state says what the workflow made of the step, this one where the job is now
+		{"job_id", st.JobID},
+		{"job_ids", func(b []byte) []byte { // for a nested workflow these are all leaves that have a job
+			b, _ = appendJobIDs(append(b, '['), st, next, true)
+			return append(b, ']')
+		}},
+		{"depends_on", func(b []byte) []byte {
+			if st.Callback == "" {
+				return appendValue(b, st.DependsOn)
+			}
+			// A callback waits for all members. Their ids are repeated rather than said once, because clients draw edges from this member.
+			return appendEach(b, s.Steps, next, func(b []byte, st *workflow.Step) []byte { return appendQuoted(b, st.ID) })
+		}},
+		{"callback", given(st.Callback)}, {"queue", given(st.Queue)}, {"started_at", st.StartedAt}, {"completed_at", st.CompletedAt},
 	}
-	if st.Queue != "" {
-		b = appendText(b, "queue", st.Queue)
-	}
-	b = appendMoment(b, "started_at", st.StartedAt)
-	b = appendMoment(b, "completed_at", st.CompletedAt)
 	if st.Result != nil {
-		b = append(append(b, `,"result":`...), st.Result...)
+		shown = append(shown, member{"result", st.Result})
 	}
 	if st.Error != nil {
-		b = append(append(b, `,"error":`...), st.Error...)
+		shown = append(shown, member{"error", st.Error})
 	}
 	// The job was there before the workflow.
-	if st.Deduplicated {
-		b = append(b, `,"deduplicated":true`...)
-	}
+	shown = append(shown, member{"deduplicated", given(st.Deduplicated)})
 	if st.Workflow != nil {
 		nested := shownWorkflow{Workflow: st.Workflow}
-		b = append(nested.append(append(b, `,"workflow":{`...), next), '}')
+		shown = append(shown, member{"workflow", func(b []byte) []byte { return append(nested.append(append(b, '{'), next), '}') }})
 	}
-	return append(b, '}')
+	return shown.append(b)
 }
 
 // appendJobIDs appends the ids of the jobs of a step: its own, or those of all leaves of its workflow. first says that none was appended
@@ -383,7 +357,7 @@ func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, 
 		if !first {
 			b = append(b, ',')
 		}
-		return append(spec.AppendID(append(b, '"'), *st.JobID), '"'), false
+		return appendValue(b, *st.JobID), false
 	}
 	if st.Workflow != nil {
 		for i := range st.Workflow.Steps {
@@ -394,78 +368,38 @@ func appendJobIDs(b []byte, st *workflow.Step, next flush, first bool) ([]byte, 
 	return b, first
 }
 
-// appendDependsOn appends what a step waits for. A callback waits for all members.
-// The ids are repeated rather than said once, because clients draw edges from this member.
-func (s *shownWorkflow) appendDependsOn(b []byte, st *workflow.Step, next flush) []byte {
-	if st.Callback != "" {
-		for i := range s.Steps {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = next(appendQuoted(b, s.Steps[i].ID))
-		}
-		return b
-	}
-	for i, id := range st.DependsOn {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendQuoted(b, id)
-	}
-	return b
-}
-
-// fired is true once the callback has a job, and if its job could not be made.
-func (s *shownWorkflow) appendCallbacks(b []byte) []byte {
-	b = append(b, `,"callbacks":{`...)
-	for i := range s.Callbacks {
-		st := &s.Callbacks[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendQuoted(append(appendQuoted(b, st.Callback), `:{"type":`...), st.Type)
-		b = strconv.AppendBool(append(b, `,"fired":`...), st.JobID != nil || st.State == failed)
-		b = appendText(b, "state", st.State)
-		b = append(appendJobID(b, st.JobID), '}')
-	}
-	return append(b, '}')
-}
-
-// appendFailure appends what a failed workflow says of its failures.
+// failure is what a failed workflow says of its failures.
 // failed_job_ids has no callbacks; errors has them.
-func (s *shownWorkflow) appendFailure(b []byte, next flush) []byte {
+func (s *shownWorkflow) failure(next flush) (shown object) {
 	if s.Type == workflow.Chain {
 		for i := range s.Steps {
 			// In a chain only one step can end it.
 			if state := s.Steps[i].State; state == failed || state == cancelled {
-				b = appendCount(b, "failed_step_index", s.Steps[i].Index)
+				shown = object{{"failed_step_index", s.Steps[i].Index}}
 				break
 			}
 		}
 	}
-	// The two loops are separate because the members are separate arrays.
-	first := true
-	b = append(b, `,"failed_job_ids":[`...)
-	eachFailure(s.Workflow, "", func(_ string, st *workflow.Step) {
-		if st.JobID == nil || st.Callback != "" {
-			return
-		}
-		if !first {
-			b = append(b, ',')
-		}
-		first = false
-		b = next(append(spec.AppendID(append(b, '"'), *st.JobID), '"'))
-	})
-	first = true
-	b = append(b, `],"errors":[`...)
+	var ids [][16]byte
+	var errors []object
 	eachFailure(s.Workflow, "", func(id string, st *workflow.Step) {
-		if !first {
-			b = append(b, ',')
+		if st.JobID != nil && st.Callback == "" {
+			ids = append(ids, *st.JobID)
 		}
-		first = false
-		b = next(appendStepError(b, id, st))
+		// code and message are "" if the stored error lacks them.
+		members := membersOf(string(st.Error))
+		code, _ := jsonread.Text(members["code"])
+		message, _ := jsonread.Text(members["message"])
+		errors = append(errors, object{{"step_id", id}, {"job_id", st.JobID}, {"code", code}, {"message", message}, {"attempt", st.Attempt}, {"callback", given(st.Callback)}})
 	})
-	return append(b, ']')
+	return append(shown, object{
+		{"failed_job_ids", func(b []byte) []byte {
+			return appendEach(b, ids, next, func(b []byte, id *[16]byte) []byte { return appendValue(b, *id) })
+		}},
+		{"errors", func(b []byte) []byte {
+			return appendEach(b, errors, next, func(b []byte, o *object) []byte { return o.append(b) })
+		}},
+	}...)
 }
 
 // eachFailure visits the jobs that have failed or were cancelled on their own, with the ids of the steps that lead to them.
@@ -489,27 +423,6 @@ func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *wo
 			visit(path+id, st)
 		}
 	}
-}
-
-// code and message are "" if the stored error lacks them.
-func appendStepError(b []byte, id string, st *workflow.Step) []byte {
-	b = appendQuoted(append(b, `{"step_id":`...), id)
-	b = appendJobID(b, st.JobID)
-	var code, message string
-	for literal, value := range jsonread.Members(st.Error) {
-		switch string(jsonread.Name(literal)) {
-		case "code":
-			code, _ = jsonread.Text(value)
-		case "message":
-			message, _ = jsonread.Text(value)
-		}
-	}
-	b = appendText(appendText(b, "code", code), "message", message)
-	b = appendCount(b, "attempt", st.Attempt)
-	if st.Callback != "" {
-		b = appendText(b, "callback", st.Callback)
-	}
-	return append(b, '}')
 }
 
 // bytes is about how long the members are.
@@ -537,18 +450,4 @@ func stepBytes(w *workflow.Workflow) int {
 		}
 	}
 	return n
-}
-
-// It has a leading comma.
-func appendCount(b []byte, name string, n int) []byte {
-	return strconv.AppendInt(append(append(append(b, ',', '"'), name...), '"', ':'), int64(n), 10)
-}
-
-// appendJobID appends job_id, null without one.
-func appendJobID(b []byte, id *[16]byte) []byte {
-	b = append(b, `,"job_id":`...)
-	if id == nil {
-		return append(b, `null`...)
-	}
-	return append(spec.AppendID(append(b, '"'), *id), '"')
 }
