@@ -75,6 +75,7 @@ CREATE TABLE ojs.jobs (
     limit_key        text        COLLATE "C",             -- key of its rate limit, in the collation of ojs.limits, without which no index finds it; NULL: it has none
     limit_seq        bigint,                              -- place in the fetch order of an available job that its rate limit holds back; it gets no ready_seq until then
     on_limit         text,                                -- what its rate limit does when it blocks the job: reschedule or drop; NULL: it waits
+    on_exhaustion    text,                                -- what its retry policy makes of a job that will not run again: discard or dead_letter; NULL: it does not say (see makes_dead_letters)
 
     retry            json,                                -- merged retry policy; NULL: the default policy
     args             json        NOT NULL,                -- what the worker is called with, an array
@@ -270,13 +271,11 @@ $$;
 -- +goose StatementEnd
 
 -- Whether a waiting job whose time is over becomes a dead letter. A total timeout is a failure, which makes one unless the
--- retry policy says discard; any other reason makes one only if the policy asks for it. Looks at the text, because -> fails
--- for documents with \u0000; a quote inside a string would be escaped.
+-- retry policy says discard; any other reason makes one only if the policy asks for it.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.makes_dead_letters(retry json, reason text) RETURNS boolean
+CREATE FUNCTION ojs.makes_dead_letters(on_exhaustion text, reason text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE reason WHEN 'total_timeout' THEN COALESCE(strpos(retry::text, '"on_exhaustion":"discard"') = 0, true)
-        ELSE COALESCE(strpos(retry::text, '"on_exhaustion":"dead_letter"') > 0, false) END
+    SELECT CASE reason WHEN 'total_timeout' THEN on_exhaustion IS DISTINCT FROM 'discard' ELSE on_exhaustion IS NOT DISTINCT FROM 'dead_letter' END
 $$;
 -- +goose StatementEnd
 
@@ -310,7 +309,7 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
     d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
     d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
-    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.on_exhaustion, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
     d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,
@@ -495,7 +494,7 @@ DROP FUNCTION ojs.worker_source(text);
 DROP FUNCTION ojs.percent_encoded(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
-DROP FUNCTION ojs.makes_dead_letters(json, text);
+DROP FUNCTION ojs.makes_dead_letters(text, text);
 DROP FUNCTION ojs.error_type(json);
 DROP FUNCTION ojs.error_code(json);
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);

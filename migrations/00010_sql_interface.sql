@@ -367,6 +367,7 @@ DECLARE
     result_s     bigint;
     retry        jsonb;
     policy       json;
+    on_exhaustion text;
     tags         text;
     meta         json;
     trace_id     text;
@@ -438,7 +439,8 @@ BEGIN
         END IF;
         max_attempts := COALESCE(ojs.option_integer(retry, 'max_attempts', 0, 9223372036854775807),
             ojs.option_integer(given, 'max_attempts', 0, 9223372036854775807));
-        IF retry - 'max_attempts' <> '{}' THEN -- without white space around members: see makes_dead_letters
+        on_exhaustion := retry ->> 'on_exhaustion';
+        IF retry - 'max_attempts' <> '{}' THEN
             SELECT '{' || string_agg(to_json(m.key)::text || ':' || CASE json_typeof(m.value) WHEN 'string' THEN to_json(m.value #>> '{}')::text
                 ELSE m.value::text END, ',') || '}' INTO policy FROM json_each(options -> 'retry') m;
         END IF;
@@ -492,16 +494,15 @@ BEGIN
         timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);
         visible_ms := COALESCE(visible_ms, inherited.visible_ms);
         max_attempts := COALESCE(max_attempts, inherited.max_attempts);
-        -- Its fields under those that the options give. on_exhaustion gets the one form that makes_dead_letters finds; null is as if not sent.
+        -- Its fields under those that the options give; null is as if not sent.
         IF inherited.retry IS NOT NULL THEN
             own_fields := ARRAY(SELECT ojs.retry_field(k) FROM jsonb_object_keys(COALESCE(retry, '{}')) k);
             SELECT '{' || string_agg(to_json(m.key)::text || ':' || m.value::text, ',') || '}' INTO policy
             FROM (SELECT r.key, r.value FROM json_each(inherited.retry) r
-                WHERE ojs.retry_field(r.key) NOT IN ('max_attempts', 'on_exhaustion') AND NOT ojs.retry_field(r.key) = ANY(own_fields)
-                UNION ALL SELECT 'on_exhaustion', to_json(COALESCE(inherited.retry ->> 'on_exhaustion', inherited.retry ->> 'onExhaustion'))
-                WHERE NOT 'on_exhaustion' = ANY(own_fields)
+                WHERE ojs.retry_field(r.key) <> 'max_attempts' AND NOT ojs.retry_field(r.key) = ANY(own_fields)
                 UNION ALL SELECT p.key, p.value FROM json_each(policy) p) m
             WHERE json_typeof(m.value) <> 'null';
+            on_exhaustion := COALESCE(on_exhaustion, inherited.retry ->> 'on_exhaustion', inherited.retry ->> 'onExhaustion');
         END IF;
     END IF;
 
@@ -510,14 +511,14 @@ BEGIN
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, lane, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
-            trace_id, retry, args, meta, extra, size, unique_key)
+            trace_id, retry, on_exhaustion, args, meta, extra, size, unique_key)
         VALUES (job_id, type, queue, lane, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
             LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
             now, CASE WHEN state = 'available' THEN now END,
             run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
-            trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
+            trace_id, policy, CASE WHEN on_exhaustion IN ('discard', 'dead_letter') THEN on_exhaustion END, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
             ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)), ojs.tenant_key(tenant, unique_key))
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq

@@ -141,6 +141,7 @@ type Job struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -202,6 +203,7 @@ type JobDone struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -263,6 +265,7 @@ type JobFinished struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte

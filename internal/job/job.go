@@ -38,8 +38,9 @@ type Job struct {
 	Queue    string
 	Priority int16
 	// It may be 0, which means one attempt like 1.
-	MaxAttempts int64
-	Retry       []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+	MaxAttempts  int64
+	Retry        []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+	OnExhaustion string // Policy.OnExhaustion of Retry, in a column of its own for statements that discard jobs
 
 	// Compact JSON; literals and key order are the client's.
 	Args  []byte
@@ -163,6 +164,7 @@ type Record struct {
 	LimitKey        pgtype.Text        // key of its rate limit; NULL: it has none
 	LimitSeq        pgtype.Int8        // its place in the fetch order, while its rate limit holds it back
 	OnLimit         pgtype.Text        // what the limit does when it blocks the job: reschedule or drop; NULL: it waits
+	OnExhaustion    pgtype.Text        // what Retry makes of a job that will not run again: discard or dead_letter; NULL: it does not say
 	Retry           []byte             // merged policy; nil: the default one
 	Args            []byte
 	Meta            []byte        // nil: {}

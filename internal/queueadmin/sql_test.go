@@ -54,7 +54,7 @@ func TestSQLEnqueueInheritsExhaustion(t *testing.T) {
 		b.configure(queue, `{"default_retry":`+c.config+`}`)
 		var id, text string
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '[]', $1, $2::text::json)::text`, queue, c.options).Scan(&id))
-		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(retry, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
+		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(on_exhaustion, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
 		text = b.One(`SELECT COALESCE(retry::text, '{}') FROM ojs.jobs WHERE id = $1`, id)
 		policy, err := retry.Decode([]byte(text))
 		require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 
 // Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
 // that a later release with other defaults does not change jobs that are already queued. Only on_exhaustion is left out if
-// it was not sent, because expiry asks whether it was. ojs.makes_dead_letters looks for "on_exhaustion":"discard" in this text,
-// as it is written here, without white space. All else is read in Go only.
+// it was not sent, because expiry asks whether it was. It is read in Go only; statements that discard jobs read the column
+// on_exhaustion.
 func (p Policy) Encode() []byte {
 	b := make([]byte, 0, 224)
 	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
