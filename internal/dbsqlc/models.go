@@ -428,6 +428,7 @@ type Queue struct {
 	Status    string
 	PausedAt  pgtype.Timestamptz
 	Config    []byte
+	Settings  []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
 	UsedAt    pgtype.Timestamptz
@@ -460,6 +461,12 @@ type SchemaChange struct {
 	Version int64
 }
 
+type ServerSetting struct {
+	OnlyRow     bool
+	Tenancy     bool
+	MaxJobBytes int64
+}
+
 type StatsHour struct {
 	Queue      string
 	Hour       pgtype.Timestamptz
@@ -486,11 +493,6 @@ type StatsMinute struct {
 	DurationMs int64
 	WaitMs     int64
 	Durations  []int64
-}
-
-type Tenancy struct {
-	OnlyRow bool
-	Enabled bool
 }
 
 type TenantCount struct {

@@ -45,7 +45,8 @@ func wholeMS(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue leaves the check of a policy's values to the
+// Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue stores the fields that it got, with the policy of the
+// queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the check of the values to the
 // server: with an error the policy is Default, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
 // error: their policy was checked when it was stored.
 func Decode(stored []byte) (Policy, error) {
@@ -56,7 +57,14 @@ func Decode(stored []byte) (Policy, error) {
 	if invalid != nil {
 		return Default(), errors.New("decode retry policy: not a JSON object")
 	}
-	p, invalid := Parse(v, Default())
+	base := Default()
+	if v[0] == '{' {
+		// What is inherited was checked when it was set.
+		if base, invalid = Parse(jsonread.Find(v, "inherits"), base); invalid != nil {
+			return Default(), fmt.Errorf("decode inherited retry policy: %w", invalid)
+		}
+	}
+	p, invalid := Parse(v, base)
 	if invalid != nil {
 		return Default(), fmt.Errorf("decode retry policy: %w", invalid)
 	}
