@@ -88,7 +88,8 @@ CREATE TABLE ojs.jobs (
     progress         double precision,                    -- 0 to 1, of the current or latest attempt
     progress_message text,
     progress_data    json,
-    progress_at      timestamptz,                         -- latest report; JobProgress uses its microseconds below the millisecond
+    progress_at      timestamptz,                         -- latest report
+    progress_sent_at timestamptz,                         -- latest report with an event; before progress_at: the end of the run writes one (JobProgress)
     checkpoint       json,                                -- object with state, step_index and metadata; kept when the job ends
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
@@ -311,7 +312,7 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
     d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
     d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.on_exhaustion, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
-    d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
+    d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,
     d.size
@@ -336,14 +337,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN worker_id IS NULL OR worker_id = '' THEN 'workers/anonymous'
         WHEN worker_id ~ '^[A-Za-z0-9._~-]+$' THEN 'workers/' || worker_id
         ELSE 'workers/' || ojs.percent_encoded(worker_id) END
-$$;
--- +goose StatementEnd
-
--- Whether the latest report of progress has no event yet (see JobProgress). NULL: nothing was reported.
--- +goose StatementBegin
-CREATE FUNCTION ojs.progress_is_unsent(progress_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT progress_at <> date_trunc('milliseconds', progress_at)
 $$;
 -- +goose StatementEnd
 
@@ -490,7 +483,6 @@ DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.unique_key_data(text);
 DROP FUNCTION ojs.progress_data(double precision, text);
-DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.worker_source(text);
 DROP FUNCTION ojs.percent_encoded(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);

@@ -254,7 +254,7 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
         width_bucket(j.id, @ids::uuid[]) AS n, -- what the event needs
         j.priority, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF((@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]], ''), j.worker_id),
@@ -285,7 +285,7 @@ SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.t
     d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.args END)::json AS args,
     (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.extra END)::json AS extra,
     (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at,
+    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
     d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END)::json AS result,
     (COALESCE(d.size, 0) + COALESCE(octet_length((@results::json[])[d.n]::text), 0))::integer AS size
 FROM deleted d;
@@ -382,7 +382,7 @@ WITH request AS (
         SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
-        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        FROM failed f WHERE f.progress_at > f.progress_sent_at
         UNION ALL
         SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
@@ -411,7 +411,7 @@ SELECT
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM failed m;
 
 -- name: JobCancel :many
@@ -429,12 +429,12 @@ WITH deleted AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
+        progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
-        d.progress, d.progress_message, d.progress_data, d.progress_at,
+        d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
     RETURNING *
@@ -442,7 +442,7 @@ WITH deleted AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
     SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, @node::integer,
         ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    FROM deleted d WHERE d.state = 'active' AND d.progress_at > d.progress_sent_at
     UNION ALL
     SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
@@ -456,7 +456,7 @@ SELECT
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM moved m;
 
 -- name: JobLockUnlocked :many
@@ -488,7 +488,7 @@ SELECT m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
     m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, m.args,
-    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.checkpoint,
+    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint,
     m.checkpoint_seq, m.checkpoint_at, m.result, m.size FROM moved m;
 
 -- name: JobLockForRetry :many
@@ -764,7 +764,7 @@ SELECT
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
     m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.result END)::json AS result, m.size
 FROM (
     SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
@@ -781,7 +781,7 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
     s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.on_exhaustion, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
-    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.progress_sent_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.* FROM (SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j

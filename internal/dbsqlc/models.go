@@ -153,6 +153,7 @@ type Job struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -215,6 +216,7 @@ type JobDone struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -277,6 +279,7 @@ type JobFinished struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz

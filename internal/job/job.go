@@ -175,7 +175,8 @@ type Record struct {
 	Progress        pgtype.Float8 // 0 to 1
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
-	ProgressAt      pgtype.Timestamptz // latest report; see ProgressUnsent for its microseconds
+	ProgressAt      pgtype.Timestamptz // latest report
+	ProgressSentAt  pgtype.Timestamptz // latest report with an event; see ProgressUnsent
 	Checkpoint      []byte             // kept when the job ends
 	CheckpointSeq   pgtype.Int8        // from 1
 	CheckpointAt    pgtype.Timestamptz
@@ -233,9 +234,9 @@ func SizeOfEach(n int) int32 {
 func (r *Record) Cut() bool { return r.Args == nil }
 
 // ProgressUnsent reports whether the latest report of progress had no event of its own, so that the end of the run wrote it. See
-// the statement JobProgress. The microseconds of the time say it: a report with an event has whole milliseconds.
+// the statement JobProgress.
 func (r *Record) ProgressUnsent() bool {
-	return r.ProgressAt.Valid && !r.ProgressAt.Time.Equal(r.ProgressAt.Time.Truncate(time.Millisecond))
+	return r.ProgressSentAt.Valid && r.ProgressAt.Time.After(r.ProgressSentAt.Time)
 }
 
 // CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement

@@ -36,7 +36,7 @@ func TestRecordsAreAsStored(t *testing.T) {
 	fetched.ReadySeq = stored.ReadySeq
 	require.Equal(t, stored, fetched)
 	requireSet(t, fetched, "FinishedAt", "NextAttemptAt", "TtlDueAt", "PreviousState", "Failed", "DeadLetteredAt", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnExhaustion",
-		"Progress", "ProgressMessage", "ProgressData", "ProgressAt", "Result")
+		"Progress", "ProgressMessage", "ProgressData", "ProgressAt", "ProgressSentAt", "Result")
 
 	b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'half', progress_data = '{}', progress_at = date_trunc('second', now())`)
 	done, err := b.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: -1, Result: []byte(`{"r":1}`)})
@@ -46,7 +46,7 @@ func TestRecordsAreAsStored(t *testing.T) {
 	require.Equal(t, stored, done)
 	require.Equal(t, pgtype.Int4{Int32: 9007, Valid: true}, done.Size)
 	requireSet(t, done, "ReadySeq", "DueAt", "NextAttemptAt", "TotalDueAt", "TtlDueAt", "LeaseUntil", "LeaseMs", "StallDueAt", "StallMs", "Failed", "DeadLetteredAt",
-		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "OnExhaustion", "Error")
+		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "OnExhaustion", "Error", "ProgressSentAt")
 }
 
 // JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
