@@ -272,6 +272,18 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
+-- code and the beginning of the message of a stored error, or of the first one in the data of an event, as an object; NULL: there is none.
+-- The last expression ends the message between two characters of JSON.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_brief(stored text, message_length integer) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT '{"code":"' || split_part(e.rest, '","type":"', 1) || '","message":"' || substring(
+        left(split_part(split_part(e.rest, '","message":"', 2), '","retryable":', 1), message_length)
+        FROM E'^(?:[^\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*') || '"}'
+    FROM (SELECT NULLIF(split_part(stored, '"code":"', 2), '') AS rest) e
+$$;
+-- +goose StatementEnd
+
 -- Whether a waiting job whose time is over becomes a dead letter. A total timeout is a failure, which makes one unless the
 -- retry policy says discard; any other reason makes one only if the policy asks for it.
 -- +goose StatementBegin
@@ -488,6 +500,7 @@ DROP FUNCTION ojs.percent_encoded(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
 DROP FUNCTION ojs.makes_dead_letters(text, text);
+DROP FUNCTION ojs.error_brief(text, integer);
 DROP FUNCTION ojs.error_type(json);
 DROP FUNCTION ojs.error_code(json);
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);
