@@ -208,7 +208,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		r.progress.reach(woken)
 	}
 	if done.published > 0 {
-		r.reportCounts(ctx, done.counts)
+		if r.onCounts != nil {
+			r.onCounts(done.counts)
+		}
 		if r.onPublished != nil {
 			r.onPublished()
 		}
