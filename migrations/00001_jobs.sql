@@ -75,6 +75,7 @@ CREATE TABLE ojs.jobs (
     limit_key        text        COLLATE "C",             -- key of its rate limit, in the collation of ojs.limits, without which no index finds it; NULL: it has none
     limit_seq        bigint,                              -- place in the fetch order of an available job that its rate limit holds back; it gets no ready_seq until then
     on_limit         text,                                -- what its rate limit does when it blocks the job: reschedule or drop; NULL: it waits
+    on_exhaustion    text,                                -- what its retry policy makes of a job that will not run again: discard or dead_letter; NULL: it does not say (see makes_dead_letters)
 
     retry            json,                                -- merged retry policy; NULL: the default policy
     args             json        NOT NULL,                -- what the worker is called with, an array
@@ -87,7 +88,8 @@ CREATE TABLE ojs.jobs (
     progress         double precision,                    -- 0 to 1, of the current or latest attempt
     progress_message text,
     progress_data    json,
-    progress_at      timestamptz,                         -- latest report; JobProgress uses its microseconds below the millisecond
+    progress_at      timestamptz,                         -- latest report
+    progress_sent_at timestamptz,                         -- latest report with an event; before progress_at: the end of the run writes one (JobProgress)
     checkpoint       json,                                -- object with state, step_index and metadata; kept when the job ends
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
@@ -167,7 +169,8 @@ CREATE TABLE ojs.queues (
     name       text        PRIMARY KEY,
     status     text        NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'draining')),
     paused_at  timestamptz,                             -- since when; NULL: not paused
-    config     json,                                    -- settings of the queue; NULL: those of the server
+    config     json,                                    -- settings of the queue as clients sent them; NULL: those of the server
+    settings   jsonb,                                   -- what SQL reads of config, as queueconfig.Settings writes it; NULL: nothing (see ojs.queue_settings)
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     used_at    timestamptz NOT NULL DEFAULT now()       -- latest enqueue, to a day: an enqueue to a known queue writes nothing here (see QueueInsert)
@@ -269,14 +272,24 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether a waiting job whose time is over becomes a dead letter. A total timeout is a failure, which makes one unless the
--- retry policy says discard; any other reason makes one only if the policy asks for it. Looks at the text, because -> fails
--- for documents with \u0000; a quote inside a string would be escaped.
+-- code and the beginning of the message of a stored error, or of the first one in the data of an event, as an object; NULL: there is none.
+-- The last expression ends the message between two characters of JSON.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.makes_dead_letters(retry json, reason text) RETURNS boolean
+CREATE FUNCTION ojs.error_brief(stored text, message_length integer) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE reason WHEN 'total_timeout' THEN COALESCE(strpos(retry::text, '"on_exhaustion":"discard"') = 0, true)
-        ELSE COALESCE(strpos(retry::text, '"on_exhaustion":"dead_letter"') > 0, false) END
+    SELECT '{"code":"' || split_part(e.rest, '","type":"', 1) || '","message":"' || substring(
+        left(split_part(split_part(e.rest, '","message":"', 2), '","retryable":', 1), message_length)
+        FROM E'^(?:[^\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*') || '"}'
+    FROM (SELECT NULLIF(split_part(stored, '"code":"', 2), '') AS rest) e
+$$;
+-- +goose StatementEnd
+
+-- Whether a waiting job whose time is over becomes a dead letter. A total timeout is a failure, which makes one unless the
+-- retry policy says discard; any other reason makes one only if the policy asks for it.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.makes_dead_letters(on_exhaustion text, reason text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE reason WHEN 'total_timeout' THEN on_exhaustion IS DISTINCT FROM 'discard' ELSE on_exhaustion IS NOT DISTINCT FROM 'dead_letter' END
 $$;
 -- +goose StatementEnd
 
@@ -310,8 +323,8 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
     d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
     d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
-    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
-    d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
+    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.on_exhaustion, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+    d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,
     d.size
@@ -336,14 +349,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN worker_id IS NULL OR worker_id = '' THEN 'workers/anonymous'
         WHEN worker_id ~ '^[A-Za-z0-9._~-]+$' THEN 'workers/' || worker_id
         ELSE 'workers/' || ojs.percent_encoded(worker_id) END
-$$;
--- +goose StatementEnd
-
--- Whether the latest report of progress has no event yet (see JobProgress). NULL: nothing was reported.
--- +goose StatementBegin
-CREATE FUNCTION ojs.progress_is_unsent(progress_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT progress_at <> date_trunc('milliseconds', progress_at)
 $$;
 -- +goose StatementEnd
 
@@ -490,12 +495,12 @@ DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.unique_key_data(text);
 DROP FUNCTION ojs.progress_data(double precision, text);
-DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.worker_source(text);
 DROP FUNCTION ojs.percent_encoded(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
-DROP FUNCTION ojs.makes_dead_letters(json, text);
+DROP FUNCTION ojs.makes_dead_letters(text, text);
+DROP FUNCTION ojs.error_brief(text, integer);
 DROP FUNCTION ojs.error_type(json);
 DROP FUNCTION ojs.error_code(json);
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);

@@ -253,18 +253,12 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- error, and last_error if the event has it, with the code and the beginning of the message only, each with a leading comma.
--- They are cut out of the text, as in error_code; the expression ends the message between two characters of JSON.
+-- error, and last_error if the event has it, in brief, each with a leading comma; '': the event has no error.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.error_members(data text) RETURNS text
 LANGUAGE sql STABLE AS $$
-    SELECT COALESCE(CASE WHEN starts_with(data, '{"last_error":') THEN ',"last_error":' || t.short ELSE '' END || ',"error":' || t.short, '')
-    FROM (
-        SELECT '{"code":"' || split_part(r.rest, '","type":"', 1) || '","message":"' || substring(
-            left(split_part(split_part(r.rest, '","message":"', 2), '","retryable":', 1), 512)
-            FROM E'^(?:[^\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*') || '"}' AS short
-        FROM (SELECT substr(data, strpos(data, 'error":{"code":"') + 16) AS rest WHERE strpos(data, 'error":{"code":"') > 0) r
-    ) t
+    SELECT COALESCE(CASE WHEN starts_with(data, '{"last_error":') THEN ',"last_error":' || e.brief ELSE '' END || ',"error":' || e.brief, '')
+    FROM (SELECT ojs.error_brief(data, 512) AS brief) e
 $$;
 -- +goose StatementEnd
 

@@ -125,8 +125,7 @@ CREATE TABLE ojs.webhook_attempts (
 CREATE FUNCTION ojs.webhook_body(e ojs.events, service text, format text) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN format = 'cloudevents'
-        THEN overlay(ojs.event_head(e, service) PLACING 'org.openjobspec.' FROM strpos(ojs.event_head(e, service), '"type":"') + 8 FOR 0)
-            || ',"datacontenttype":"application/json"'
+        THEN replace(ojs.event_head(e, service), '","type":"', '","type":"org.openjobspec.') || ',"datacontenttype":"application/json"'
         ELSE ojs.event_head(e, service) END || ',"data":' || ojs.event_data(e) || '}'
 $$;
 -- +goose StatementEnd

@@ -109,16 +109,6 @@ CREATE TABLE ojs.workflow_starts (
     started_at timestamptz NOT NULL
 );
 
--- code and message of a stored error; a long message is cut between two characters of JSON. See error_members.
--- +goose StatementBegin
-CREATE FUNCTION ojs.workflow_error(error json) RETURNS json
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ('{"code":"' || ojs.error_code(error) || '","message":"' || substring(
-        left(split_part(split_part(error::text, '","message":"', 2), '","retryable":', 1), 2048)
-        FROM E'^(?:[^\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*') || '"}')::json
-$$;
--- +goose StatementEnd
-
 -- Called by every statement that ends or revives a job that belongs to a workflow, and by no other: for all other jobs
 -- it costs the test that workflow_id is NULL.
 -- +goose StatementBegin
@@ -129,7 +119,7 @@ BEGIN
     INSERT INTO ojs.workflow_pending (root_id, job_id, state, attempt, started_at, at, worker_id, result, error)
     VALUES (root, job, state, attempt, started_at, at, worker_id, result,
         CASE WHEN state = 'cancelled' THEN '{"code":"cancelled","message":"The job was cancelled."}'::json
-            WHEN error IS NOT NULL THEN ojs.workflow_error(error) END);
+            WHEN error IS NOT NULL THEN ojs.error_brief(error::text, 2048)::json END);
     RETURN true;
 END
 $$;
@@ -160,7 +150,6 @@ $$;
 -- +goose Down
 DROP FUNCTION ojs.workflow_job_started(uuid, timestamptz);
 DROP FUNCTION ojs.workflow_job_changed(uuid, uuid, text, integer, timestamptz, timestamptz, text, json, json);
-DROP FUNCTION ojs.workflow_error(json);
 DROP TABLE ojs.workflow_starts, ojs.workflow_pending, ojs.workflow_steps, ojs.workflows;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer

@@ -97,13 +97,14 @@ END
 $$;
 -- +goose StatementEnd
 
--- A bound of a queue: its own, or else that of all queues; 0 is none.
+-- The settings that hold for a queue: its own over those of _default. The server has decoded them when they were set, so SQL knows one name and one
+-- unit of each (queueconfig.Settings), and a setting that is inherited as a whole is one member, so || is all there is to inheritance. It is
+-- resolved here and not stored with each queue: a change of _default stays one row, and queues without a row inherit, too.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.queue_bound(name text, bound text) RETURNS bigint
+CREATE FUNCTION ojs.queue_settings(name text) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
-    SELECT COALESCE(
-        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = queue_bound.name),
-        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = '_default'), 0)
+    SELECT COALESCE((SELECT q.settings FROM ojs.queues q WHERE q.name = '_default'), '{}')
+        || COALESCE((SELECT q.settings FROM ojs.queues q WHERE q.name = queue_settings.name), '{}')
 $$;
 -- +goose StatementEnd
 
@@ -127,10 +128,11 @@ $$;
 CREATE FUNCTION ojs.queue_bounds_check(name text, of_tenant text, more_jobs bigint, more_bytes bigint, measured boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    max_depth bigint := ojs.queue_bound(name, 'max_depth');
-    max_bytes bigint := ojs.queue_bound(name, 'max_size_bytes');
-    per_tenant bigint := CASE WHEN of_tenant = '' THEN 0 ELSE ojs.queue_bound(name, 'max_depth_per_tenant') END;
-    bound     text;
+    settings   jsonb := ojs.queue_settings(name);
+    max_depth  bigint := settings -> 'max_depth';
+    max_bytes  bigint := settings -> 'max_size_bytes';
+    per_tenant bigint := CASE WHEN of_tenant <> '' THEN settings -> 'max_depth_per_tenant' END;
+    bound      text;
 BEGIN
     IF per_tenant > 0 AND ojs.tenant_depth(name, of_tenant) + more_jobs > per_tenant THEN
         RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'tenant ' || of_tenant || ' reached its bound of ' || per_tenant || ' jobs in queue ' || name || '.',
@@ -172,13 +174,13 @@ $$;
 CREATE CONSTRAINT TRIGGER bounds_check AFTER INSERT ON ojs.bound_notes DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION ojs.bounds_check_noted();
 
--- Refuses a job of ojs.enqueue for a full queue, and lets the commit check again. Without a bound it is one look.
+-- Refuses a job of ojs.enqueue for a full queue, and lets the commit check again. settings are those of the queue.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.bound_note(name text, tenant text, job_id uuid, bytes integer) RETURNS void
+CREATE FUNCTION ojs.bound_note(name text, settings jsonb, tenant text, job_id uuid, bytes integer) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (bound_note.name, '_default') AND q.config -> 'backpressure' IS NOT NULL) THEN
+    IF NOT settings ?| '{max_depth,max_size_bytes,max_depth_per_tenant}' THEN
         RETURN;
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -187,7 +189,7 @@ BEGIN
     PERFORM ojs.queue_bounds_check(bound_note.name, bound_note.tenant, 1, bound_note.bytes, false);
     INSERT INTO ojs.bound_notes (queue, tenant) SELECT bound_note.name, bound_note.tenant
         WHERE NOT EXISTS (SELECT FROM ojs.bound_notes n WHERE n.queue = bound_note.name AND n.tenant = bound_note.tenant);
-    IF ojs.queue_bound(bound_note.name, 'max_size_bytes') > 0 THEN
+    IF (settings -> 'max_size_bytes')::bigint > 0 THEN
         INSERT INTO ojs.job_sizes (queue, job_id, bytes) VALUES (bound_note.name, bound_note.job_id, bound_note.bytes);
     END IF;
 END
@@ -195,12 +197,12 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION ojs.bound_note(text, text, uuid, integer);
+DROP FUNCTION ojs.bound_note(text, jsonb, text, uuid, integer);
 DROP TABLE ojs.bound_notes;
 DROP FUNCTION ojs.bounds_check_noted();
 DROP FUNCTION ojs.queue_bounds_check(text, text, bigint, bigint, boolean);
 DROP FUNCTION ojs.tenant_depth(text, text);
-DROP FUNCTION ojs.queue_bound(text, text);
+DROP FUNCTION ojs.queue_settings(text);
 DROP FUNCTION ojs.queue_depth(text);
 DROP FUNCTION ojs.queue_size_measure(text);
 DROP TABLE ojs.queue_sizes, ojs.job_sizes;

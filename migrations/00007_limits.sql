@@ -366,7 +366,7 @@ BEGIN
     IF effect = 'drop' THEN
         err := '{"attempt":' || j.attempt || ',"code":"rate_limited","type":"rate_limited","message":"The rate limit ' || limit_key || ' did not let the job start.","retryable":false}';
         UPDATE ojs.jobs o SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, finished_at = now, previous_state = 'available',
-            dead_lettered_at = CASE WHEN ojs.makes_dead_letters(o.retry, 'rate_limited') THEN now END, error = ojs.error_at(err, now)
+            dead_lettered_at = CASE WHEN ojs.makes_dead_letters(o.on_exhaustion, 'rate_limited') THEN now END, error = ojs.error_at(err, now)
         WHERE o.id = j.id;
         PERFORM CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, now, NULL, NULL, ojs.error_at(err, now)) END;
         shown := '{' || substr(err, length('{"attempt":' || j.attempt || ',') + 1);

@@ -46,12 +46,14 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- tenancy has one row: whether meta.tenant_id names the tenant of a job that ojs.enqueue stores. Nodes store it when they start.
-CREATE TABLE ojs.tenancy (
-    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    enabled  boolean NOT NULL
+-- server_settings has one row: the settings of the server by which ojs.enqueue goes. Nodes store them when they start; until the first one does,
+-- those of a server without settings hold.
+CREATE TABLE ojs.server_settings (
+    only_row      boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    tenancy       boolean NOT NULL,                     -- whether meta.tenant_id names the tenant of a job (OJS_TENANCY)
+    max_job_bytes bigint  NOT NULL                      -- OJS_JOBS_MAX_SIZE
 );
-INSERT INTO ojs.tenancy (enabled) VALUES (true);
+INSERT INTO ojs.server_settings (tenancy, max_job_bytes) VALUES (true, 1048576);
 
 -- The tenant in the meta of a job, by the rule of the server (docs/reference/tenants.md, SQL); '': none.
 -- +goose StatementBegin
@@ -61,30 +63,27 @@ BEGIN
     IF jsonb_typeof(meta -> 'tenant_id') IS DISTINCT FROM 'string' OR meta ->> 'tenant_id' !~ '^[A-Za-z0-9._-]{1,128}$' THEN
         RETURN '';
     END IF;
-    RETURN CASE WHEN (SELECT t.enabled FROM ojs.tenancy t) THEN meta ->> 'tenant_id' ELSE '' END;
+    RETURN CASE WHEN (SELECT s.tenancy FROM ojs.server_settings s) THEN meta ->> 'tenant_id' ELSE '' END;
 END
 $$;
 -- +goose StatementEnd
 
--- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue (queue/enqueue.go).
+-- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue, NULL for none (queue/enqueue.go).
 -- +goose StatementBegin
-CREATE FUNCTION ojs.job_lane(queue text, tenant text, meta json) RETURNS text
-LANGUAGE sql STABLE AS $$
+CREATE FUNCTION ojs.job_lane(fair_key text, tenant text, meta json) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT tenant || CASE WHEN f.value = '' THEN '' WHEN octet_length(f.value) <= 128 THEN '/' || f.value
         ELSE '/sha256:' || encode(sha256(convert_to(f.value, 'UTF8')), 'hex') END
     FROM (SELECT COALESCE((
         SELECT meta ->> k.name
-        FROM (SELECT substr(c.key, 6) AS name FROM (SELECT COALESCE(
-            (SELECT q.config #>> '{fairness,key}' FROM ojs.queues q WHERE q.name = queue),
-            (SELECT q.config #>> '{fairness,key}' FROM ojs.queues q WHERE q.name = '_default')) AS key) c
-            WHERE starts_with(c.key, 'meta.')) k
+        FROM (SELECT substr(fair_key, 6) AS name WHERE starts_with(fair_key, 'meta.')) k
         WHERE json_typeof(meta -> k.name) NOT IN ('object', 'array')), '') AS value) f
 $$;
 -- +goose StatementEnd
 
 -- +goose Down
 DROP FUNCTION ojs.tenant_of(jsonb);
-DROP TABLE ojs.tenancy;
+DROP TABLE ojs.server_settings;
 DROP FUNCTION ojs.tenant_key(text, text);
 DROP FUNCTION ojs.tenant_counts_add(bigint, integer, bigint, bigint[]);
 DROP TABLE ojs.tenant_counts;

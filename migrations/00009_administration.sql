@@ -285,8 +285,8 @@ DECLARE
     reasons json[] := '{}';
     q       record;
     m       record;
-    most    bigint;
-    rated   boolean;
+    settings jsonb := ojs.queue_settings(job_queue);
+    most    bigint := settings -> 'concurrency';
     active  bigint;
 BEGIN
     IF to_regclass('ojs.maintenance') IS NOT NULL THEN
@@ -296,14 +296,12 @@ BEGIN
                 json_build_object('since', ojs.time_text(m.started_at), 'until', ojs.time_text(m.ends_at), 'reason', m.reason));
         END IF;
     END IF;
-    SELECT o.status, o.paused_at, o.config INTO q FROM ojs.queues o WHERE o.name = job_queue;
+    SELECT o.status, o.paused_at INTO q FROM ojs.queues o WHERE o.name = job_queue;
     IF q.status = 'paused' THEN
         reasons := reasons || ojs.explain_reason('queue_paused', format('Queue %s is paused%s.', job_queue, ' since ' || ojs.time_text(q.paused_at)),
             json_build_object('since', ojs.time_text(q.paused_at)));
     END IF;
-    SELECT (COALESCE(q.config ->> 'concurrency', o.config ->> 'concurrency'))::bigint, COALESCE(q.config -> 'rate_limit', o.config -> 'rate_limit') IS NOT NULL INTO most, rated
-    FROM (SELECT) one LEFT JOIN ojs.queues o ON o.name = '_default';
-    IF rated THEN -- counted by claims
+    IF settings ? 'rate_limit' THEN -- counted by claims
         SELECT o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.started INTO m FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u
         WHERE o.key = 'queue:' || job_queue AND ojs.limit_room(o, now, 0, u.started, u.last_start) = 0;
         IF FOUND THEN

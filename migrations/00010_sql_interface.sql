@@ -171,17 +171,17 @@ BEGIN
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
             retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key, progress,
-            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
+            progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, size)
         SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
             d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
             d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.progress,
-            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
+            d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
         FROM deleted d
     ), event AS (
         INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, data)
         SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL,
             ojs.progress_data(d.progress, d.progress_message)
-        FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+        FROM deleted d WHERE d.state = 'active' AND d.progress_at > d.progress_sent_at
         UNION ALL
         SELECT 'job.cancelled', 'api', d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', cancel_as.data
         FROM deleted d
@@ -261,58 +261,6 @@ END
 $$;
 -- +goose StatementEnd
 
--- The setting of a retry policy that a member stands for, by its first name in docs/reference/retries.md.
--- +goose StatementBegin
-CREATE FUNCTION ojs.retry_field(name text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE name WHEN 'maxAttempts' THEN 'max_attempts'
-        WHEN 'initial_interval_ms' THEN 'initial_interval' WHEN 'initial_delay_ms' THEN 'initial_interval' WHEN 'initialInterval' THEN 'initial_interval'
-        WHEN 'max_interval_ms' THEN 'max_interval' WHEN 'maxInterval' THEN 'max_interval'
-        WHEN 'multiplier' THEN 'backoff_coefficient' WHEN 'backoffCoefficient' THEN 'backoff_coefficient'
-        WHEN 'nonRetryableErrors' THEN 'non_retryable_errors' WHEN 'onExhaustion' THEN 'on_exhaustion'
-        WHEN 'backoff_type' THEN 'backoff_strategy' WHEN 'strategy' THEN 'backoff_strategy' WHEN 'backoff' THEN 'backoff_strategy' ELSE name END
-$$;
--- +goose StatementEnd
-
--- What a new job has of the configuration of its queue, over that of _default: the server does the same. It refuses a job type that
--- the queue does not take. The server has checked the values when they were set.
--- +goose StatementBegin
-CREATE FUNCTION ojs.queue_inherited(queue text, job_type text, OUT timeout_ms bigint, OUT visible_ms bigint, OUT max_attempts bigint, OUT retry json)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_variable
-DECLARE
-    own     json := (SELECT q.config FROM ojs.queues q WHERE q.name = queue);
-    general json := (SELECT q.config FROM ojs.queues q WHERE q.name = '_default');
-    allowed json := COALESCE(own -> 'allowed_job_types', general -> 'allowed_job_types');
-BEGIN
-    IF allowed IS NOT NULL AND NOT EXISTS (
-        SELECT FROM json_array_elements_text(allowed) a (pattern)
-        WHERE a.pattern = job_type OR right(a.pattern, 1) = '*' AND starts_with(job_type, left(a.pattern, -1))) THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'Queue ' || queue || ' takes no jobs of type ' || job_type || ' (allowed_job_types).';
-    END IF;
-    timeout_ms := ojs.setting_ms(COALESCE(own -> 'default_timeout', general -> 'default_timeout'));
-    visible_ms := ojs.setting_ms(COALESCE(own -> 'visibility_timeout', general -> 'visibility_timeout'));
-    retry := COALESCE(own -> 'default_retry', general -> 'default_retry');
-    max_attempts := COALESCE(retry ->> 'max_attempts', retry ->> 'maxAttempts')::numeric;
-END
-$$;
--- +goose StatementEnd
-
--- Milliseconds of a setting in seconds, or of a duration: PT30S, P1DT2H, 500ms, 90s, 5m, 2h, 1d, 1w.
--- +goose StatementBegin
-CREATE FUNCTION ojs.setting_ms(setting json) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN setting IS NULL THEN NULL
-        WHEN json_typeof(setting) = 'number' THEN (setting #>> '{}')::numeric * 1000
-        WHEN s.text LIKE 'P%' THEN (SELECT sum(COALESCE(NULLIF(p.part, '')::numeric, 0) * p.ms) FROM (
-            SELECT (regexp_match(s.text, '^P(?:([0-9.]+)Y)?(?:([0-9.]+)M)?(?:([0-9.]+)W)?(?:([0-9.]+)D)?(?:T(?:([0-9.]+)H)?(?:([0-9.]+)M)?(?:([0-9.]+)S)?)?$'))[u.n] AS part, u.ms
-            FROM (VALUES (1, 31536000000), (2, 2592000000), (3, 604800000), (4, 86400000), (5, 3600000), (6, 60000), (7, 1000)) u (n, ms)) p)
-        ELSE substring(s.text FROM '^[0-9.]+')::numeric * CASE substring(s.text FROM '[a-z]+$')
-            WHEN 'ms' THEN 1 WHEN 's' THEN 1000 WHEN 'm' THEN 60000 WHEN 'h' THEN 3600000 WHEN 'd' THEN 86400000 WHEN 'w' THEN 604800000 END
-        END::bigint FROM (SELECT setting #>> '{}' AS text) s
-$$;
--- +goose StatementEnd
-
 -- queue_notes holds the queues whose first job, or the first for a day, comes from a transaction that is still open. An insert of a row that
 -- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
 -- transaction inserts its new queues, and moves used_at of the others, at commit. The trigger deletes the rows, so no other transaction sees one.
@@ -345,7 +293,6 @@ DECLARE
     max_s        CONSTANT bigint := 3153600000; -- 36 500 days
     retry_names  CONSTANT text[] := '{max_attempts,initial_interval,max_interval,backoff_coefficient,jitter,non_retryable_errors,
         on_exhaustion,backoff_strategy}';
-    own_fields   text[]; -- of the retry policy in options
     now          timestamptz := clock_timestamp();
     given        jsonb := '{}';
     job_id       uuid := ojs.new_id(now);
@@ -367,6 +314,7 @@ DECLARE
     result_s     bigint;
     retry        jsonb;
     policy       json;
+    on_exhaustion text;
     tags         text;
     meta         json;
     trace_id     text;
@@ -375,13 +323,14 @@ DECLARE
     lane         text;
     extra        text;
     event_seq    bigint;
-    inherited    record; -- what the configuration of the queue gives
+    settings     jsonb; -- of the queue
+    max_bytes    bigint := (SELECT s.max_job_bytes FROM ojs.server_settings s);
     other        record; -- the outcome of ojs.unique_check
 BEGIN
     IF (type ~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' AND octet_length(type) <= 255) IS NOT TRUE THEN
         PERFORM ojs.refuse('type', 'be words of lower-case letters, digits, _ and - joined by dots, such as invoice.render, of at most 255 bytes', to_jsonb(type));
-    ELSIF octet_length(args::text) + COALESCE(octet_length(options::text), 0) > 1048576 THEN
-        PERFORM ojs.refuse('args', 'have at most 1048576 bytes together with options');
+    ELSIF octet_length(args::text) + COALESCE(octet_length(options::text), 0) > max_bytes THEN
+        PERFORM ojs.refuse('args', format('have at most %s bytes together with options', max_bytes));
     ELSIF (json_typeof(args) = 'array') IS NOT TRUE OR ojs.json_is_deep(args, 32) THEN
         PERFORM ojs.refuse('args', 'be an array, nested at most 32 levels');
     END IF;
@@ -438,9 +387,9 @@ BEGIN
         END IF;
         max_attempts := COALESCE(ojs.option_integer(retry, 'max_attempts', 0, 9223372036854775807),
             ojs.option_integer(given, 'max_attempts', 0, 9223372036854775807));
-        IF retry - 'max_attempts' <> '{}' THEN -- without white space around members: see makes_dead_letters
-            SELECT '{' || string_agg(to_json(m.key)::text || ':' || CASE json_typeof(m.value) WHEN 'string' THEN to_json(m.value #>> '{}')::text
-                ELSE m.value::text END, ',') || '}' INTO policy FROM json_each(options -> 'retry') m;
+        on_exhaustion := retry ->> 'on_exhaustion';
+        IF retry - 'max_attempts' <> '{}' THEN
+            policy := options -> 'retry';
         END IF;
 
         IF jsonb_path_exists(ojs.option(given, 'tags', 'array'), 'strict $[*] ? (@.type() != "string" || @ == "")') THEN
@@ -487,37 +436,33 @@ BEGIN
     IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'Queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
-    IF EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (queue, '_default') AND q.config IS NOT NULL) THEN
-        inherited := ojs.queue_inherited(queue, type);
-        timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);
-        visible_ms := COALESCE(visible_ms, inherited.visible_ms);
-        max_attempts := COALESCE(max_attempts, inherited.max_attempts);
-        -- Its fields under those that the options give. on_exhaustion gets the one form that makes_dead_letters finds; null is as if not sent.
-        IF inherited.retry IS NOT NULL THEN
-            own_fields := ARRAY(SELECT ojs.retry_field(k) FROM jsonb_object_keys(COALESCE(retry, '{}')) k);
-            SELECT '{' || string_agg(to_json(m.key)::text || ':' || m.value::text, ',') || '}' INTO policy
-            FROM (SELECT r.key, r.value FROM json_each(inherited.retry) r
-                WHERE ojs.retry_field(r.key) NOT IN ('max_attempts', 'on_exhaustion') AND NOT ojs.retry_field(r.key) = ANY(own_fields)
-                UNION ALL SELECT 'on_exhaustion', to_json(COALESCE(inherited.retry ->> 'on_exhaustion', inherited.retry ->> 'onExhaustion'))
-                WHERE NOT 'on_exhaustion' = ANY(own_fields)
-                UNION ALL SELECT p.key, p.value FROM json_each(policy) p) m
-            WHERE json_typeof(m.value) <> 'null';
-        END IF;
+    settings := ojs.queue_settings(queue);
+    IF settings ? 'allowed_job_types' AND NOT EXISTS (
+        SELECT FROM jsonb_array_elements_text(settings -> 'allowed_job_types') AS a (pattern)
+        WHERE a.pattern = type OR right(a.pattern, 1) = '*' AND starts_with(type, left(a.pattern, -1))) THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'Queue ' || queue || ' takes no jobs of type ' || type || ' (allowed_job_types).';
+    END IF;
+    timeout_ms := COALESCE(NULLIF(timeout_ms, 0), (settings -> 'timeout_ms')::bigint);
+    visible_ms := COALESCE(visible_ms, (settings -> 'visibility_ms')::bigint);
+    IF settings ? 'retry' THEN -- the server reads the fields of the options over those of inherits (retry.Decode)
+        max_attempts := COALESCE(max_attempts, (settings #> '{retry,max_attempts}')::bigint);
+        on_exhaustion := COALESCE(on_exhaustion, settings #>> '{retry,on_exhaustion}');
+        policy := COALESCE(overlay(policy::text PLACING '{"inherits":' || (settings -> 'retry')::text || ',' FROM 1 FOR 1), settings ->> 'retry');
     END IF;
 
-    PERFORM ojs.bound_note(queue, tenant, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
-    lane := ojs.job_lane(queue, tenant, meta);
+    PERFORM ojs.bound_note(queue, settings, tenant, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
+    lane := ojs.job_lane(settings ->> 'fair_key', tenant, meta);
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, lane, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
-            trace_id, retry, args, meta, extra, size, unique_key)
+            trace_id, retry, on_exhaustion, args, meta, extra, size, unique_key)
         VALUES (job_id, type, queue, lane, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
             LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
             now, CASE WHEN state = 'available' THEN now END,
             run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
-            trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
+            trace_id, policy, CASE WHEN on_exhaustion IN ('discard', 'dead_letter') THEN on_exhaustion END, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
             ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)), ojs.tenant_key(tenant, unique_key))
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq
@@ -622,9 +567,6 @@ $$;
 DROP VIEW ojs.job;
 DROP FUNCTION ojs.cancel(uuid, text);
 DROP FUNCTION ojs.enqueue(text, json, text, json);
-DROP FUNCTION ojs.queue_inherited(text, text);
-DROP FUNCTION ojs.setting_ms(json);
-DROP FUNCTION ojs.retry_field(text);
 DROP TABLE ojs.queue_notes;
 DROP FUNCTION ojs.queue_insert_noted();
 DROP FUNCTION ojs.id_was_used(uuid);

@@ -118,7 +118,7 @@ WITH locked AS MATERIALIZED (
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, next_attempt_at = NULL, finished_at = (SELECT c.now FROM clock c), previous_state = j.state,
-        dead_lettered_at = CASE WHEN ojs.makes_dead_letters(j.retry, @code::text) THEN (SELECT c.now FROM clock c) END,
+        dead_lettered_at = CASE WHEN ojs.makes_dead_letters(j.on_exhaustion, @code::text) THEN (SELECT c.now FROM clock c) END,
         error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}', (SELECT c.now FROM clock c))
     WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, j.finished_at AS now, j.previous_state AS was,

@@ -6,8 +6,8 @@
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
-    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.on_exhaustion, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.progress_sent_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
         SELECT j.* FROM (
@@ -47,8 +47,8 @@ ORDER BY o.dead_lettered_at DESC, o.id DESC OFFSET @others::bigint LIMIT 1;
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
-    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.on_exhaustion, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.progress_sent_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
         SELECT j.* FROM (

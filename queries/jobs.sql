@@ -41,7 +41,8 @@ WITH clock AS MATERIALIZED (
         unnest(@unique_keys::text[]) AS unique_key,
         unnest(@lanes::text[]) AS lane,
         unnest(@limit_keys::text[]) AS limit_key,
-        unnest(@on_limits::text[]) AS on_limit
+        unnest(@on_limits::text[]) AS on_limit,
+        unnest(@on_exhaustions::text[]) AS on_exhaustion
 ), timed AS (
     SELECT i.*, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
@@ -55,7 +56,7 @@ WITH clock AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, on_exhaustion)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' AND p.limit_key = '' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
@@ -68,7 +69,7 @@ WITH clock AS MATERIALIZED (
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
         p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0),
         NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, ''),
-        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, '')
+        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, ''), NULLIF(p.on_exhaustion, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane, limit_key,
@@ -253,7 +254,7 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
         width_bucket(j.id, @ids::uuid[]) AS n, -- what the event needs
         j.priority, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF((@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]], ''), j.worker_id),
@@ -284,7 +285,7 @@ SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.t
     d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.args END)::json AS args,
     (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.extra END)::json AS extra,
     (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at,
+    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
     d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END)::json AS result,
     (COALESCE(d.size, 0) + COALESCE(octet_length((@results::json[])[d.n]::text), 0))::integer AS size
 FROM deleted d;
@@ -381,7 +382,7 @@ WITH request AS (
         SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
-        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        FROM failed f WHERE f.progress_at > f.progress_sent_at
         UNION ALL
         SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
@@ -406,11 +407,11 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM failed m;
 
 -- name: JobCancel :many
@@ -428,12 +429,12 @@ WITH deleted AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
+        progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
-        d.progress, d.progress_message, d.progress_data, d.progress_at,
+        d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
     RETURNING *
@@ -441,7 +442,7 @@ WITH deleted AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
     SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, @node::integer,
         ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    FROM deleted d WHERE d.state = 'active' AND d.progress_at > d.progress_sent_at
     UNION ALL
     SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
@@ -451,11 +452,11 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM moved m;
 
 -- name: JobLockUnlocked :many
@@ -486,8 +487,8 @@ SELECT m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, m.args,
-    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.checkpoint,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, m.args,
+    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint,
     m.checkpoint_seq, m.checkpoint_at, m.result, m.size FROM moved m;
 
 -- name: JobLockForRetry :many
@@ -553,6 +554,7 @@ WITH request AS (
         priority = COALESCE(sqlc.narg('priority'), j.priority),
         max_attempts = COALESCE(sqlc.narg('max_attempts'), j.max_attempts),
         retry = COALESCE(sqlc.narg('retry'), j.retry),
+        on_exhaustion = CASE WHEN CAST(sqlc.narg('retry') AS json) IS NULL THEN j.on_exhaustion ELSE sqlc.narg('on_exhaustion')::text END,
         args = COALESCE(sqlc.narg('args'), j.args),
         meta = COALESCE(sqlc.narg('meta'), j.meta),
         trace_id = CASE WHEN CAST(sqlc.narg('meta') AS json) IS NULL THEN j.trace_id ELSE sqlc.narg('trace_id')::text END,
@@ -720,7 +722,7 @@ WITH due AS MATERIALIZED (
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry, d.reason) THEN clock.now END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.on_exhaustion, d.reason) THEN clock.now END,
         error = CASE d.reason
             WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, CASE WHEN j.attempt > 0 THEN 'The job expired before its next attempt was started.' ELSE 'The job expired before it was started.' END, j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
             WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
@@ -758,11 +760,11 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
     m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.result END)::json AS result, m.size
 FROM (
     SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
@@ -778,8 +780,8 @@ FROM (
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
-    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.on_exhaustion, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.progress_sent_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.* FROM (SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j

@@ -53,7 +53,7 @@ SELECT q.config FROM ojs.queues q WHERE q.name = @name FOR NO KEY UPDATE;
 
 -- name: LimitQueueStore :exec
 -- Stores the configuration of a queue, which the caller has locked.
-UPDATE ojs.queues q SET config = @config, updated_at = clock_timestamp() WHERE q.name = @name;
+UPDATE ojs.queues q SET config = @config, settings = @settings, updated_at = clock_timestamp() WHERE q.name = @name;
 
 -- name: LimitGet :many
 -- A partition as clients see it; at most one row.

@@ -3,9 +3,8 @@
 
 -- name: JobProgress :many
 -- Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
--- progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
--- from the latest event to the latest report: 0 if that has its event, at least 1 if not. Then the end of the run writes it.
--- 1 also stands for a report in the same ms as the event, so it counts as 0: two events are never less than a second apart.
+-- progress reaches 1. A report without an event is later than progress_sent_at; if it is the last one of its run, the end of the run writes its
+-- event. A claim clears progress_at only, so progress_sent_at may be that of a run before.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
         unnest(@progress::double precision[]) AS progress, -- < 0: not sent
@@ -13,9 +12,9 @@ WITH request AS (
         unnest(@data::json[]) AS data, unnest(@checkpoints::json[]) AS checkpoint,
         unnest(@event_data::text[]) AS event_data, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT r.*, j.progress AS was, j.progress_at AS was_at
+    SELECT r.*, j.progress AS was, CASE WHEN j.progress_at IS NOT NULL THEN j.progress_sent_at END AS sent_at
     FROM request r CROSS JOIN LATERAL (
-        SELECT j.progress, j.progress_at FROM ojs.jobs j
+        SELECT j.progress, j.progress_at, j.progress_sent_at FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active'
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (r.attempt < 0 OR j.attempt = r.attempt)
@@ -23,19 +22,17 @@ WITH request AS (
     ) j
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), paced AS MATERIALIZED (
-    SELECT l.*, clock.now, CASE WHEN l.was_at IS NULL THEN 1000
-        ELSE COALESCE(NULLIF(date_part('microseconds', l.was_at)::bigint % 1000, 1), 0)
-            + (date_part('epoch', date_trunc('milliseconds', clock.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
-    FROM locked l CROSS JOIN clock
 ), decided AS MATERIALIZED (
-    SELECT p.*, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS emitted FROM paced p
+    SELECT l.*, clock.now, l.sent_at IS NULL OR clock.now < l.sent_at OR clock.now >= l.sent_at + interval '1 second'
+        OR (l.progress >= 1 AND COALESCE(l.was, 0) < 1) AS emitted
+    FROM locked l CROSS JOIN clock
 ), reported AS (
     UPDATE ojs.jobs j
     SET progress = GREATEST(j.progress, NULLIF(GREATEST(l.progress, -1), -1)),
         progress_message = CASE WHEN l.has_message THEN l.message ELSE j.progress_message END,
         progress_data = COALESCE(l.data, j.progress_data),
-        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.emitted THEN 0 ELSE GREATEST(1, l.quiet_ms) END * interval '1 microsecond',
+        progress_at = l.now,
+        progress_sent_at = CASE WHEN l.emitted THEN l.now ELSE l.sent_at END,
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
@@ -130,7 +127,7 @@ WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt
 ), locked AS MATERIALIZED (
     SELECT j.* FROM request r CROSS JOIN LATERAL (
-        SELECT j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM ojs.jobs j
+        SELECT j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at, j.progress_sent_at FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.progress_at IS NOT NULL
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (r.attempt < 0 OR j.attempt = r.attempt)
@@ -140,6 +137,6 @@ WITH request AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
     SELECT 'job.progress', ojs.worker_source(l.worker_id), clock_timestamp(), l.id, l.type, l.queue, l.lane, l.attempt, l.worker_id, l.workflow_id, l.trace_id, @node::integer,
         ojs.progress_data(l.progress, l.progress_message)
-    FROM locked l WHERE ojs.progress_is_unsent(l.progress_at)
+    FROM locked l WHERE l.progress_at > l.progress_sent_at
 )
 SELECT id FROM locked;

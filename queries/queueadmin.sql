@@ -43,7 +43,7 @@ SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.refused::boole
 -- name: QueueCreate :many
 -- Creates a queue. No row: it exists.
 WITH created AS (
-    INSERT INTO ojs.queues (name, config, created_at, updated_at) VALUES (@name, sqlc.narg('config'), clock_timestamp(), clock_timestamp())
+    INSERT INTO ojs.queues (name, config, settings, created_at, updated_at) VALUES (@name, sqlc.narg('config'), sqlc.narg('settings'), clock_timestamp(), clock_timestamp())
     ON CONFLICT (name) DO NOTHING
     RETURNING *
 ), event AS (
@@ -59,7 +59,7 @@ SELECT * FROM ojs.queues WHERE name = @name FOR NO KEY UPDATE;
 -- name: QueueConfigure :one
 -- Replaces the configuration of a locked queue.
 WITH changed AS (
-    UPDATE ojs.queues SET config = sqlc.narg('config'), updated_at = clock_timestamp() WHERE name = @name
+    UPDATE ojs.queues SET config = sqlc.narg('config'), settings = sqlc.narg('settings'), updated_at = clock_timestamp() WHERE name = @name
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, queue, node, data)

@@ -88,3 +88,11 @@ SELECT l.id, l.old::boolean AS old, (l.looked = @max_looked::bigint)::boolean AS
 ) l
 WHERE l.old OR l.looked = @max_looked::bigint
 ORDER BY l.id;
+
+-- name: ServerSettingGet :one
+-- The settings by which ojs.enqueue goes.
+SELECT s.tenancy, s.max_job_bytes FROM ojs.server_settings s;
+
+-- name: ServerSettingStore :exec
+-- Stores the settings by which ojs.enqueue goes.
+UPDATE ojs.server_settings SET tenancy = @tenancy, max_job_bytes = @max_job_bytes;

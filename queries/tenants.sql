@@ -18,14 +18,6 @@ SELECT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = @id AND w.tenant = @tenan
 SELECT EXISTS (SELECT FROM ojs.webhook_deliveries d JOIN ojs.webhooks w ON w.id = d.webhook_id
     WHERE d.id = @id AND w.tenant = @tenant::text)::boolean AS found;
 
--- name: TenancyGet :one
--- Whether jobs that ojs.enqueue stores belong to tenants.
-SELECT t.enabled FROM ojs.tenancy t;
-
--- name: TenancyConfigure :exec
--- Stores for ojs.enqueue whether jobs belong to tenants.
-UPDATE ojs.tenancy SET enabled = @enabled WHERE enabled <> @enabled;
-
 -- name: TenantList :many
 -- Tenants that have had jobs, by name behind one, with their jobs per state as of the last published event. Skips from tenant to
 -- tenant, as far as upto_rows.

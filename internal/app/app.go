@@ -198,11 +198,12 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
 	}
-	switch err := n.domains.Tenants.Configure(ctx, n.config.Tenancy); {
+	switch err := n.domains.Queues.StoreServerSettings(ctx, n.config.Tenancy, n.config.Limits); {
 	case pg.IsReadOnly(err):
-		n.config.Logger.WarnContext(ctx, "OJS_TENANCY is not what ojs.enqueue goes by, and the database is read-only; start a server again when it is not", slog.String("category", "lifecycle"), slog.String("tenancy", string(n.config.Tenancy)))
+		n.config.Logger.WarnContext(ctx, "ojs.enqueue goes by another OJS_TENANCY or OJS_JOBS_MAX_SIZE, and the database is read-only; start a server again when it is not", slog.String("category", "lifecycle"),
+			slog.String("tenancy", string(n.config.Tenancy)), slog.Int("max_job_bytes", n.config.Limits.Envelope()))
 	case err != nil:
-		return fmt.Errorf("store OJS_TENANCY: %w", err)
+		return fmt.Errorf("store settings for ojs.enqueue: %w", err)
 	}
 	if err := n.domains.Workers.Prepare(ctx); err != nil {
 		return fmt.Errorf("read workers: %w", err)

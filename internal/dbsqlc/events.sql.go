@@ -714,10 +714,10 @@ WITH claimed AS MATERIALIZED (
     ) s
     WHERE EXISTS (SELECT FROM claimed)
 ), by_type AS (
-    SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
-    FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
+    SELECT array_agg(t.type) AS types, array_agg(t.n) AS counts
+    FROM (SELECT d.type, sum(d.n)::bigint AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
 ), written_by_sql AS (
-    SELECT string_agg('["' || f.type || '",' || to_json(f.foreign_type)::text || ',' || to_json(f.queue)::text || ',' || f.n || ']', ',') AS list
+    SELECT array_agg(f.type) AS types, array_agg(f.foreign_type) AS job_types, array_agg(f.queue) AS queues, array_agg(f.n) AS counts
     FROM (SELECT p.type, p.foreign_type, p.queue, count(*) AS n FROM published p WHERE p.node IS NULL AND p.foreign_type IS NOT NULL AND p.queue IS NOT NULL GROUP BY 1, 2, 3) f
 ), notified AS (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
@@ -735,7 +735,8 @@ WITH claimed AS MATERIALIZED (
 )
 SELECT (CASE WHEN NOT $1::boolean THEN pg_notify('ojs_published', '{"w":' || $2::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
-    a.n AS events_notified, (CASE WHEN NOT $3::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
+    a.n AS events_notified, (CASE WHEN NOT $3::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, t.types::text[] AS types, t.counts::bigint[] AS counts,
+    u.types::text[] AS sql_types, u.job_types::text[] AS sql_job_types, u.queues::text[] AS sql_queues, u.counts::bigint[] AS sql_counts, c.bound
 FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u CROSS JOIN tenant_counted
 `
 
@@ -753,8 +754,12 @@ type RelayPublishRow struct {
 	Notified       string
 	EventsNotified int64
 	CommitMode     string
-	Types          string
-	FromSql        string
+	Types          []string
+	Counts         []int64
+	SqlTypes       []string
+	SqlJobTypes    []string
+	SqlQueues      []string
+	SqlCounts      []int64
 	Bound          int64
 }
 
@@ -782,7 +787,11 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 		&i.EventsNotified,
 		&i.CommitMode,
 		&i.Types,
-		&i.FromSql,
+		&i.Counts,
+		&i.SqlTypes,
+		&i.SqlJobTypes,
+		&i.SqlQueues,
+		&i.SqlCounts,
 		&i.Bound,
 	)
 	return i, err

@@ -20,7 +20,7 @@ WITH locked AS MATERIALIZED (
         limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = ANY(ARRAY[l.id])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
     SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer,
@@ -31,8 +31,8 @@ SELECT m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, m.args,
-    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.checkpoint,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, m.args,
+    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint,
     m.checkpoint_seq, m.checkpoint_at, m.result, m.size FROM moved m
 `
 
@@ -85,6 +85,7 @@ type JobActivateRow struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -96,6 +97,7 @@ type JobActivateRow struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -158,6 +160,7 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.LimitKey,
 			&i.LimitSeq,
 			&i.OnLimit,
+			&i.OnExhaustion,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -169,6 +172,7 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -189,7 +193,7 @@ const jobCancel = `-- name: JobCancel :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
             NULL, NULL, NULL) END AS advances,
         CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
@@ -197,20 +201,20 @@ WITH deleted AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
+        progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
-        d.progress, d.progress_message, d.progress_data, d.progress_at,
+        d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, on_exhaustion, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
     SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, $5::integer,
         ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    FROM deleted d WHERE d.state = 'active' AND d.progress_at > d.progress_sent_at
     UNION ALL
     SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
     FROM deleted d
@@ -220,11 +224,11 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM moved m
 `
 
@@ -281,6 +285,7 @@ type JobCancelRow struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -292,6 +297,7 @@ type JobCancelRow struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -362,6 +368,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.LimitKey,
 			&i.LimitSeq,
 			&i.OnLimit,
+			&i.OnExhaustion,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -373,6 +380,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -401,7 +409,7 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
         width_bucket(j.id, $4::uuid[]) AS n, -- what the event needs
         j.priority, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, $9::bigint) AS ttl_s,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF(($5::text[])[($6::integer[])[width_bucket(j.id, $4::uuid[])]], ''), j.worker_id),
@@ -432,7 +440,7 @@ SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.t
     d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.args END)::json AS args,
     (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.extra END)::json AS extra,
     (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at,
+    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
     d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN ($2::json[])[d.n] END)::json AS result,
     (COALESCE(d.size, 0) + COALESCE(octet_length(($2::json[])[d.n]::text), 0))::integer AS size
 FROM deleted d
@@ -491,6 +499,7 @@ type JobCompleteRow struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -572,6 +581,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -763,7 +773,7 @@ WITH request AS (
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = ANY(ARRAY[l.id])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms,
         CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
@@ -778,7 +788,7 @@ WITH request AS (
         SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
-        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        FROM failed f WHERE f.progress_at > f.progress_sent_at
         UNION ALL
         SELECT 1, $19::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
@@ -803,11 +813,11 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+    m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM failed m
 `
 
@@ -876,6 +886,7 @@ type JobFailRow struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -887,6 +898,7 @@ type JobFailRow struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -971,6 +983,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.LimitKey,
 			&i.LimitSeq,
 			&i.OnLimit,
+			&i.OnExhaustion,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -982,6 +995,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -1423,21 +1437,22 @@ WITH clock AS MATERIALIZED (
         unnest($25::text[]) AS unique_key,
         unnest($26::text[]) AS lane,
         unnest($27::text[]) AS limit_key,
-        unnest($28::text[]) AS on_limit
+        unnest($28::text[]) AS on_limit,
+        unnest($29::text[]) AS on_exhaustion
 ), timed AS (
-    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, i.size, i.workflow_id, i.unique_key, i.lane, i.limit_key, i.on_limit, clock.now,
+    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, i.size, i.workflow_id, i.unique_key, i.lane, i.limit_key, i.on_limit, i.on_exhaustion, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
         CASE WHEN i.expires_in_us >= 0 THEN clock.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
         clock.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
         clock.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
     FROM request i CROSS JOIN clock
 ), placed AS (
-    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.size, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.on_limit, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
+    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.size, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.on_limit, d.on_exhaustion, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, on_exhaustion)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' AND p.limit_key = '' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
@@ -1450,18 +1465,18 @@ WITH clock AS MATERIALIZED (
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
         p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0),
         NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, ''),
-        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, '')
+        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, ''), NULLIF(p.on_exhaustion, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane, limit_key,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
     SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.lane, i.limit_key, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type,
-        CASE WHEN i.limit_key IS NOT NULL THEN ojs.limit_enqueued(i.limit_key, ($29::json[])[array_position($1::uuid[], i.id)], i.state = 'available') END AS waits
+        CASE WHEN i.limit_key IS NOT NULL THEN ojs.limit_enqueued(i.limit_key, ($30::json[])[array_position($1::uuid[], i.id)], i.state = 'available') END AS waits
     FROM inserted i
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, $30::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $31::integer,
+    SELECT d.event_type, $31::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $32::integer,
         CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
             WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
@@ -1498,6 +1513,7 @@ type JobInsertParams struct {
 	Lanes         []string
 	LimitKeys     []string
 	OnLimits      []string
+	OnExhaustions []string
 	LimitPolicies [][]byte
 	Source        string
 	Node          int32
@@ -1556,6 +1572,7 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 		arg.Lanes,
 		arg.LimitKeys,
 		arg.OnLimits,
+		arg.OnExhaustions,
 		arg.LimitPolicies,
 		arg.Source,
 		arg.Node,
@@ -1875,16 +1892,16 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
     m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.result END)::json AS result, m.size
 FROM (
-    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
+    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
     UNION ALL
-    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d WHERE d.id = ANY($2::uuid[])
+    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.on_exhaustion, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d WHERE d.id = ANY($2::uuid[])
 ) m
 `
 
@@ -1931,6 +1948,7 @@ type JobListByIDRow struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -1942,6 +1960,7 @@ type JobListByIDRow struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -2003,6 +2022,7 @@ func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte
 			&i.LimitKey,
 			&i.LimitSeq,
 			&i.OnLimit,
+			&i.OnExhaustion,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -2014,6 +2034,7 @@ func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -2416,24 +2437,24 @@ const jobListPage = `-- name: JobListPage :many
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
-    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.on_exhaustion, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.progress_sent_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.workflow_id, l.unique_key, l.lane, l.limit_key, l.limit_seq, l.on_limit, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.workflow_id, p.unique_key, p.lane, p.limit_key, p.limit_seq, p.on_limit, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.on_exhaustion, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.progress_sent_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.workflow_id, l.unique_key, l.lane, l.limit_key, l.limit_seq, l.on_limit, l.on_exhaustion, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.progress_sent_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.workflow_id, p.unique_key, p.lane, p.limit_key, p.limit_seq, p.on_limit, p.on_exhaustion, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.progress_sent_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
      WHERE $1::text = '' AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT $3::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.on_exhaustion, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
      WHERE $1::text = '' AND d.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT $3::bigint)
     UNION ALL
-    (SELECT t.id, t.type, t.queue, t.state, t.priority, t.attempt, t.max_attempts, t.ready_seq, t.due_at, t.created_at, t.enqueued_at, t.started_at, t.finished_at, t.scheduled_at, t.next_attempt_at, t.expires_at, t.total_due_at, t.ttl_due_at, t.worker_id, t.lease_until, t.lease_ms, t.stall_due_at, t.visibility_ms, t.timeout_ms, t.grace_ms, t.stall_ms, t.retry_delay_ms, t.result_ttl_s, t.previous_state, t.failed, t.dead_lettered_at, t.re_enqueued_at, t.replay_count, t.trace_id, t.cron, t.cron_serial, t.workflow_id, t.unique_key, t.lane, t.limit_key, t.limit_seq, t.on_limit, t.retry, t.args, t.meta, t.extra, t.error, t.errors, t.previous_errors, t.progress, t.progress_message, t.progress_data, t.progress_at, t.checkpoint, t.checkpoint_seq, t.checkpoint_at, t.result, t.size FROM ojs.jobs t
+    (SELECT t.id, t.type, t.queue, t.state, t.priority, t.attempt, t.max_attempts, t.ready_seq, t.due_at, t.created_at, t.enqueued_at, t.started_at, t.finished_at, t.scheduled_at, t.next_attempt_at, t.expires_at, t.total_due_at, t.ttl_due_at, t.worker_id, t.lease_until, t.lease_ms, t.stall_due_at, t.visibility_ms, t.timeout_ms, t.grace_ms, t.stall_ms, t.retry_delay_ms, t.result_ttl_s, t.previous_state, t.failed, t.dead_lettered_at, t.re_enqueued_at, t.replay_count, t.trace_id, t.cron, t.cron_serial, t.workflow_id, t.unique_key, t.lane, t.limit_key, t.limit_seq, t.on_limit, t.on_exhaustion, t.retry, t.args, t.meta, t.extra, t.error, t.errors, t.previous_errors, t.progress, t.progress_message, t.progress_data, t.progress_at, t.progress_sent_at, t.checkpoint, t.checkpoint_seq, t.checkpoint_at, t.result, t.size FROM ojs.jobs t
      WHERE $1::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= $1::text
         AND (split_part(t.lane, '/', 1), t.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $3::bigint)
     UNION ALL
-    (SELECT f.id, f.type, f.queue, f.state, f.priority, f.attempt, f.max_attempts, f.ready_seq, f.due_at, f.created_at, f.enqueued_at, f.started_at, f.finished_at, f.scheduled_at, f.next_attempt_at, f.expires_at, f.total_due_at, f.ttl_due_at, f.worker_id, f.lease_until, f.lease_ms, f.stall_due_at, f.visibility_ms, f.timeout_ms, f.grace_ms, f.stall_ms, f.retry_delay_ms, f.result_ttl_s, f.previous_state, f.failed, f.dead_lettered_at, f.re_enqueued_at, f.replay_count, f.trace_id, f.cron, f.cron_serial, f.workflow_id, f.unique_key, f.lane, f.limit_key, f.limit_seq, f.on_limit, f.retry, f.args, f.meta, f.extra, f.error, f.errors, f.previous_errors, f.progress, f.progress_message, f.progress_data, f.progress_at, f.checkpoint, f.checkpoint_seq, f.checkpoint_at, f.result, f.size FROM ojs.job_finished f
+    (SELECT f.id, f.type, f.queue, f.state, f.priority, f.attempt, f.max_attempts, f.ready_seq, f.due_at, f.created_at, f.enqueued_at, f.started_at, f.finished_at, f.scheduled_at, f.next_attempt_at, f.expires_at, f.total_due_at, f.ttl_due_at, f.worker_id, f.lease_until, f.lease_ms, f.stall_due_at, f.visibility_ms, f.timeout_ms, f.grace_ms, f.stall_ms, f.retry_delay_ms, f.result_ttl_s, f.previous_state, f.failed, f.dead_lettered_at, f.re_enqueued_at, f.replay_count, f.trace_id, f.cron, f.cron_serial, f.workflow_id, f.unique_key, f.lane, f.limit_key, f.limit_seq, f.on_limit, f.on_exhaustion, f.retry, f.args, f.meta, f.extra, f.error, f.errors, f.previous_errors, f.progress, f.progress_message, f.progress_data, f.progress_at, f.progress_sent_at, f.checkpoint, f.checkpoint_seq, f.checkpoint_at, f.result, f.size FROM ojs.job_finished f
      WHERE $1::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= $1::text
         AND (split_part(f.lane, '/', 1), f.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $3::bigint)
@@ -2524,6 +2545,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.LimitKey,
 			&i.LimitSeq,
 			&i.OnLimit,
+			&i.OnExhaustion,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -2535,6 +2557,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.ProgressMessage,
 			&i.ProgressData,
 			&i.ProgressAt,
+			&i.ProgressSentAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -2710,7 +2733,7 @@ WITH due AS MATERIALIZED (
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry, d.reason) THEN clock.now END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.on_exhaustion, d.reason) THEN clock.now END,
         error = CASE d.reason
             WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, CASE WHEN j.attempt > 0 THEN 'The job expired before its next attempt was started.' ELSE 'The job expired before it was started.' END, j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
             WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
@@ -2862,20 +2885,21 @@ WITH request AS (
         priority = COALESCE($7, j.priority),
         max_attempts = COALESCE($8, j.max_attempts),
         retry = COALESCE($9, j.retry),
-        args = COALESCE($10, j.args),
-        meta = COALESCE($11, j.meta),
-        trace_id = CASE WHEN CAST($11 AS json) IS NULL THEN j.trace_id ELSE $12::text END,
+        on_exhaustion = CASE WHEN CAST($9 AS json) IS NULL THEN j.on_exhaustion ELSE $10::text END,
+        args = COALESCE($11, j.args),
+        meta = COALESCE($12, j.meta),
+        trace_id = CASE WHEN CAST($12 AS json) IS NULL THEN j.trace_id ELSE $13::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
-        size = ojs.stored_size(COALESCE($10::json, j.args), COALESCE($11::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
+        size = ojs.stored_size(COALESCE($11::json, j.args), COALESCE($12::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = ANY(ARRAY[p.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed,
-        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $13::text END AS event_type
+        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $14::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.lane, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $14::integer, e.data::json
+        e.priority, e.ready_seq, $15::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, m.lane, NULL::integer AS attempt,
             m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
@@ -2906,6 +2930,7 @@ type JobRetryParams struct {
 	Priority         pgtype.Int2
 	MaxAttempts      pgtype.Int8
 	Retry            []byte
+	OnExhaustion     pgtype.Text
 	Args             []byte
 	Meta             []byte
 	TraceID          pgtype.Text
@@ -2946,6 +2971,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		arg.Priority,
 		arg.MaxAttempts,
 		arg.Retry,
+		arg.OnExhaustion,
 		arg.Args,
 		arg.Meta,
 		arg.TraceID,

@@ -520,12 +520,18 @@ func (q *Queries) LimitQueueStarted(ctx context.Context, queues []string, starte
 }
 
 const limitQueueStore = `-- name: LimitQueueStore :exec
-UPDATE ojs.queues q SET config = $1, updated_at = clock_timestamp() WHERE q.name = $2
+UPDATE ojs.queues q SET config = $1, settings = $2, updated_at = clock_timestamp() WHERE q.name = $3
 `
 
+type LimitQueueStoreParams struct {
+	Config   []byte
+	Settings []byte
+	Name     string
+}
+
 // Stores the configuration of a queue, which the caller has locked.
-func (q *Queries) LimitQueueStore(ctx context.Context, config []byte, name string) error {
-	_, err := q.db.Exec(ctx, limitQueueStore, config, name)
+func (q *Queries) LimitQueueStore(ctx context.Context, arg LimitQueueStoreParams) error {
+	_, err := q.db.Exec(ctx, limitQueueStore, arg.Config, arg.Settings, arg.Name)
 	return err
 }
 

@@ -141,6 +141,7 @@ type Job struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -152,6 +153,7 @@ type Job struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -202,6 +204,7 @@ type JobDone struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -213,6 +216,7 @@ type JobDone struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -263,6 +267,7 @@ type JobFinished struct {
 	LimitKey        pgtype.Text
 	LimitSeq        pgtype.Int8
 	OnLimit         pgtype.Text
+	OnExhaustion    pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -274,6 +279,7 @@ type JobFinished struct {
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
 	ProgressAt      pgtype.Timestamptz
+	ProgressSentAt  pgtype.Timestamptz
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
@@ -425,6 +431,7 @@ type Queue struct {
 	Status    string
 	PausedAt  pgtype.Timestamptz
 	Config    []byte
+	Settings  []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
 	UsedAt    pgtype.Timestamptz
@@ -457,6 +464,12 @@ type SchemaChange struct {
 	Version int64
 }
 
+type ServerSetting struct {
+	OnlyRow     bool
+	Tenancy     bool
+	MaxJobBytes int64
+}
+
 type StatsHour struct {
 	Queue      string
 	Hour       pgtype.Timestamptz
@@ -483,11 +496,6 @@ type StatsMinute struct {
 	DurationMs int64
 	WaitMs     int64
 	Durations  []int64
-}
-
-type Tenancy struct {
-	OnlyRow bool
-	Enabled bool
 }
 
 type TenantCount struct {

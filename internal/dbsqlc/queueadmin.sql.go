@@ -139,18 +139,19 @@ func (q *Queries) QueueBeginDeletion(ctx context.Context, deletion []byte, name 
 
 const queueConfigure = `-- name: QueueConfigure :one
 WITH changed AS (
-    UPDATE ojs.queues SET config = $1, updated_at = clock_timestamp() WHERE name = $2
-    RETURNING name, status, paused_at, config, created_at, updated_at, used_at, deletion
+    UPDATE ojs.queues SET config = $1, settings = $2, updated_at = clock_timestamp() WHERE name = $3
+    RETURNING name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, queue, node, data)
-    SELECT 'queue.config_updated', 'api', c.updated_at, c.name, c.name, $3::integer, ('{"queue":"' || c.name || '","config":' || COALESCE(c.config::text, '{}') || '}')::json
-    FROM changed c WHERE $4::boolean
+    SELECT 'queue.config_updated', 'api', c.updated_at, c.name, c.name, $4::integer, ('{"queue":"' || c.name || '","config":' || COALESCE(c.config::text, '{}') || '}')::json
+    FROM changed c WHERE $5::boolean
 )
-SELECT name, status, paused_at, config, created_at, updated_at, used_at, deletion FROM changed
+SELECT name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion FROM changed
 `
 
 type QueueConfigureParams struct {
 	Config   []byte
+	Settings []byte
 	Name     string
 	Node     int32
 	Extended bool
@@ -161,6 +162,7 @@ type QueueConfigureRow struct {
 	Status    string
 	PausedAt  pgtype.Timestamptz
 	Config    []byte
+	Settings  []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
 	UsedAt    pgtype.Timestamptz
@@ -171,6 +173,7 @@ type QueueConfigureRow struct {
 func (q *Queries) QueueConfigure(ctx context.Context, arg QueueConfigureParams) (QueueConfigureRow, error) {
 	row := q.db.QueryRow(ctx, queueConfigure,
 		arg.Config,
+		arg.Settings,
 		arg.Name,
 		arg.Node,
 		arg.Extended,
@@ -181,6 +184,7 @@ func (q *Queries) QueueConfigure(ctx context.Context, arg QueueConfigureParams) 
 		&i.Status,
 		&i.PausedAt,
 		&i.Config,
+		&i.Settings,
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.UsedAt,
@@ -203,19 +207,20 @@ func (q *Queries) QueueCountConfigured(ctx context.Context, besides string, most
 
 const queueCreate = `-- name: QueueCreate :many
 WITH created AS (
-    INSERT INTO ojs.queues (name, config, created_at, updated_at) VALUES ($1, $2, clock_timestamp(), clock_timestamp())
+    INSERT INTO ojs.queues (name, config, settings, created_at, updated_at) VALUES ($1, $2, $3, clock_timestamp(), clock_timestamp())
     ON CONFLICT (name) DO NOTHING
-    RETURNING name, status, paused_at, config, created_at, updated_at, used_at, deletion
+    RETURNING name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, queue, node, data)
-    SELECT 'queue.created', 'api', c.created_at, c.name, c.name, $3::integer, ('{"queue":"' || c.name || '"}')::json FROM created c WHERE $4::boolean
+    SELECT 'queue.created', 'api', c.created_at, c.name, c.name, $4::integer, ('{"queue":"' || c.name || '"}')::json FROM created c WHERE $5::boolean
 )
-SELECT name, status, paused_at, config, created_at, updated_at, used_at, deletion FROM created
+SELECT name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion FROM created
 `
 
 type QueueCreateParams struct {
 	Name     string
 	Config   []byte
+	Settings []byte
 	Node     int32
 	Extended bool
 }
@@ -225,6 +230,7 @@ type QueueCreateRow struct {
 	Status    string
 	PausedAt  pgtype.Timestamptz
 	Config    []byte
+	Settings  []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
 	UsedAt    pgtype.Timestamptz
@@ -236,6 +242,7 @@ func (q *Queries) QueueCreate(ctx context.Context, arg QueueCreateParams) ([]Que
 	rows, err := q.db.Query(ctx, queueCreate,
 		arg.Name,
 		arg.Config,
+		arg.Settings,
 		arg.Node,
 		arg.Extended,
 	)
@@ -251,6 +258,7 @@ func (q *Queries) QueueCreate(ctx context.Context, arg QueueCreateParams) ([]Que
 			&i.Status,
 			&i.PausedAt,
 			&i.Config,
+			&i.Settings,
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.UsedAt,
@@ -483,7 +491,7 @@ func (q *Queries) QueueListPage(ctx context.Context, arg QueueListPageParams) ([
 }
 
 const queueLock = `-- name: QueueLock :many
-SELECT name, status, paused_at, config, created_at, updated_at, used_at, deletion FROM ojs.queues WHERE name = $1 FOR NO KEY UPDATE
+SELECT name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion FROM ojs.queues WHERE name = $1 FOR NO KEY UPDATE
 `
 
 // The queue, locked against other changes. Enqueues and fetches do not wait for the lock.
@@ -501,6 +509,7 @@ func (q *Queries) QueueLock(ctx context.Context, name string) ([]Queue, error) {
 			&i.Status,
 			&i.PausedAt,
 			&i.Config,
+			&i.Settings,
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.UsedAt,

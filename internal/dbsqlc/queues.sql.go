@@ -103,7 +103,7 @@ func (q *Queries) QueueExists(ctx context.Context, name string) (bool, error) {
 }
 
 const queueGet = `-- name: QueueGet :one
-SELECT name, status, paused_at, config, created_at, updated_at, used_at, deletion FROM ojs.queues WHERE name = $1
+SELECT name, status, paused_at, config, settings, created_at, updated_at, used_at, deletion FROM ojs.queues WHERE name = $1
 `
 
 // A queue by name.
@@ -115,6 +115,7 @@ func (q *Queries) QueueGet(ctx context.Context, name string) (Queue, error) {
 		&i.Status,
 		&i.PausedAt,
 		&i.Config,
+		&i.Settings,
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.UsedAt,

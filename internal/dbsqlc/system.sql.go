@@ -264,6 +264,33 @@ func (q *Queries) QueuePrune(ctx context.Context, maxRows int32) (int32, error) 
 	return deleted, err
 }
 
+const serverSettingGet = `-- name: ServerSettingGet :one
+SELECT s.tenancy, s.max_job_bytes FROM ojs.server_settings s
+`
+
+type ServerSettingGetRow struct {
+	Tenancy     bool
+	MaxJobBytes int64
+}
+
+// The settings by which ojs.enqueue goes.
+func (q *Queries) ServerSettingGet(ctx context.Context) (ServerSettingGetRow, error) {
+	row := q.db.QueryRow(ctx, serverSettingGet)
+	var i ServerSettingGetRow
+	err := row.Scan(&i.Tenancy, &i.MaxJobBytes)
+	return i, err
+}
+
+const serverSettingStore = `-- name: ServerSettingStore :exec
+UPDATE ojs.server_settings SET tenancy = $1, max_job_bytes = $2
+`
+
+// Stores the settings by which ojs.enqueue goes.
+func (q *Queries) ServerSettingStore(ctx context.Context, tenancy bool, maxJobBytes int64) error {
+	_, err := q.db.Exec(ctx, serverSettingStore, tenancy, maxJobBytes)
+	return err
+}
+
 const systemEndSession = `-- name: SystemEndSession :one
 SELECT ojs.session_end($1, $2, $3)::boolean AS ended
 `

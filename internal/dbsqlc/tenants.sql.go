@@ -11,28 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const tenancyConfigure = `-- name: TenancyConfigure :exec
-UPDATE ojs.tenancy SET enabled = $1 WHERE enabled <> $1
-`
-
-// Stores for ojs.enqueue whether jobs belong to tenants.
-func (q *Queries) TenancyConfigure(ctx context.Context, enabled bool) error {
-	_, err := q.db.Exec(ctx, tenancyConfigure, enabled)
-	return err
-}
-
-const tenancyGet = `-- name: TenancyGet :one
-SELECT t.enabled FROM ojs.tenancy t
-`
-
-// Whether jobs that ojs.enqueue stores belong to tenants.
-func (q *Queries) TenancyGet(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, tenancyGet)
-	var enabled bool
-	err := row.Scan(&enabled)
-	return enabled, err
-}
-
 const tenantCount = `-- name: TenantCount :one
 WITH RECURSIVE name AS (
     (SELECT c.tenant, 1 AS n FROM ojs.tenant_counts c ORDER BY c.tenant LIMIT 1)

@@ -1080,7 +1080,7 @@ const workflowPendingRepair = `-- name: WorkflowPendingRepair :execrows
 INSERT INTO ojs.workflow_pending (root_id, job_id, state, attempt, started_at, at, worker_id, result, error)
 SELECT s.root_id, s.job_id, CASE WHEN j.id IS NOT NULL THEN 'discarded' ELSE COALESCE(d.state, 'cancelled') END, COALESCE(j.attempt, d.attempt),
     COALESCE(j.started_at, d.started_at), COALESCE(j.finished_at, d.finished_at, clock_timestamp()), COALESCE(j.worker_id, d.worker_id), d.result,
-    CASE WHEN j.error IS NOT NULL THEN ojs.workflow_error(j.error)
+    CASE WHEN j.error IS NOT NULL THEN ojs.error_brief(j.error::text, 2048)::json
         WHEN d.id IS NULL THEN '{"code":"cancelled","message":"The job does not exist any more."}'::json
         WHEN d.state = 'cancelled' THEN '{"code":"cancelled","message":"The job was cancelled."}'::json END
 FROM ojs.workflow_steps s

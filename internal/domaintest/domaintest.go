@@ -24,6 +24,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -259,6 +260,30 @@ func (b *Bundle) ApplyDueUntilLeft(id [16]byte, from ojs.JobState) *job.Record {
 	stored, err := b.Get(b.T.Context(), id)
 	require.NoError(b.T, err)
 	return stored
+}
+
+// ConfigureQueue stores the configuration of a queue as a request does, but without an event and in place of what was stored; "": none.
+// Nodes do not know of it.
+func (b *Bundle) ConfigureQueue(name, config string) {
+	b.T.Helper()
+	ConfigureQueue(b.T, b.Pool, name, config)
+}
+
+// ConfigureQueue is Bundle.ConfigureQueue on a pool.
+func ConfigureQueue(t testing.TB, pool *pgxpool.Pool, name, config string) {
+	t.Helper()
+	var stored queueconfig.Stored
+	if config != "" {
+		object, invalid := jsonread.Check([]byte(config))
+		require.Nil(t, invalid)
+		change, invalid := queueconfig.ParseChange(object, "$")
+		require.Nil(t, invalid)
+		stored, invalid = change.Apply(nil)
+		require.Nil(t, invalid)
+	}
+	_, err := pool.Exec(t.Context(), `INSERT INTO ojs.queues (name, config, settings) VALUES ($1, $2, $3)
+		ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config, settings = EXCLUDED.settings`, name, stored.Config, stored.Settings)
+	require.NoError(t, err)
 }
 
 // Exec runs SQL.

@@ -340,6 +340,12 @@ const StateChanged = "job.state_changed"
 // They carry ready_seq, so that the relay tells other nodes to look for the job again.
 const PriorityChanged = "priority.changed"
 
+// Admitted is the type of internal rows about a job that its rate limit lets start. They carry ready_seq, too.
+const Admitted = "job.admitted"
+
+// InternalTypes are the types of rows that are no public events.
+var InternalTypes = []string{StateChanged, PriorityChanged, Admitted}
+
 // Milliseconds is Took as the event row has it, to the last bit: it computes as PostgreSQL does for
 // (date_part('epoch', b - a) * 1000)::bigint.
 func (c Change) Milliseconds() int64 {

@@ -2,10 +2,8 @@ package eventlog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -53,7 +51,7 @@ type pass struct {
 	more      bool          // the next pass has work at once
 	wait      time.Duration // > 0: a missing number stops the watermark, that long at most
 	gaps      bool          // the transactions of some passed numbers are still open
-	counts    passCounts    // set if published is
+	counts    Counts        // set if published is
 }
 
 // caughtUp reports whether all that was visible to the pass is published. Open gaps do not count: their transactions have not
@@ -410,7 +408,7 @@ func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublis
 	}
 	p.relay.owesNotify = p.relay.owesNotify || params.NoNotify
 	p.relay.observations.bind(row.Bound)
-	p.done.counts = passCounts{types: row.Types, fromSQL: row.FromSql}
+	p.done.counts = newCounts(&row)
 	return nil
 }
 
@@ -432,74 +430,14 @@ type SQLCount struct {
 	N                    int64
 }
 
-// It reports what it could read before the error.
-func (r *Relay) reportCounts(ctx context.Context, counts passCounts) {
-	if r.config.Counts == nil {
-		return
+// newCounts reads the columns of RelayPublish, which are arrays of one length for each of the two counts.
+func newCounts(row *dbsqlc.RelayPublishRow) Counts {
+	c := Counts{Types: make(map[string]int64, len(row.Types)), FromSQL: make([]SQLCount, len(row.SqlTypes))}
+	for i, name := range row.Types {
+		c.Types[name] = row.Counts[i]
 	}
-	c, err := counts.parse()
-	if err != nil { // RelayPublish and parse differ
-		r.Logger.ErrorContext(ctx, r.Name+": cannot read the counts of RelayPublish; metrics miss these events", slog.Any("error", err))
+	for i := range c.FromSQL {
+		c.FromSQL[i] = SQLCount{Type: row.SqlTypes[i], JobType: row.SqlJobTypes[i], Queue: row.SqlQueues[i], N: row.SqlCounts[i]}
 	}
-	r.config.Counts(c)
-}
-
-// passCounts are the counts in the form that RelayPublish returns. They stay text until the pass has committed, and are parsed
-// only if somebody counts.
-type passCounts struct {
-	types   string // [["type",n],…]
-	fromSQL string // [["type","job_type","queue",n],…]
-}
-
-func (p passCounts) parse() (c Counts, err error) {
-	c.Types = map[string]int64{}
-	err = eachTuple(p.types, func(fields []json.RawMessage) error {
-		var name string
-		var n int64
-		if err := scanTuple(fields, &name, &n); err != nil {
-			return err
-		}
-		c.Types[name] += n
-		return nil
-	})
-	if err != nil {
-		return c, err
-	}
-	err = eachTuple(p.fromSQL, func(fields []json.RawMessage) error {
-		var n SQLCount
-		if err := scanTuple(fields, &n.Type, &n.JobType, &n.Queue, &n.N); err != nil {
-			return err
-		}
-		c.FromSQL = append(c.FromSQL, n)
-		return nil
-	})
-	return c, err
-}
-
-func eachTuple(text string, read func(fields []json.RawMessage) error) error {
-	if text == "" || text == "[]" { // the usual value of fromSQL
-		return nil
-	}
-	var tuples [][]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &tuples); err != nil {
-		return fmt.Errorf("read counts: %w", err)
-	}
-	for _, fields := range tuples {
-		if err := read(fields); err != nil {
-			return fmt.Errorf("read counts: %w", err)
-		}
-	}
-	return nil
-}
-
-func scanTuple(fields []json.RawMessage, into ...any) error {
-	if len(fields) != len(into) {
-		return fmt.Errorf("%d fields instead of %d", len(fields), len(into))
-	}
-	for i, f := range fields {
-		if err := json.Unmarshal(f, into[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c
 }

@@ -426,20 +426,31 @@ func historyRow(r dbsqlc.HistoryListNewestRow) dbsqlc.OjsEventShown {
 	}
 }
 
+// Names of events in the history of a job that are no types of public events.
+const (
+	AttemptStarted   = "job.attempt_started"
+	AttemptCompleted = "job.attempt_completed"
+	AttemptFailed    = "job.attempt_failed"
+	JobCreated       = "job.created"
+)
+
+// HistoryTypes are these names. Other events keep their type, or are StateChanged.
+var HistoryTypes = []string{AttemptStarted, AttemptCompleted, AttemptFailed, JobCreated}
+
 // HistoryType is the name of the event in the history. It must stay equal to ojs.history_type in SQL.
 func (e *Event) HistoryType() string {
 	switch e.Type {
 	case ojs.EventJobStarted:
-		return "job.attempt_started"
+		return AttemptStarted
 	case ojs.EventJobCompleted:
-		return "job.attempt_completed"
+		return AttemptCompleted
 	case ojs.EventJobFailed:
-		return "job.attempt_failed"
+		return AttemptFailed
 	case ojs.EventJobCancelled, ojs.EventJobDiscarded:
 		return e.Type
 	}
 	if e.From == "" && (e.Type == ojs.EventJobEnqueued || e.Type == ojs.EventJobScheduled || e.Internal && e.To == string(ojs.StatePending)) {
-		return "job.created"
+		return JobCreated
 	}
 	return StateChanged
 }

@@ -210,7 +210,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		r.progress.reach(woken)
 	}
 	if done.published > 0 {
-		r.reportCounts(ctx, done.counts)
+		if r.config.Counts != nil {
+			r.config.Counts(done.counts)
+		}
 		r.config.Published()
 		r.TestSignals.Published.Signal(done.watermark)
 	}

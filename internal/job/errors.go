@@ -248,7 +248,7 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 	return b
 }
 
-// The order of members is fixed too: SQL cuts code and message out of the text of long notifications (ojs.error_members).
+// The order of members is fixed too: SQL cuts code and message out of the text of long notifications and of stored errors (ojs.error_brief).
 func (e WorkerError) event(message, trace string) []byte {
 	b := appendText(append(make([]byte, 0, 128+len(message)+len(trace)), `{"code":`...), e.Code)
 	b = appendText(append(b, `,"type":`...), e.Type)

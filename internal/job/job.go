@@ -38,8 +38,9 @@ type Job struct {
 	Queue    string
 	Priority int16
 	// It may be 0, which means one attempt like 1.
-	MaxAttempts int64
-	Retry       []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+	MaxAttempts  int64
+	Retry        []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+	OnExhaustion string // Policy.OnExhaustion of Retry, in a column of its own for statements that discard jobs
 
 	// Compact JSON; literals and key order are the client's.
 	Args  []byte
@@ -163,6 +164,7 @@ type Record struct {
 	LimitKey        pgtype.Text        // key of its rate limit; NULL: it has none
 	LimitSeq        pgtype.Int8        // its place in the fetch order, while its rate limit holds it back
 	OnLimit         pgtype.Text        // what the limit does when it blocks the job: reschedule or drop; NULL: it waits
+	OnExhaustion    pgtype.Text        // what Retry makes of a job that will not run again: discard or dead_letter; NULL: it does not say
 	Retry           []byte             // merged policy; nil: the default one
 	Args            []byte
 	Meta            []byte        // nil: {}
@@ -173,7 +175,8 @@ type Record struct {
 	Progress        pgtype.Float8 // 0 to 1
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
-	ProgressAt      pgtype.Timestamptz // latest report; see ProgressUnsent for its microseconds
+	ProgressAt      pgtype.Timestamptz // latest report
+	ProgressSentAt  pgtype.Timestamptz // latest report with an event; see ProgressUnsent
 	Checkpoint      []byte             // kept when the job ends
 	CheckpointSeq   pgtype.Int8        // from 1
 	CheckpointAt    pgtype.Timestamptz
@@ -231,9 +234,9 @@ func SizeOfEach(n int) int32 {
 func (r *Record) Cut() bool { return r.Args == nil }
 
 // ProgressUnsent reports whether the latest report of progress had no event of its own, so that the end of the run wrote it. See
-// the statement JobProgress. The microseconds of the time say it: a report with an event has whole milliseconds.
+// the statement JobProgress.
 func (r *Record) ProgressUnsent() bool {
-	return r.ProgressAt.Valid && !r.ProgressAt.Time.Equal(r.ProgressAt.Time.Truncate(time.Millisecond))
+	return r.ProgressSentAt.Valid && r.ProgressAt.Time.After(r.ProgressSentAt.Time)
 }
 
 // CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement

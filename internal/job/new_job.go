@@ -891,7 +891,7 @@ func (d *decoder) policies(j *Job) {
 	j.MaxAttempts = p.MaxAttempts
 	// max_attempts has a column of its own, so a policy that differs in it alone is not stored either.
 	if !p.IsDefault() {
-		j.Retry = p.Encode()
+		j.Retry, j.OnExhaustion = p.Encode(), p.OnExhaustion
 	}
 }
 

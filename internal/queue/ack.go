@@ -138,7 +138,7 @@ func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
 		ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true}, PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true},
 		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey,
 		Lane: r.Lane, LimitKey: r.LimitKey, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
-		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
+		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt, ProgressSentAt: r.ProgressSentAt,
 		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
 	}
 }

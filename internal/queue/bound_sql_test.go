@@ -52,7 +52,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		_, err := b.try()
 		full(t, err, 2, 2)
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.bound_notes`))
-		b.Exec(`UPDATE ojs.queues SET config = '{"backpressure":{"max_depth":2},"allowed_job_types":["u"]}' WHERE name = 'q'`)
+		b.ConfigureQueue("q", `{"backpressure":{"max_depth":2},"allowed_job_types":["u"]}`)
 		require.ErrorContains(t, enqueue(begin(b), "q"), "Queue q takes no jobs of type t", "admission is before the bound, as over HTTP")
 	})
 

@@ -21,7 +21,7 @@ import (
 // bound sets the backpressure of a queue, which the nodes know when it returns.
 func (b *bundle) bound(name, policy string, others ...*bundle) {
 	b.T.Helper()
-	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ($1, $2::json) ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config`, name, `{"backpressure":`+policy+`}`)
+	b.ConfigureQueue(name, `{"backpressure":`+policy+`}`)
 	for _, n := range append(others, b) {
 		require.NoError(b.T, n.Configured.Refresh(b.T.Context()))
 	}

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"bytes"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -172,26 +172,25 @@ func TestDeadlines(t *testing.T) {
 	t.Run("MakesDeadLettersUnlessTheRetryPolicySaysDiscard", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		policy := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"exponential"}`)
-		silent := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"backoff_strategy":"exponential"}`)
-		discard := bytes.Replace(policy, []byte("dead_letter"), []byte("discard"), 1)
 		for name, c := range map[string]struct {
-			retry         []byte
+			onExhaustion  string
 			fails, expiry bool // whether a total timeout and an expiry make a dead letter
 		}{
-			"Default": {nil, true, false}, "Silent": {silent, true, false}, "DeadLetter": {policy, true, true}, "Discard": {discard, false, false},
+			"Silent": {"", true, false}, "DeadLetter": {retry.ExhaustDeadLetter, true, true}, "Discard": {retry.ExhaustDiscard, false, false},
 		} {
 			ids := b.Enqueued(
-				domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.Retry = 30, c.retry }),
-				domaintest.With(func(j *job.Job) { j.EnqueueTTLMS, j.Retry = 30, c.retry }),
-				domaintest.With(func(j *job.Job) { j.ExpiresAt, j.Retry = job.When{At: time.Now().Add(-time.Hour), Set: true}, c.retry }))
+				domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.OnExhaustion = 30, c.onExhaustion }),
+				domaintest.With(func(j *job.Job) { j.EnqueueTTLMS, j.OnExhaustion = 30, c.onExhaustion }),
+				domaintest.With(func(j *job.Job) {
+					j.ExpiresAt, j.OnExhaustion = job.When{At: time.Now().Add(-time.Hour), Set: true}, c.onExhaustion
+				}))
 			require.Equal(t, c.fails, b.ApplyDueUntilLeft(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid, name)
 			for _, waiting := range ids[1:] {
 				require.Equal(t, c.expiry, b.ApplyDueUntilLeft(waiting.ID, ojs.StateAvailable).DeadLetteredAt.Valid, name)
 			}
 		}
 
-		failing := domaintest.With(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
+		failing := domaintest.With(func(j *job.Job) { j.Retry, j.MaxAttempts = []byte(`{"on_exhaustion":"dead_letter"}`), 1 })
 		id := b.Enqueued(failing)[0].ID
 		b.Fetched(1, "q")
 		j, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})

@@ -131,9 +131,9 @@ func TestExplainAvailable(t *testing.T) {
 		b.served()
 		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'active', 3) ON CONFLICT (queue, state) DO UPDATE SET count = 3`)
-		b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('_default', '{"concurrency":3}')`)
+		b.ConfigureQueue("_default", `{"concurrency":3}`)
 		require.Equal(t, "queue_limited", b.explain(id).codes())
-		b.Exec(`UPDATE ojs.queues SET config = '{"concurrency":4}' WHERE name = 'q'`)
+		b.ConfigureQueue("q", `{"concurrency":4}`)
 		require.Equal(t, "next", b.explain(id).codes())
 	})
 

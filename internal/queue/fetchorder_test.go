@@ -106,7 +106,7 @@ func (m *orderModel) step(node *bundle) {
 }
 
 func (m *orderModel) configureAll(queue, config string) {
-	m.Exec(`INSERT INTO ojs.queues (name, config) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config`, queue, config)
+	m.ConfigureQueue(queue, config)
 	hear(m.T, queue, m.nodes...)
 }
 

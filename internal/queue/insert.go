@@ -492,7 +492,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
 		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
-		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n),
+		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n), OnExhaustions: make([]string, n),
 		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
@@ -508,7 +508,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
 		p.Sizes[n], p.WorkflowIds[n], p.UniqueKeys[n] = j.StoredSize(), j.WorkflowID, j.UniqueKey
-		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n] = j.Lane, j.LimitKey, j.OnLimit
+		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n], p.OnExhaustions[n] = j.Lane, j.LimitKey, j.OnLimit, j.OnExhaustion
 		if j.LimitKey != "" {
 			p.LimitPolicies[n] = j.Limit.Stored()
 		}
@@ -550,7 +550,7 @@ func plainRow(r dbsqlc.JobInsertPlainRow) dbsqlc.JobInsertRow {
 func (in *insertion) plain() bool {
 	for _, i := range in.todo {
 		j := in.jobs[i]
-		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
+		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.OnExhaustion != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
 			j.GraceMS|j.TotalTimeoutMS|j.EnqueueTTLMS|j.HeartbeatTimeoutMS != 0 {
 			return false
 		}

@@ -42,7 +42,7 @@ func lanesOf(jobs []*job.Record) (lanes []string) {
 // configure stores a configuration as PUT does, and makes the node read it.
 func (b *bundle) configure(name, config string) {
 	b.T.Helper()
-	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config`, name, config)
+	b.ConfigureQueue(name, config)
 	require.NoError(b.T, b.Configured.Refresh(b.T.Context()))
 }
 

@@ -178,6 +178,7 @@ func applyOverride(p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockFor
 	}
 	if policy != nil {
 		p.Retry, p.MaxAttempts = policy.Encode(), pgtype.Int8{Int64: policy.MaxAttempts, Valid: true}
+		p.OnExhaustion = pgtype.Text{String: policy.OnExhaustion, Valid: policy.OnExhaustion != ""}
 	}
 	return o.MergedExtra(j.Extra), nil
 }

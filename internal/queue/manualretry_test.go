@@ -93,6 +93,22 @@ func TestRetry(t *testing.T) {
 		b.RequireCounts()
 	})
 
+	t.Run("KeepsOrTakesTheDeadLetterPolicy", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		stored := b.DeadLetter(func(j *job.Job) { j.OnExhaustion = "dead_letter" })
+		for _, c := range []struct{ override, want string }{
+			{`{}`, "dead_letter"}, {`{"override":{"retry":{"on_exhaustion":"discard"}}}`, "discard"}, {`{"override":{"priority":5}}`, "discard"},
+		} {
+			override, wire := job.DecodeRetry([]byte(c.override), job.Limits{})
+			require.Nil(t, wire)
+			got, err := b.Retry(t.Context(), stored.ID, override)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got.OnExhaustion.String, c.override)
+			b.Exec(`UPDATE ojs.jobs SET state = 'discarded', ready_seq = NULL, finished_at = now() WHERE id = $1`, stored.ID)
+		}
+	})
+
 	t.Run("BackoffKeepsItsDeadlines", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

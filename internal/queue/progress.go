@@ -90,10 +90,9 @@ type Progress struct {
 	JobID [16]byte
 	State ojs.JobState
 	// 0 to 1; not valid: none was reported in this attempt.
-	Progress pgtype.Float8
-	Message  pgtype.Text
-	Data     []byte
-	// In milliseconds for clients: the microseconds of progress_at have a meaning of their own (JobProgress).
+	Progress  pgtype.Float8
+	Message   pgtype.Text
+	Data      []byte
 	UpdatedAt time.Time // of the latest report or change of state
 	// Clients get 200 all the same: a late report is no error of a worker.
 	Refused bool // nothing was stored, because the job is not active

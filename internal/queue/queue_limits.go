@@ -304,11 +304,11 @@ func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.L
 	if wire != nil {
 		return wire
 	}
-	config, wire := change.Apply(rows[0])
+	applied, wire := change.Apply(rows[0])
 	if wire != nil {
 		return wire
 	}
-	return q.LimitQueueStore(ctx, config, name)
+	return q.LimitQueueStore(ctx, dbsqlc.LimitQueueStoreParams{Config: applied.Config, Settings: applied.Settings, Name: name})
 }
 
 // roomWakes are the limited queues for which a claim found no room.

@@ -35,8 +35,8 @@ func TestRecordsAreAsStored(t *testing.T) {
 	require.Positive(t, place.Int64, "its place, not the number of the claim")
 	fetched.ReadySeq = stored.ReadySeq
 	require.Equal(t, stored, fetched)
-	requireSet(t, fetched, "FinishedAt", "NextAttemptAt", "TtlDueAt", "PreviousState", "Failed", "DeadLetteredAt", "WorkflowID", "Lane", "LimitKey", "LimitSeq",
-		"Progress", "ProgressMessage", "ProgressData", "ProgressAt", "Result")
+	requireSet(t, fetched, "FinishedAt", "NextAttemptAt", "TtlDueAt", "PreviousState", "Failed", "DeadLetteredAt", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnExhaustion",
+		"Progress", "ProgressMessage", "ProgressData", "ProgressAt", "ProgressSentAt", "Result")
 
 	b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'half', progress_data = '{}', progress_at = date_trunc('second', now())`)
 	done, err := b.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: -1, Result: []byte(`{"r":1}`)})
@@ -46,7 +46,7 @@ func TestRecordsAreAsStored(t *testing.T) {
 	require.Equal(t, stored, done)
 	require.Equal(t, pgtype.Int4{Int32: 9007, Valid: true}, done.Size)
 	requireSet(t, done, "ReadySeq", "DueAt", "NextAttemptAt", "TotalDueAt", "TtlDueAt", "LeaseUntil", "LeaseMs", "StallDueAt", "StallMs", "Failed", "DeadLetteredAt",
-		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "Error")
+		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "OnExhaustion", "Error", "ProgressSentAt")
 }
 
 // JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
@@ -55,7 +55,7 @@ func TestCancelMovesEveryColumn(t *testing.T) {
 	b := setup(t, unchecked)
 	// What a cancelled job does not have: times at which something is due, and what other ends of a job decide.
 	const gone = `'{state,ready_seq,due_at,finished_at,next_attempt_at,total_due_at,ttl_due_at,lease_until,lease_ms,stall_due_at,stall_ms,
-		previous_state,failed,dead_lettered_at,cron_serial,limit_seq,on_limit,result}'::text[]`
+		previous_state,failed,dead_lettered_at,cron_serial,limit_seq,on_limit,on_exhaustion,result}'::text[]`
 	for name, cancel := range map[string]func(id [16]byte){
 		"HTTP": func(id [16]byte) {
 			_, err := b.Cancel(t.Context(), id, queue.Cancel{})

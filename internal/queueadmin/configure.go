@@ -21,17 +21,17 @@ import (
 func (s *Store) Create(ctx context.Context, name string, change queueconfig.Change) (*Detail, error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	config, wire := change.Apply(nil)
+	stored, wire := change.Apply(nil)
 	if wire != nil {
 		return nil, wire
 	}
-	if config != nil {
+	if stored.Config != nil {
 		// Only a configuration takes room in the memory of nodes.
 		if err := s.roomFor(ctx, name); err != nil {
 			return nil, pg.ClientError(err)
 		}
 	}
-	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: config, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
 	if err != nil {
 		return nil, pg.WriteError(err)
 	}
@@ -90,15 +90,17 @@ func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, c
 	if len(rows) == 0 { // it was deleted since its row was found
 		return row, false, spec.Unavailable()
 	}
-	config, wire := change.Apply(rows[0].Config)
+	stored, wire := change.Apply(rows[0].Config)
 	if wire != nil {
 		return row, false, wire
 	}
 	// encode gives equal configurations equal bytes.
-	if string(config) == string(rows[0].Config) {
+	if string(stored.Config) == string(rows[0].Config) {
 		return rows[0], false, nil
 	}
-	changed, err := q.QueueConfigure(ctx, dbsqlc.QueueConfigureParams{Name: name, Config: config, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+	changed, err := q.QueueConfigure(ctx, dbsqlc.QueueConfigureParams{
+		Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
+	})
 	return dbsqlc.Queue(changed), true, err
 }
 

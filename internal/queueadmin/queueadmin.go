@@ -20,6 +20,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -237,4 +238,16 @@ func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 		return "P" + strconv.Itoa(int(standard/day)) + "D"
 	}
 	return jsonread.FormatDuration(standard)
+}
+
+// StoreServerSettings stores the settings by which ojs.enqueue goes. Nearly always they are stored already: then nothing is written, which a hot
+// standby would refuse. A node calls it at its start. With nodes of different settings the one that starts last decides for
+// SQL; HTTP and gRPC calls keep the settings of their node.
+func (s *Store) StoreServerSettings(ctx context.Context, m TenantMode, limits job.Limits) error {
+	tenancy, maxJobBytes := m != TenantsOff, int64(limits.Envelope())
+	stored, err := s.db.Q.ServerSettingGet(ctx)
+	if err != nil || stored.Tenancy == tenancy && stored.MaxJobBytes == maxJobBytes {
+		return err
+	}
+	return s.db.Q.ServerSettingStore(ctx, tenancy, maxJobBytes)
 }

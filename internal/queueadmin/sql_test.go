@@ -6,8 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 )
 
 // ojs.enqueue gives a job what the server would give it.
@@ -54,7 +56,7 @@ func TestSQLEnqueueInheritsExhaustion(t *testing.T) {
 		b.configure(queue, `{"default_retry":`+c.config+`}`)
 		var id, text string
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '[]', $1, $2::text::json)::text`, queue, c.options).Scan(&id))
-		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(retry, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
+		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(on_exhaustion, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
 		text = b.One(`SELECT COALESCE(retry::text, '{}') FROM ojs.jobs WHERE id = $1`, id)
 		policy, err := retry.Decode([]byte(text))
 		require.NoError(t, err)
@@ -62,13 +64,46 @@ func TestSQLEnqueueInheritsExhaustion(t *testing.T) {
 	}
 }
 
-func TestSQLSettingMS(t *testing.T) {
+// A lone interval pulls the inherited one along, as over HTTP.
+func TestSQLEnqueueInheritsIntervals(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, text := range []string{"PT30S", "P1DT2H3M4.5S", "P1Y2M3W4D", "500ms", "90s", "1.5h", "2d", "1w", "PT1M", "P1M"} {
-		want, err := jsonread.ParseDuration(text)
-		require.NoError(t, err)
-		require.EqualValues(t, want.Milliseconds(), b.Number(`SELECT ojs.setting_ms(to_json($1::text))`, text), text)
+	b.configure("q", `{"default_retry":{"max_interval":"PT9S","backoff_strategy":"linear"}}`)
+	b.Exec(`SELECT ojs.enqueue('t', '[]', 'q', '{"retry": {"initial_interval":"PT10M"}}')`)
+	policy, err := retry.Decode([]byte(b.One(`SELECT retry FROM ojs.jobs`)))
+	require.NoError(t, err)
+	require.Equal(t, "10m0s 10m0s linear", fmt.Sprintf("%v %v %v", policy.InitialInterval, policy.MaxInterval, policy.Strategy))
+}
+
+// What the configuration of all queues changes holds for a queue at once, setting by setting.
+func TestSQLEnqueueInheritsSettingBySetting(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("_default", `{"default_timeout":30,"max_size":1,"allowed_job_types":["a"]}`)
+	b.configure("q", `{"visibility_timeout":"PT9S","backpressure":{"max_depth":0},"allowed_job_types":["t"]}`)
+	enqueue := `SELECT ojs.enqueue('t', '[]', 'q')`
+	b.Exec(enqueue)
+	b.configure("_default", `{"default_timeout":"1m"}`)
+	b.Exec(enqueue)
+	require.Equal(t, []string{"30000 9000", "60000 9000"}, b.Texts(`SELECT timeout_ms || ' ' || visibility_ms FROM ojs.jobs ORDER BY timeout_ms`))
+	b.configure("q", `{"max_size":null,"visibility_timeout":null}`)
+	_, err := b.Pool.Exec(t.Context(), enqueue)
+	require.ErrorContains(t, err, "reached its bound of 1 jobs")
+}
+
+func TestSQLEnqueueGoesByTheSettingsOfTheServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	enqueue := func(bytes int) error {
+		_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('t', json_build_array(repeat('x', $1 - 4)))`, bytes)
+		return err
 	}
-	require.Equal(t, 30_000, b.Number(`SELECT ojs.setting_ms('30')`))
+	size := int(config.Default().Jobs.MaxSize)
+	require.NoError(t, enqueue(size), "the migration stores the default")
+	require.ErrorContains(t, enqueue(size+1), fmt.Sprintf("'args' must have at most %d bytes", size))
+	require.NoError(t, b.Queues.StoreServerSettings(t.Context(), queueadmin.TenantsOff, job.Limits{MaxEnvelopeBytes: 100}))
+	require.NoError(t, enqueue(100))
+	require.ErrorContains(t, enqueue(101), "'args' must have at most 100 bytes")
+	b.Exec(`SELECT ojs.enqueue('t', '[]', options => '{"meta":{"tenant_id":"acme"}}')`)
+	require.Equal(t, 0, b.Number(`SELECT count(*) FROM ojs.jobs WHERE lane <> ''`))
 }

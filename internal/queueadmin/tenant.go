@@ -354,17 +354,6 @@ func (s *Tenants) queues(ctx context.Context, tenant string, f TenantFilter) (qu
 	return queues, len(rows) > f.Limit, nil
 }
 
-// Configure stores the mode for ojs.enqueue. Nearly always it is stored already: then nothing is written, which a hot
-// standby would refuse. A node calls it at its start. With nodes of different modes the one that starts last decides for
-// SQL; HTTP and gRPC calls keep the mode of their node.
-func (s *Tenants) Configure(ctx context.Context, m TenantMode) error {
-	enabled, err := s.db.Q.TenancyGet(ctx)
-	if err != nil || enabled == (m != TenantsOff) {
-		return err
-	}
-	return s.db.Q.TenancyConfigure(ctx, m != TenantsOff)
-}
-
 // shared are the reasons for which a job waits that are not its tenant's alone, with what tenants are told of them. The members of these
 // reasons count the jobs and workers of others. A reason that is added to ojs.explain and tells of others must be added
 // here, or tenants see it whole.

@@ -12,16 +12,18 @@ import (
 )
 
 // apply gives the stored configuration after changes, one after another.
-func apply(t *testing.T, changes ...string) []byte {
+func apply(t *testing.T, changes ...string) []byte { return store(t, changes...).Config }
+
+func store(t *testing.T, changes ...string) (stored queueconfig.Stored) {
 	t.Helper()
-	var stored []byte
 	for _, text := range changes {
 		object, invalid := jsonread.Check([]byte(text))
 		require.Nil(t, invalid)
 		change, refused := queueconfig.ParseChange(object, "$")
 		require.Nil(t, refused, text)
-		stored, refused = change.Apply(stored)
+		applied, refused := change.Apply(stored.Config)
 		require.Nil(t, refused)
+		stored = applied
 	}
 	return stored
 }
@@ -49,6 +51,28 @@ func TestChangeApply(t *testing.T) {
 			t.Parallel()
 			require.Equal(t, test.stored, string(apply(t, test.changes...)))
 		})
+	}
+}
+
+// SQL reads values of one name and one unit, whatever was sent.
+func TestChangeApplyStoresSettingsForSQL(t *testing.T) {
+	t.Parallel()
+	for config, settings := range map[string]string{
+		`{"retention":"24h","overflow_policy":"block","producers":["a"]}`:            ``,
+		`{"concurrency":5.0,"max_size":100,"max_size_bytes":7e0}`:                    `{"concurrency":5,"max_depth":100,"max_size_bytes":7}`,
+		`{"backpressure":{"max_depth":0,"max_depth_per_tenant":4}}`:                  `{"max_depth":0,"max_depth_per_tenant":4}`,
+		`{"concurrency":0,"visibility_timeout":90,"default_timeout":"P1DT2H3M4.5S"}`: `{"concurrency":0,"visibility_ms":90000,"timeout_ms":93784500}`,
+		`{"visibility_timeout":"1.5h","default_timeout":"P1M"}`:                      `{"visibility_ms":5400000,"timeout_ms":2592000000}`,
+		`{"default_retry":{"maxAttempts":8,"initial_delay_ms":4000,"backoff":"none","onExhaustion":"dead\u005fletter"}}`: `{"retry":{"max_attempts":8,"initial_interval_ms":4000,` +
+			`"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"constant"}}`,
+		`{"rate_limit":{"rate":{"limit":1,"period":"1m"}},"allowed_job_types":["a.*"],"fairness":{"key":"meta.<é>"}}`: `{"rate_limit":true,"allowed_job_types":["a.*"],"fair_key":"meta.<é>"}`,
+	} {
+		got := string(store(t, config).Settings)
+		if settings == "" {
+			require.Empty(t, got, config)
+			continue
+		}
+		require.JSONEq(t, settings, got, config)
 	}
 }
 

@@ -2,6 +2,7 @@ package queueconfig
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -95,8 +96,7 @@ func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string)
 	return len(*ps) > before
 }
 
-// storable reports whether SQL functions can read the value, too. Functions in SQL read the stored object (ojs.enqueue),
-// and PostgreSQL has no U+0000 in text.
+// storable reports whether SQL functions can read the value, too: PostgreSQL has no U+0000 in text.
 func storable(v jsontext.Value) bool {
 	return !bytes.Contains(v, []byte(`\u0000`)) && v.IsValid(jsontext.AllowDuplicateNames(true)) && jsonread.Depth(v) <= maxLevels
 }
@@ -156,14 +156,71 @@ func (vs *values) collectGroup(first, last field, object jsontext.Value, problem
 	}
 }
 
-// Apply gives the stored configuration after the change; nil if nothing is left of it. stored is not changed. The caller
-// holds the lock of the row from the read of stored to the write of the result.
-func (c *Change) Apply(stored []byte) ([]byte, *ojs.Error) {
+// Stored is the configuration of a queue as its row has it.
+type Stored struct {
+	Config   []byte // as clients sent it, merged; nil: nothing is configured
+	Settings []byte // what SQL reads of it; nil: nothing
+}
+
+// Apply gives what is stored after the change of a stored configuration, which stays as it is. The caller holds the lock of the row
+// from the read of stored to the write of the result.
+func (c *Change) Apply(stored []byte) (Stored, *ojs.Error) {
 	merged := overlay(stored, c.values)
 	if len(merged) > MaxBytes {
-		return nil, spec.TooLarge("config", MaxBytes, len(merged))
+		return Stored{}, spec.TooLarge("config", MaxBytes, len(merged))
 	}
-	return merged, nil
+	return Stored{Config: merged, Settings: settings(merged)}, nil
+}
+
+// settings is the part of a configuration by which SQL functions go (ojs.queue_settings): effective values, each under one name and
+// in one unit, so that SQL need not know durations, aliases and defaults. What a queue inherits as a whole is one member. A field
+// that is not set is absent.
+func settings(config []byte) []byte {
+	c, _ := Decode(config) // what this release cannot read holds for nobody
+	bounds := c.Backpressure
+	if bounds == nil {
+		bounds = &Backpressure{}
+	}
+	s := struct {
+		Concurrency         *int64          `json:"concurrency,omitempty"`
+		RateLimit           bool            `json:"rate_limit,omitempty"` // that there is one
+		MaxDepth            *int64          `json:"max_depth,omitempty"`
+		MaxSizeBytes        *int64          `json:"max_size_bytes,omitempty"`
+		MaxTenantDepth      *int64          `json:"max_depth_per_tenant,omitempty"`
+		VisibilityTimeoutMS *int64          `json:"visibility_ms,omitempty"`
+		DefaultTimeoutMS    *int64          `json:"timeout_ms,omitempty"`
+		DefaultRetry        json.RawMessage `json:"retry,omitempty"` // as retry.Policy.Encode writes it
+		AllowedJobTypes     []string        `json:"allowed_job_types,omitempty"`
+		FairKey             string          `json:"fair_key,omitempty"`
+	}{
+		Concurrency: c.Concurrency, RateLimit: c.RateLimit != nil, VisibilityTimeoutMS: c.VisibilityTimeoutMS, DefaultTimeoutMS: c.DefaultTimeoutMS,
+		DefaultRetry: c.DefaultRetry, AllowedJobTypes: c.AllowedJobTypes,
+	}
+	for f, v := range read(config) {
+		if jsonread.IsNull(v) {
+			continue
+		}
+		// Bounds are inherited one by one, and 0 takes an inherited one away.
+		switch field(f) {
+		case maxDepth:
+			s.MaxDepth = &bounds.MaxDepth
+		case maxSizeBytes:
+			s.MaxSizeBytes = &bounds.MaxSizeBytes
+		case maxTenantDepth:
+			s.MaxTenantDepth = &bounds.MaxTenantDepth
+		}
+	}
+	if c.Fairness != nil {
+		s.FairKey = c.Fairness.FairKey
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // the values are numbers, texts, and JSON that Encode has written
+	}
+	if len(b) == len("{}") {
+		return nil
+	}
+	return b
 }
 
 // overlay gives the object with the values over those of an object that is stored, or nil. A null among the values takes

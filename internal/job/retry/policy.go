@@ -272,8 +272,8 @@ func Merge(first, change []byte) []byte {
 
 // Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
 // that a later release with other defaults does not change jobs that are already queued. Only on_exhaustion is left out if
-// it was not sent, because expiry asks whether it was. ojs.makes_dead_letters looks for "on_exhaustion":"discard" in this text,
-// as it is written here, without white space. All else is read in Go only.
+// it was not sent, because expiry asks whether it was. It is read in Go only; statements that discard jobs read the column
+// on_exhaustion.
 func (p Policy) Encode() []byte {
 	b := make([]byte, 0, 224)
 	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
@@ -304,7 +304,8 @@ func wholeMS(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue leaves the check of a policy's values to the
+// Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue stores the fields that it got, with the policy of the
+// queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the check of the values to the
 // server: with an error the policy is Default, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
 // error: their policy was checked when it was stored.
 func Decode(stored []byte) (Policy, error) {
@@ -315,7 +316,14 @@ func Decode(stored []byte) (Policy, error) {
 	if invalid != nil {
 		return Default(), errors.New("decode retry policy: not a JSON object")
 	}
-	p, invalid := Parse(v, Default())
+	base := Default()
+	if v[0] == '{' {
+		// What is inherited was checked when it was set.
+		if base, invalid = Parse(jsonread.Find(v, "inherits"), base); invalid != nil {
+			return Default(), fmt.Errorf("decode inherited retry policy: %w", invalid)
+		}
+	}
+	p, invalid := Parse(v, base)
 	if invalid != nil {
 		return Default(), fmt.Errorf("decode retry policy: %w", invalid)
 	}
