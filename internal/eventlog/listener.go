@@ -239,9 +239,9 @@ type Ready struct {
 	Node   int32 // the node that made them available; 0: an application in SQL
 }
 
-// DecodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload means All: a wake-up too
-// many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot read; All is
-// right for it too.
+// DecodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload
+// means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot
+// read; All is right for it too.
 func DecodePublished(payload string) Published {
 	var message struct {
 		Watermark int64               `json:"w"`

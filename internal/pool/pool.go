@@ -2,8 +2,8 @@
 // many jobs they may run together, and statistics of what was started. It claims through package queue, one queue after the other; a
 // fetch that names no pool and no strategy, while no pool is isolated, is handed on as it is. It must never change a job itself.
 //
-// This file reads what clients send, keeps what a node knows of pools and answers lists; fetch.go decides what a fetch claims. A limit of concurrency is kept in the database, over all nodes; strategies
-// and starvation are counted per node, in memory, and begin anew with it.
+// This file reads what clients send, keeps what a node knows of pools and answers lists; fetch.go decides what a fetch claims. A limit of
+// concurrency is kept in the database, over all nodes; strategies and starvation are counted per node, in memory, and begin anew with it.
 //
 // A claim knows nothing of pools, so a job is fetched through a pool only if its worker asks for that: isolation is kept by
 // leaving queues out of the fetches of others.

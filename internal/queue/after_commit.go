@@ -144,7 +144,6 @@ func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]
 	return roots
 }
 
-
 // The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
 // stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
 // of this file only convert rows to changes.

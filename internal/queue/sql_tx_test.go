@@ -382,6 +382,7 @@ func TestSQLJobView(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
 	ids := append(b.oneOfEachState(), b.activeThenCancelled())
+	b.Exec("UPDATE ojs.jobs SET due_at = due_at + interval '1 hour' WHERE id = $1", ids[4]) // PromoteDue leaves the retry alone, however late it comes
 	in := domaintest.NewJob("d")
 	in.MaxAttempts = 1
 	more := b.Enqueued(in, domaintest.NewJob("c"))

@@ -1,6 +1,6 @@
-// Package queue owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes
-// their events; concurrent callers share statements through package batch. The package also owns the fetch cursors
-// (cursors.go), the waiting fetches (waiting_fetch.go) and what is known of workers (workers.go) on this node. It must never answer a caller before the commit, and never
+// Package queue owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes their events;
+// concurrent callers share statements through package batch. The package also owns the fetch cursors (cursors.go), the waiting fetches
+// (waiting_fetch.go) and what is known of workers (workers.go) on this node. It must never answer a caller before the commit, and never
 // read the clock of this machine to decide about a job.
 package queue
 

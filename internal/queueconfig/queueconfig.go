@@ -1,5 +1,6 @@
-// Package queueconfig owns what is configured for a queue: the fields that clients send, their effective values, and the cache
-// that every enqueue of a node reads; and the maintenance switch (maintenance.go). It must never cost a queue without configuration a statement, a lock or a count.
+// Package queueconfig owns what is configured for a queue: the fields that clients send, their effective values, and the cache that every
+// enqueue of a node reads; and the maintenance switch (maintenance.go). It must never cost a queue without configuration a statement, a
+// lock or a count.
 //
 // A queue is plain if it is active and has no configuration, neither its own nor that of Default. Nearly all queues are,
 // and none of them is in the cache. Everything in a View is read-only and shared by all requests of the node.

@@ -1,6 +1,6 @@
 // Package retention owns the deletion of discarded jobs and of ended workflows whose retention time is over, dead letters included, and of
-// partitions of rate limits that nothing uses any more, in small statements. It must never delete a job in another state; package eventlog drops the partitions of completed and cancelled
-// jobs by the day.
+// partitions of rate limits that nothing uses any more, in small statements. It must never delete a job in another state; package eventlog
+// drops the partitions of completed and cancelled jobs by the day.
 package retention
 
 import (

@@ -338,8 +338,8 @@ func (t *Timer) apply(ctx context.Context, due Due, after pgtype.Timestamptz) (m
 
 // Sources are the functions of the domains that a sweep calls.
 //
-// All are required, but for a timer that only schedules: without Jobs, SweepDue does nothing. They run one at a time per node (Timer.mu), but beside those of other nodes, so each must be safe to run
-// twice for the same rows.
+// All are required, but for a timer that only schedules: without Jobs, SweepDue does nothing. They run one at a time per node (Timer.mu),
+// but beside those of other nodes, so each must be safe to run twice for the same rows.
 type Sources struct {
 	// Jobs applies one batch of due transitions, of jobs that were due at after or later, and returns how many jobs moved.
 	Jobs func(ctx context.Context, after pgtype.Timestamptz) (moved int, err error)

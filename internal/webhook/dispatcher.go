@@ -325,8 +325,8 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	d.record(context.WithoutCancel(ctx), delivery, o)
 }
 
-// deliverySpan describes an attempt. A status other than 2xx has no Error: the request worked, and the status is the error type of the span. The address is
-// not among the attributes, as it may contain a token.
+// deliverySpan describes an attempt. A status other than 2xx has no Error: the request worked, and the status is the error type of the
+// span. The address is not among the attributes, as it may contain a token.
 func deliverySpan(m *Message, res Result) tracing.Outcome {
 	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
 		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID), attribute.String("ojs.webhook.delivery_id", m.ID),

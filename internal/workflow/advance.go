@@ -135,9 +135,9 @@ func (s *Store) advancePortion(ctx context.Context, root [16]byte) (moved int, m
 	return moved, more, nil
 }
 
-// Follow is called after commits that ended or revived jobs of workflows (queue.Hooks). If a tree cannot follow now, the Follower lets
-// it. It returns no error, because the change of the job is committed and must be answered as a success. Roots go side by side, and maxAdvancing bounds how many transactions that makes: an ack of
-// many jobs may name hundreds of roots.
+// Follow is called after commits that ended or revived jobs of workflows (queue.Hooks). If a tree cannot follow now, the Follower lets it.
+// It returns no error, because the change of the job is committed and must be answered as a success. Roots go side by side, and
+// maxAdvancing bounds how many transactions that makes: an ack of many jobs may name hundreds of roots.
 func (s *Store) Follow(ctx context.Context, roots [][16]byte) {
 	if len(roots) == 1 {
 		s.followOne(ctx, roots[0])

@@ -305,8 +305,8 @@ func wholeMS(d time.Duration) int64 {
 }
 
 // Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue stores the fields that it got, with the policy of the
-// queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the check of the values to the
-// server: with an error the policy is Default, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
+// queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the check of the
+// values to the server: with an error the policy is Default, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
 // error: their policy was checked when it was stored.
 func Decode(stored []byte) (Policy, error) {
 	if stored == nil {
