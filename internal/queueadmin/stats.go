@@ -116,7 +116,7 @@ type StatisticsPage struct {
 	Offset, Limit int
 }
 
-// QueuePage is a page of queues.
+// QueueStatisticsPage is a page of queues.
 type QueueStatisticsPage struct {
 	Queues []QueueStatistics
 	Total  int64 // up to 10 000

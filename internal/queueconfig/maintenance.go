@@ -66,7 +66,7 @@ func NewMaintenance(db *pg.DB, logger *slog.Logger, config MaintenanceConfig) *M
 	return s
 }
 
-// NewFollower returns the service that reads the switch when it may have changed, and notices when it is off again.
+// NewMaintenanceFollower returns the service that reads the switch when it may have changed, and notices when it is off again.
 func NewMaintenanceFollower(archetype *baseservice.Archetype, s *Maintenance) *loop.Follower[MaintenanceState] {
 	return loop.NewFollower(archetype, s.state, "maintenance switch")
 }
