@@ -68,7 +68,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue, NULL for none (queue/enqueue.go).
+-- The lane of a new job: that of its tenant, '' for none, and within it that of the fairness key of its queue, NULL for none (queue/fairness.go).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.job_lane(fair_key text, tenant text, meta json) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$

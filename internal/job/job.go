@@ -72,7 +72,7 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
-	// A queue may admit the jobs of some producers only (queue/enqueue.go).
+	// A queue may admit the jobs of some producers only (queue/insert.go).
 	Producer  string        // the principal that enqueues the job; "": nobody has authenticated
 	Admitted  bool          // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
 	BlockFor  time.Duration // how long the enqueue waits for room in a queue whose policy is to block

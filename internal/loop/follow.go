@@ -10,7 +10,6 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-
 	"github.com/ojsd/ojsd/internal/pg"
 )
 

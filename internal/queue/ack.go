@@ -356,7 +356,7 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	var a afterCommit
 	for i := range rows {
 		c := recordChange((*job.Record)(&rows[i]))
-		c.ran = true // only a retry that the server has decided records the state before
+		c.ran = true // the row of a job that will run again does not say so
 		a.add(c)
 	}
 	s.notify(ctx, a)
@@ -519,13 +519,22 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 }
 
 // What follows in workflows and limits is not done here but by operation.do, outside of the flush.
-func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) (a afterCommit) {
+func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
+	var a afterCommit
 	for i := range rows {
 		a.add(recordChange((*job.Record)(&rows[i])))
 	}
 	s.notify(ctx, a)
-	return a
+}
+
+// cancelledRecords are the jobs that a statement has cancelled.
+func cancelledRecords(rows []dbsqlc.JobCancelRow) []*job.Record {
+	jobs := make([]*job.Record, len(rows))
+	for i := range rows {
+		jobs[i] = (*job.Record)(&rows[i])
+	}
+	return jobs
 }
 
 // cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
@@ -699,13 +708,13 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 	}
 	if len(rows) == 1 {
 		eventlog.Emit(ctx, s.commits, rows, activateChange)
-		job := (*job.Record)(&rows[0])
+		activated := (*job.Record)(&rows[0])
 		var a afterCommit
 		// A job of a serial cron or with a limit key has no ready_seq yet: the cron or package limit gives it one.
-		a.add(recordChange(job))
+		a.add(recordChange(activated))
 		s.notify(ctx, a)
-		s.follow(ctx, a)
-		return job, nil
+		s.followRecords(ctx, []*job.Record{activated})
+		return activated, nil
 	}
 	// No row: the job is unknown or in another state. This read is a later snapshot, so the state that it shows may be newer than
 	// the one that refused the call.

@@ -30,11 +30,12 @@ type jobChange struct {
 	workflowID pgtype.UUID
 }
 
-// recordChange is a job that an ack, a nack, a cancel or an activation has changed.
+// recordChange is a job that an ack, a nack, a cancel or an activation has changed. It has neither limit nor workflow: flushes do not follow
+// them, and their callers use followRecords.
 func recordChange(j *job.Record) jobChange {
 	return jobChange{
 		id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt, now: failedAt(j),
-		ran: j.PreviousState.String == string(ojs.StateActive), cron: j.Cron, limitKey: j.LimitKey, workflowID: j.WorkflowID,
+		ran: j.PreviousState.String == string(ojs.StateActive), cron: j.Cron,
 	}
 }
 
@@ -114,7 +115,7 @@ func (s *Store) follow(ctx context.Context, a afterCommit) {
 	s.advance(ctx, a.workflows)
 }
 
-// followRecords is follow for the answers of a flush. jobs may have nil elements: requests that have changed nothing.
+// followRecords is follow for jobs of recordChange. jobs may have nil elements: requests that have changed nothing.
 func (s *Store) followRecords(ctx context.Context, jobs []*job.Record) {
 	var a afterCommit
 	for _, j := range jobs {

@@ -122,7 +122,10 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return bulkDone{changed: changed, after: func() { s.follow(ctx, s.afterCancel(ctx, rows)) }}, err
+		return bulkDone{changed: changed, after: func() {
+			s.afterCancel(ctx, rows)
+			s.followRecords(ctx, cancelledRecords(rows))
+		}}, err
 	case job.BulkRetry:
 		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: b.IDs, states: b.States})
 		for _, r := range rows {

@@ -239,10 +239,6 @@ func assignID(j *job.Job) {
 	AssignUniqueKeys(j)
 }
 
-// What the configuration of a queue says about new jobs (docs/reference/queues.md, Configuration). It is applied where the insert
-// begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
-// configuration cost a look into a map, and none at all if no queue has one.
-
 // producerKey is the key of the principal in a context.
 // The API layers set it after authentication; the store copies it into job.Job.Producer, because a flush runs in the context of
 // one of its callers.

@@ -172,6 +172,10 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	return in.res, nil
 }
 
+// What the configuration of a queue says about new jobs (docs/reference/queues.md, Configuration). It is applied where the insert
+// begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
+// configuration cost a look into a map, and none at all if no queue has one.
+
 // acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
 // of an atomic insert, none is.
 //

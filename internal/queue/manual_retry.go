@@ -12,7 +12,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
-
 	"github.com/ojsd/ojsd/ojs"
 )
 

@@ -23,7 +23,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
-
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -202,7 +201,7 @@ func New(deps Deps, config Config) *Store {
 		return c.ToState == string(ojs.StateCancelled)
 	}
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
-		_ = s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
+		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
 	s.lookUps = newBatcher(s, "settle", s.flushLookUps, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })

@@ -15,7 +15,6 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
-
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -350,7 +349,7 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 	}
 	crons, a.crons = a.crons, nil
 	c.store.notify(ctx, a)
-	c.store.follow(ctx, a)
+	c.store.followRecords(ctx, cancelledRecords(c.rows))
 	return crons
 }
 

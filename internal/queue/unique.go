@@ -352,7 +352,7 @@ type uniqueCheck struct {
 	LockTimeout string
 
 	// Try leaves keys that another transaction has locked alone, instead of waiting for them.
-	// Flushes set it, because their other callers must not wait; see package queue, unique.go.
+	// Flushes set it, because their other callers must not wait; see unique_insert.go.
 	Try bool
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
-
 	"github.com/ojsd/ojsd/ojs"
 )
 

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/ojs"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // start starts the timer.
