@@ -55,7 +55,8 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 	if err != nil {
 		return nil, err
 	}
-	c := choice{key: "queues " + join(f.Queues), strategy: f.Strategy, weights: f.Weights}
+	// A key of a map only, so a comma in a name would at worst mix two lists.
+	c := choice{key: "queues " + strings.Join(f.Queues, ","), strategy: f.Strategy, weights: f.Weights}
 	switch {
 	case p != nil:
 		if f.Queues = p.restrict(f.Queues); !p.Isolated {
@@ -76,7 +77,8 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.reserve(ctx, p.Name, f, c) }
 		// Room may appear without a new job: another one of the pool has ended.
 		by.Changed = s.freed.wait
-	case !c.plain():
+	// Any other fetch is left to package queue: its order of queues is the list.
+	case c.strategy != "" && c.strategy != job.StrategyStrict || c.starvation.Enabled:
 		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.claim(ctx, f, c) }
 	}
 	return s.jobs.Fetch(ctx, f, by)
@@ -106,7 +108,7 @@ const reservationTime = 30 * time.Second
 
 // reserve claims within the concurrency of a pool. The room is reserved before the claim, in a transaction of its own, so
 // whatever else bounds the claim knows nothing of pools. Three commits follow each other: the reservation, the claims, and
-// hold, which turns the reservation into the jobs. A crash after the first leaves room reserved for a minute. A crash after
+// the statement that turns the reservation into the jobs. A crash after the first leaves room reserved for a minute. A crash after
 // the second leaves active jobs for which the reservation stands for up to a minute, and nothing after it, until their
 // leases end.
 //
@@ -119,9 +121,12 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 	}
 	// The counter is read before the room: what is freed between the two wakes this fetch (see await).
 	id, before := job.NewID(), s.freed.calls.Load()
-	room, err := s.room(ctx, pool, id, f.Count)
+	// The statement locks the row of the pool for its own time only, so the claims of a pool do not wait for each other.
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	room, err := s.db.Q.PoolReserve(bounded, dbsqlc.PoolReserveParams{Pool: pool, Reservation: id, Want: int32(f.Count)})
 	if err != nil {
-		return nil, err
+		return nil, pg.ClientError(err)
 	}
 	if room == 0 {
 		// The fetch parks; by.Changed wakes it.
@@ -129,37 +134,24 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 		return nil, nil
 	}
 	// A fetch may thus get fewer jobs than it asked for, although more wait.
-	f.Count = room
-	// It bounds the claims, not the statement of hold after them.
-	claiming, cancel := context.WithTimeout(ctx, reservationTime)
-	defer cancel()
+	f.Count = int(room)
+	// It bounds the claims, not the statement after them.
+	claiming, cancelClaim := context.WithTimeout(ctx, reservationTime)
+	defer cancelClaim()
 	jobs, err := s.claim(claiming, f, c)
-	// It runs after a failed claim as well, to give the reservation back.
-	if held := s.hold(ctx, pool, id, jobs); held != nil {
-		s.jobs.HandBack(ctx, jobs) // nobody would count them
-		return nil, errors.Join(held, err)
-	}
-	return jobs, err
-}
-
-// The statement locks the row of the pool for its own time only, so the claims of a pool do not wait for each other.
-func (s *Store) room(ctx context.Context, pool string, id [16]byte, want int) (int, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	room, err := s.db.Q.PoolReserve(ctx, dbsqlc.PoolReserveParams{Pool: pool, Reservation: id, Want: int32(want)})
-	return int(room), pg.ClientError(err)
-}
-
-// hold replaces a reservation by the claimed jobs. It does so for a worker that has gone, too, because the jobs have been
-// claimed. The statement can be repeated: it deletes by id and inserts with ON CONFLICT.
-func (s *Store) hold(ctx context.Context, pool string, id [16]byte, jobs []*job.Record) error {
+	// The jobs replace the reservation, also for a worker that has gone, because they have been claimed, and after a failed claim, to give the
+	// room back. The statement can be repeated: it deletes by id and inserts with ON CONFLICT.
 	p := dbsqlc.PoolHoldParams{Pool: pool, Reservation: id, Ids: make([][16]byte, len(jobs)), StartedAt: make([]pgtype.Timestamptz, len(jobs))}
 	for i, j := range jobs {
 		p.Ids[i], p.StartedAt[i] = j.ID, j.StartedAt
 	}
-	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx))
-	defer cancel()
-	return pg.ClientError(pg.Retry(func() error { return s.db.Q.PoolHold(ctx, p) }))
+	holding, cancelHold := s.db.Bounded(context.WithoutCancel(ctx))
+	defer cancelHold()
+	if held := pg.Retry(func() error { return s.db.Q.PoolHold(holding, p) }); held != nil {
+		s.jobs.HandBack(ctx, jobs) // nobody would count them
+		return nil, errors.Join(pg.ClientError(held), err)
+	}
+	return jobs, err
 }
 
 // broadcast is a channel that is closed, and replaced, at each wake. Take the channel before the state that it announces is
@@ -304,14 +296,6 @@ type choice struct {
 	weights    map[string]int64
 	starvation Starvation
 }
-
-// Such a fetch is left to package queue: its order of queues is the list.
-func (c choice) plain() bool {
-	return (c.strategy == "" || c.strategy == job.StrategyStrict) && !c.starvation.Enabled
-}
-
-// It is a key of a map only, so a comma in a name would at worst mix two lists.
-func join(queues []string) string { return strings.Join(queues, ",") }
 
 // claim divides the slots of a fetch between its queues, and claims from one queue after the other. What a queue has too few jobs for
 // is divided again between the others. Inside a queue the order is that of every claim. Each claim is committed by itself,

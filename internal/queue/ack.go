@@ -180,7 +180,11 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	for i, a := range acks {
 		owner, known := owners[a.WorkerID]
 		if !known {
-			p.Workers, p.Sources = append(p.Workers, a.WorkerID), append(p.Sources, ackSource(a.WorkerID))
+			source := "" // the statement takes the worker that was stored at fetch
+			if a.WorkerID != "" {
+				source = eventlog.WorkerSource(a.WorkerID)
+			}
+			p.Workers, p.Sources = append(p.Workers, a.WorkerID), append(p.Sources, source)
 			owner = int32(len(p.Workers)) // arrays in SQL begin at 1
 			owners[a.WorkerID] = owner
 		}
@@ -192,22 +196,10 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	return p
 }
 
-// ackSource is the source of the event of an ack. It is empty if the ack names no worker; the statement then takes the one
-// stored at fetch.
-func ackSource(worker string) string {
-	if worker == "" {
-		return ""
-	}
-	return eventlog.WorkerSource(worker)
-}
-
-// resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag.
+// resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag: the event is sent to
+// every subscriber and webhook, and whoever wants the result reads it (docs/reference/jobs.md, Results).
 func resultData(result []byte) []byte {
-	switch {
-	case result == nil:
-		return nil
-	// The event is sent to every subscriber and webhook; whoever wants the result reads it (docs/reference/jobs.md, Results).
-	case len(result) > eventlog.MaxPayload-eventlog.PayloadRoom:
+	if len(result) > eventlog.MaxPayload-eventlog.PayloadRoom {
 		return []byte(`{"result_truncated":true}`)
 	}
 	data := make([]byte, 0, len(result)+len(`{"result":}`))
@@ -263,14 +255,6 @@ func (n nack) bytes() int {
 	return len(n.Error.Message) + len(n.Error.Details) + 32*len(n.Error.Backtrace)
 }
 
-// concerns reports whether a nack is about the run that the job is in. A job that was handed back and fetched again has the
-// same attempt, and perhaps the same worker, so started_at is compared too.
-// The worker is not compared here: JobFail does that, and refuse explains it.
-func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
-	return job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
-		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
-}
-
 // Fail moves an active job to retryable, discarded or, with Requeue, available or scheduled. A job that was cancelled during this
 // run is returned with ojs.StateCancelled and no error; nothing has changed then.
 //
@@ -324,11 +308,13 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 
 	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed, MaxSize: job.SizeOfEach(len(nacks))}
 	for _, n := range nacks {
+		// The failure must be about the run that the job is in. A job that was handed back and fetched again has the same attempt, and perhaps
+		// the same worker, so started_at is compared too. The worker is not: JobFail does that, and refuse explains it.
 		job := jobs[n.JobID]
-		if job == nil || !n.concerns(job) {
-			continue
+		if job != nil && job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
+			(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time)) {
+			s.addFailure(ctx, &p, n, job)
 		}
-		s.addFailure(ctx, &p, n, job)
 	}
 	if len(p.Ids) == 0 {
 		return make([]*job.Record, len(nacks)), nil
@@ -344,8 +330,21 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		return nil, err
 	}
 	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
-	// Before afterFail, which wakes fetches: the failure is logged before the next start.
-	s.emitFailed(ctx, failed, nacks, jobs)
+	// Before afterFail, which wakes fetches: the failure is logged before the next start. The changes are made from the rows before and after
+	// the statement: the new row has lost its worker and its start.
+	if s.commits.Emitting() {
+		failures := make([]failure, 0, len(failed))
+		for i, job := range failed {
+			if job != nil {
+				was := jobs[job.ID]
+				failures = append(failures, failure{
+					job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
+					worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
+				})
+			}
+		}
+		eventlog.Emit(ctx, s.commits, failures, failChange)
+	}
 	s.afterFail(ctx, rows)
 	return failed, nil
 }
@@ -360,25 +359,6 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 		a.add(c)
 	}
 	s.notify(ctx, a)
-}
-
-// emitFailed makes the changes from the rows before and after the statement: the new row has lost its worker and its start. It does
-// nothing if nobody subscribes to changes.
-func (s *Store) emitFailed(ctx context.Context, failed []*job.Record, nacks []nack, read map[[16]byte]*dbsqlc.JobListForFailRow) {
-	if !s.commits.Emitting() {
-		return
-	}
-	failures := make([]failure, 0, len(failed))
-	for i, job := range failed {
-		if job != nil {
-			was := read[job.ID]
-			failures = append(failures, failure{
-				job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
-				worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
-			})
-		}
-	}
-	eventlog.Emit(ctx, s.commits, failures, failChange)
 }
 
 // failedAt is when a job failed, by the clock of the database.
@@ -404,7 +384,17 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error", err)
 		n.Error.PolicyError = err.Error()
 	}
-	outcome := retry.Decide(s.failure(n, job, policy))
+	failure := n.Error.Failure()
+	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
+	failure.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time) // since the enqueue or the latest manual retry, by the clock of the database
+	failure.RunTimeout = s.config.DefaultTimeout
+	if job.TimeoutMs.Valid {
+		failure.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
+	}
+	if job.TotalDueAt.Valid { // zero would mean that there is none
+		failure.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
+	}
+	outcome := retry.Decide(failure)
 	state := ojs.StateRetryable
 	switch outcome.Kind {
 	case retry.Discard:
@@ -416,10 +406,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 			state = ojs.StateScheduled
 		}
 	}
-	worker := n.WorkerID
-	if worker == "" {
-		worker = job.WorkerID.String
-	}
+	worker := cmp.Or(n.WorkerID, job.WorkerID.String)
 	stored, shown := `{}`, `{}`
 	// A job that is handed back has no error: the empty objects are not read.
 	if !n.Requeue {
@@ -451,23 +438,6 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	p.EventTypes = append(p.EventTypes, s.outcomeEvent(state))
 	p.Sources = append(p.Sources, source)
 	p.BlockedUntil = append(p.BlockedUntil, pg.Timestamp(n.Error.RateLimitUntil))
-}
-
-// failure collects the values that the decision depends on.
-// Elapsed counts from the enqueue or the latest manual retry, by the clock of the database.
-func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
-	f := n.Error.Failure()
-	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue, f.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
-	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
-	f.RunTimeout = s.config.DefaultTimeout
-	if job.TimeoutMs.Valid {
-		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
-	}
-	if job.TotalDueAt.Valid {
-		// Zero would mean that there is none.
-		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
-	}
-	return f
 }
 
 // Cancel is a request to stop jobs for good (docs/reference/http.md, Cancel).
@@ -507,10 +477,28 @@ func (c Cancel) eventData() []byte {
 	return append(data, '}')
 }
 
-// It returns the jobs in the order of the requests; nil for one that is locked, unknown or not live. The caller finds out which
-// (JobRun.Refused).
+// flushCancel cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no other caller, waits
+// for locks instead. It returns the jobs in the order of the requests; nil for one that is locked, unknown or not live. The caller finds
+// out which (JobRun.Refused).
 func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Record, error) {
-	rows, err := s.cancelUnlocked(ctx, cs)
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	var rows []dbsqlc.JobCancelRow
+	// Both statements are one transaction: what JobLockUnlocked has locked stays locked until JobCancel has moved it.
+	err := s.db.InPartitionedTx(bounded, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		ids := make([][16]byte, len(cs))
+		for i, c := range cs {
+			ids[i] = c.id
+		}
+		unlocked, err := q.JobLockUnlocked(bounded, ids)
+		if err != nil || len(unlocked) == 0 {
+			return err
+		}
+		part := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(unlocked, c.id) })
+		rows, err = s.cancelRows(bounded, q, part, LiveStates)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -535,30 +523,6 @@ func cancelledRecords(rows []dbsqlc.JobCancelRow) []*job.Record {
 		jobs[i] = (*job.Record)(&rows[i])
 	}
 	return jobs
-}
-
-// cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
-// other caller, waits for locks instead.
-// Both statements are one transaction: what JobLockUnlocked has locked stays locked until JobCancel has moved it.
-func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	var rows []dbsqlc.JobCancelRow
-	err := s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
-		q := dbsqlc.New(tx)
-		ids := make([][16]byte, len(cs))
-		for i, c := range cs {
-			ids[i] = c.id
-		}
-		unlocked, err := q.JobLockUnlocked(ctx, ids)
-		if err != nil || len(unlocked) == 0 {
-			return err
-		}
-		part := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(unlocked, c.id) })
-		rows, err = s.cancelRows(ctx, q, part, LiveStates)
-		return err
-	})
-	return rows, err
 }
 
 // cancelRows waits for rows that other transactions have locked, unless its caller has locked all of them.

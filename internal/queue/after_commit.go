@@ -127,24 +127,6 @@ func (s *Store) followRecords(ctx context.Context, jobs []*job.Record) {
 	s.follow(ctx, a)
 }
 
-// namesOf collects the crons, or the limit keys, of changed jobs, each once.
-func namesOf[Row any](rows []Row, of func(*Row) pgtype.Text) (names []string) {
-	for i := range rows {
-		name := of(&rows[i])
-		addValid(&names, name.String, name.Valid)
-	}
-	return names
-}
-
-// workflowsOf collects the roots of the workflows of changed jobs, each once.
-func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]byte) {
-	for i := range rows {
-		id := root(&rows[i])
-		addValid(&roots, id.Bytes, id.Valid)
-	}
-	return roots
-}
-
 // The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
 // stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
 // of this file only convert rows to changes.
@@ -204,18 +186,13 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	if e.job != nil {
 		changes = append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
 	}
-	for i := range e.dropped {
-		changes = discardChange(changes, &e.dropped[i])
+	for _, r := range e.dropped {
+		changes = append(changes, eventlog.Change{
+			Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateDiscarded),
+			At: r.Now.Time, Reason: job.Overflow,
+		})
 	}
 	return changes
-}
-
-// discardChange is the end of a job that the server has discarded while it waited.
-func discardChange(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []eventlog.Change {
-	return append(changes, eventlog.Change{
-		Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateDiscarded),
-		At: r.Now.Time, Reason: job.Overflow,
-	})
 }
 
 // fetchChange has the time in the queue as its duration.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -63,10 +62,6 @@ func boundOf(q *queueconfig.Queue) *queueconfig.Backpressure {
 	}
 	return q.Config.Backpressure
 }
-
-// bounded reports whether this node knows a bound of the queue.
-// It only chooses the batcher. A bound that is set while a job waits for its flush is read again by insert.
-func (s *Store) bounded(queue string) bool { return boundOf(s.configured.Known(queue)) != nil }
 
 // boundCheck judges the jobs of one try to insert.
 //
@@ -155,7 +150,9 @@ func (b *boundCheck) judge(ctx context.Context, jobs []*job.Job, todo []int, rep
 		// would lose a step.
 		if own := queue.share(jobs[i]); own.fits(queue.policy) && queue.take(jobs, i, !b.in.atomic && jobs[i].WorkflowID == [16]byte{}) {
 			accepted = append(accepted, i)
-			own.enter()
+			if own != nil {
+				own.depth, own.entered = own.depth+1, own.entered+1
+			}
 			b.in.jobs[i].Outcome.Pressure = queue.pressure(own)
 		} else if !full || !b.in.atomic { // an atomic insert shows the first one
 			b.in.res[i] = enqueued{full: b.errFull(queue, own)}
@@ -291,8 +288,11 @@ func (queue *boundedQueue) pressure(own *tenantDepth) *job.Pressure {
 	if p.MaxSizeBytes > 0 {
 		share = max(share, float64(queue.bytes)/float64(p.MaxSizeBytes))
 	}
-	if s := own.full(p); s > share && s >= p.WarningThreshold {
-		return &job.Pressure{Depth: own.depth, MaxDepth: p.MaxTenantDepth, Share: min(1, s)}
+	if own != nil {
+		// More than 1 is possible: jobs that come back pass the bound.
+		if s := float64(own.depth) / float64(p.MaxTenantDepth); s > share && s >= p.WarningThreshold {
+			return &job.Pressure{Depth: own.depth, MaxDepth: p.MaxTenantDepth, Share: min(1, s)}
+		}
 	}
 	if share < p.WarningThreshold {
 		return nil
@@ -329,8 +329,20 @@ func (b *boundCheck) errFull(queue *boundedQueue, own *tenantDepth) *ojs.Error {
 // It runs in the transaction of the insert, after the rows exist.
 func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 	for _, queue := range b.queues {
-		if err := b.recordSizes(ctx, queue, jobs); err != nil {
-			return err
+		// Jobs that are stored while a queue has no bound in bytes are never counted in its bytes.
+		if queue.policy.MaxSizeBytes > 0 {
+			p := dbsqlc.QueueSizeAddParams{Queue: queue.name}
+			for i, r := range b.in.res {
+				if r.job != nil && jobs[i].Queue == queue.name {
+					bytes := jobs[i].ClientBytes()
+					p.Ids, p.Bytes, p.Sum = append(p.Ids, r.job.ID), append(p.Bytes, int32(bytes)), p.Sum+int64(bytes) //nolint:gosec // a request is smaller
+				}
+			}
+			if p.Ids != nil {
+				if err := b.q.QueueSizeAdd(ctx, p); err != nil {
+					return err
+				}
+			}
 		}
 		if _, err := b.discard(ctx, queue, queue.pushedOut); err != nil {
 			return err
@@ -344,30 +356,14 @@ func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 		if len(queue.dropped) > 0 {
 			b.in.res[queue.judged].dropped = queue.dropped // the job itself may have been refused: there were too few to drop
 			outcome := &b.in.jobs[queue.judged].Outcome
-			outcome.Dropped = workflowsOf(queue.dropped, droppedWorkflow)
-			outcome.DroppedLimits = namesOf(queue.dropped, droppedLimit)
+			outcome.Dropped, outcome.DroppedLimits = nil, nil
+			for _, r := range queue.dropped {
+				addValid(&outcome.Dropped, r.WorkflowID.Bytes, r.WorkflowID.Valid)
+				addValid(&outcome.DroppedLimits, r.LimitKey.String, r.LimitKey.Valid)
+			}
 		}
 	}
 	return nil
-}
-
-// recordSizes is for queues that are bounded in bytes.
-// Jobs that are stored while a queue has no such bound are never counted in its bytes.
-func (b *boundCheck) recordSizes(ctx context.Context, queue *boundedQueue, jobs []*job.Job) error {
-	if queue.policy.MaxSizeBytes <= 0 {
-		return nil
-	}
-	p := dbsqlc.QueueSizeAddParams{Queue: queue.name}
-	for i, r := range b.in.res {
-		if r.job != nil && jobs[i].Queue == queue.name {
-			bytes := jobs[i].ClientBytes()
-			p.Ids, p.Bytes, p.Sum = append(p.Ids, r.job.ID), append(p.Bytes, int32(bytes)), p.Sum+int64(bytes) //nolint:gosec // a request is smaller
-		}
-	}
-	if p.Ids == nil {
-		return nil
-	}
-	return b.q.QueueSizeAdd(ctx, p)
 }
 
 // insertBounded is the insert of jobs without unique policies of which some go to bounded queues.
@@ -487,7 +483,14 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 	// them.
 	after := int64(0)
 	for {
-		jobs, size := queue.excess(n, bytes)
+		// By how much the new jobs would exceed the bounds. More than a bound do not fit even into an empty queue.
+		jobs, size := int64(0), int64(0)
+		if p := queue.policy; p.MaxDepth > 0 {
+			jobs = queue.depth + min(n, p.MaxDepth) - p.MaxDepth
+		}
+		if p := queue.policy; p.MaxSizeBytes > 0 {
+			size = queue.bytes + min(bytes, p.MaxSizeBytes) - p.MaxSizeBytes
+		}
 		if jobs <= 0 && size <= 0 {
 			return nil
 		}
@@ -526,18 +529,6 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 	}
 }
 
-// excess is by how much the queue would exceed its bounds with n more jobs of so many bytes.
-// A result of 0 or less means that there is room.
-func (queue *boundedQueue) excess(n, bytes int64) (jobs, size int64) {
-	if p := queue.policy; p.MaxDepth > 0 {
-		jobs = queue.depth + min(n, p.MaxDepth) - p.MaxDepth // more do not fit even into an empty queue
-	}
-	if p := queue.policy; p.MaxSizeBytes > 0 {
-		size = queue.bytes + min(bytes, p.MaxSizeBytes) - p.MaxSizeBytes
-	}
-	return jobs, size
-}
-
 // discard ends available jobs of the queue.
 // The ids are sorted, the order in which all statements lock jobs. What is locked is skipped, not waited for: this transaction
 // has the row of the queue, and every producer of it waits behind.
@@ -555,10 +546,6 @@ func (b *boundCheck) discard(ctx context.Context, queue *boundedQueue, ids [][16
 	}
 	return all, nil
 }
-
-func droppedWorkflow(r *dbsqlc.JobDiscardWaitingRow) pgtype.UUID { return r.WorkflowID }
-
-func droppedLimit(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.LimitKey }
 
 // tenantDepth is the part of a bounded queue that a tenant has, while the row of the queue is locked. nil: the tenant has no bound.
 //
@@ -578,27 +565,11 @@ func (t *tenantDepth) fits(p *queueconfig.Backpressure) bool {
 	return t == nil || t.depth < p.MaxTenantDepth
 }
 
-// It is called for a job that was accepted, beside boundedQueue.take, which counts it for the queue.
-func (t *tenantDepth) enter() {
-	if t != nil {
-		t.depth, t.entered = t.depth+1, t.entered+1
-	}
-}
-
 // leave gives back the room of a job of this insert.
 func (t *tenantDepth) leave() {
 	if t != nil {
 		t.depth, t.entered = t.depth-1, t.entered-1
 	}
-}
-
-// full is the share of its bound that the tenant uses.
-// More than 1 is possible: jobs that come back pass the bound.
-func (t *tenantDepth) full(p *queueconfig.Backpressure) float64 {
-	if t == nil {
-		return 0
-	}
-	return float64(t.depth) / float64(p.MaxTenantDepth)
 }
 
 // measureTenants reads how many jobs wait of the tenants whose jobs want to enter and, if the policy is to drop, makes room for these. It

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -231,7 +230,7 @@ func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (s
 	return stored, previous, err
 }
 
-// No row means that the job is unknown, locked or in another state; refusePriority tells which.
+// No row means that the job is unknown, locked or in another state.
 func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the cursors are lowered even if the client hangs up
 	defer cancel()
@@ -255,39 +254,29 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 		return nil, 0, pg.WriteError(err)
 	}
 	if len(changed) == 0 {
-		return nil, 0, s.refusePriority(ctx, id)
-	}
-	if previous = changed[0].Previous; previous != priority {
-		s.afterSetPriority(ctx, changed)
-	}
-	return stored, previous, nil
-}
-
-// afterSetPriority lets the claims of this node find a job at a place that they may have passed. It wakes no fetch: the job could be
-// fetched before, too.
-// Other nodes hear of the new place from the relay.
-func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriorityRow) {
-	for _, r := range rows {
-		if r.ReadySeq.Valid {
-			s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
+		left, err := s.Get(ctx, id)
+		if err != nil {
+			return nil, 0, err
+		}
+		switch state := ojs.JobState(left.State); state {
+		case ojs.StateAvailable, ojs.StateScheduled: // it must have been locked: that is tried again
+			return nil, 0, ErrLocked
+		default:
+			return nil, 0, spec.Conflict(spec.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
 		}
 	}
-	eventlog.Emit(ctx, s.commits, rows, priorityChange)
+	if previous = changed[0].Previous; previous == priority {
+		return stored, previous, nil
+	}
+	// The claims of this node find the job at a place that they may have passed; other nodes hear of it from the relay. No fetch is woken: the
+	// job could be fetched before, too.
+	if r := changed[0]; r.ReadySeq.Valid {
+		s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
+	}
+	eventlog.Emit(ctx, s.commits, changed, priorityChange)
 	s.commits.Committed()
-	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobSetPriorityRow) pgtype.Text { return r.LimitKey }))
-}
-
-// refusePriority chooses the error for a job that JobSetPriority left out.
-// A job in a right state must have been locked: that is tried again.
-func (s *Store) refusePriority(ctx context.Context, id [16]byte) error {
-	stored, err := s.Get(ctx, id)
-	if err != nil {
-		return err
+	if limit := changed[0].LimitKey; limit.Valid {
+		s.FollowLimits(ctx, []string{limit.String})
 	}
-	switch state := ojs.JobState(stored.State); state {
-	case ojs.StateAvailable, ojs.StateScheduled:
-		return ErrLocked
-	default:
-		return spec.Conflict(spec.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
-	}
+	return stored, previous, nil
 }

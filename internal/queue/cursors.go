@@ -83,7 +83,7 @@ const noJobs = math.MaxInt64
 // last, without the lock.
 type cursorRead struct {
 	cursor *laneCursor
-	// JobFetch reads from here on. A job below it was not read by this claim; see find.
+	// JobFetch reads from here on. A job below it was not read by this claim; see endRescan.
 	low   int64 // the cursor when the statement began
 	floor int64 // lowest ready_seq that became available since then
 	want  int   // the most jobs that it may give
@@ -206,8 +206,8 @@ func (c *cursors) end(reads []*cursorRead, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	reached := len(reads)
-	if full {
-		reached = 1 + lastWithJob(reads)
+	for full && reached > 0 && reads[reached-1].got == 0 {
+		reached--
 	}
 	for i, p := range slices.Backward(reads) { // so that those that were not reached have the next turn in their order
 		switch {
@@ -218,32 +218,20 @@ func (c *cursors) end(reads []*cursorRead, full bool) {
 		// were skipped belong to claims in flight; if these fail, they move the cursor back.
 		case p.got == p.want || full && i == reached-1:
 			p.end(p.last + 1)
-			p.cursor.tenantRing.priorityRing.queue.served(p.cursor)
+			// Room for lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a queue
+			// with more lanes than maxLanes would never serve the rest.
+			if p.cursor.tenantRing.priorityRing.queue.crowded && p.cursor.lane != "" {
+				p.cursor.set(noJobs)
+			}
 		default:
 			p.end(noJobs)
 		}
 	}
-	for _, p := range reads { // so that the first one that has paid has the next turn
-		p.chargeLate()
-	}
-}
-
-func lastWithJob(reads []*cursorRead) int {
-	last := -1
-	for i, p := range reads {
-		if p.got > 0 {
-			last = i
+	// Lookahead lanes take their turn for the jobs that they have given, the first one first. One that has no more jobs has no turns.
+	for _, p := range reads {
+		if p.lookahead && p.got > 0 && p.cursor.at != nil {
+			p.cursor.charge(p.got)
 		}
-	}
-	return last
-}
-
-// served makes room for lanes that are not remembered.
-// The lane is dropped after its turn, although it may have more jobs: without that a queue with more lanes than maxLanes would
-// never serve the rest.
-func (q *queueCursor) served(l *laneCursor) {
-	if q.crowded && l.lane != "" {
-		l.set(noJobs)
 	}
 }
 
@@ -262,18 +250,13 @@ func (c *cursors) fail(reads []*cursorRead) {
 	defer c.mu.Unlock()
 	for _, p := range slices.Backward(reads) {
 		p.end(p.cursor.low)
-		p.cursor.tenantRing.priorityRing.queue.restore(p)
+		// A lane cursor that was forgotten meanwhile is remembered again. One that does not fit any more is left to the rescans.
+		ring := p.cursor.tenantRing.priorityRing
+		if now := ring.queue.cursor(p.cursor.lane, ring.priority); now != nil {
+			p.cursor = now
+			now.lower(p.low)
+		}
 		p.giveBack()
-	}
-}
-
-// restore moves the cursor back to where a claim began. If the lane cursor was forgotten meanwhile, it is remembered again.
-// A lane cursor that does not fit any more is left to the rescans.
-func (q *queueCursor) restore(p *cursorRead) {
-	l := p.cursor
-	if now := q.cursor(l.lane, l.tenantRing.priorityRing.priority); now != nil {
-		p.cursor = now
-		now.lower(p.low)
 	}
 }
 
@@ -487,7 +470,14 @@ func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut b
 		next[f.Scope] = spot{f.Lane, f.Priority} // those of a scope are in order
 		if q := c.queues[f.Queue]; q != nil {
 			if l := q.cursor(f.Lane, f.Priority); l != nil {
-				l.find(f.ReadySeq)
+				// As lower, but a claim in flight that began at or below the job has read it, or has passed it because another one had locked it:
+				// its end may raise the cursor.
+				for _, p := range l.reads {
+					if f.ReadySeq < p.low {
+						p.floor = min(p.floor, f.ReadySeq)
+					}
+				}
+				l.set(min(l.low, f.ReadySeq))
 			}
 		}
 	}
@@ -506,18 +496,6 @@ func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut b
 		}
 	}
 	return again
-}
-
-// find is lower for a job that a rescan has found. A claim in flight that began behind it cannot have read it.
-// A claim that began at or below seq has read it, or has passed it because another one had locked it: its end may raise the
-// cursor.
-func (l *laneCursor) find(seq int64) {
-	for _, p := range l.reads {
-		if seq < p.low {
-			p.floor = min(p.floor, seq)
-		}
-	}
-	l.set(min(l.low, seq))
 }
 
 // failRescan ends a rescan that returned an error. The next fetch makes another one.

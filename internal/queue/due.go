@@ -94,41 +94,28 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 	// Three conditions end it: an error, a page that is not full, and enough failures for one batch of the timer.
 	for page := dueBatch; page == dueBatch && failed < dueBatch; found += page {
 		// What this call has failed is no longer at the head; what it could not lock is, and is skipped.
-		rows, err := s.listOverdue(ctx, after, found-failed)
-		if err != nil {
+		bounded, cancel := s.db.Bounded(ctx)
+		rows, err := s.db.Q.JobListOverdue(bounded, dbsqlc.JobListOverdueParams{After: after, SkipRows: int32(found - failed), MaxRows: dueBatch})
+		cancel()
+		if page = len(rows); err != nil || page == 0 {
 			return found, failed, err
 		}
-		page = len(rows)
-		n, err := s.failOverdue(ctx, rows)
-		if failed += n; err != nil {
+		nacks := make([]nack, len(rows))
+		for i, r := range rows {
+			nacks[i] = s.overdue(r)
+		}
+		jobs, err := s.flushFail(ctx, nacks)
+		for _, job := range jobs {
+			if job != nil {
+				failed++
+			}
+		}
+		s.followRecords(ctx, jobs)
+		if err != nil {
 			return found, failed, err
 		}
 	}
 	return found, failed, nil
-}
-
-func (s *Store) listOverdue(ctx context.Context, after pgtype.Timestamptz, skip int) ([]dbsqlc.JobListOverdueRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return s.db.Q.JobListOverdue(ctx, dbsqlc.JobListOverdueParams{After: after, SkipRows: int32(skip), MaxRows: dueBatch})
-}
-
-func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow) (failed int, err error) {
-	if len(rows) == 0 {
-		return 0, nil
-	}
-	nacks := make([]nack, len(rows))
-	for i, r := range rows {
-		nacks[i] = s.overdue(r)
-	}
-	jobs, err := s.flushFail(ctx, nacks)
-	for _, job := range jobs {
-		if job != nil {
-			failed++
-		}
-	}
-	s.followRecords(ctx, jobs)
-	return failed, err
 }
 
 // overdue decides which limit a job has exceeded. If it has exceeded several, a limit that ends the job takes precedence and

@@ -88,7 +88,22 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
 	// All jobs of a call have the same BlockFor. Only those without room are tried again; its error is one of errs.
 	_ = s.retryFull(ctx, jobs[0].BlockFor, func() error {
-		s.tryEnqueueEach(ctx, jobs, todo, stored, errs)
+		part := make([]*job.Job, len(todo))
+		for n, i := range todo {
+			part[n] = jobs[i]
+		}
+		res, failed := s.enqueueMany(ctx, part)
+		var settled []*job.Record
+		if failed != nil {
+			settled, failed = s.lookUpEnqueues(ctx, part, failed)
+		}
+		for n, i := range todo {
+			if failed != nil && (failed[n] != nil || settled[n] != nil) {
+				stored[i], errs[i] = settled[n], failed[n]
+			} else {
+				stored[i], errs[i] = res[n].outcome(part[n])
+			}
+		}
 		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
 		if len(todo) > 0 {
 			return errs[todo[0]]
@@ -102,26 +117,6 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	endEnqueues(spans, jobs, stored)
 	s.followEnqueued(ctx, jobs...)
 	return stored, errs
-}
-
-// tryEnqueueEach tries the jobs at these indexes, and sets their outcomes.
-func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int, stored []*job.Record, errs []error) {
-	part := make([]*job.Job, len(todo))
-	for n, i := range todo {
-		part[n] = jobs[i]
-	}
-	res, failed := s.enqueueMany(ctx, part)
-	var settled []*job.Record
-	if failed != nil {
-		settled, failed = s.lookUpEnqueues(ctx, part, failed)
-	}
-	for n, i := range todo {
-		if failed != nil && (failed[n] != nil || settled[n] != nil) {
-			stored[i], errs[i] = settled[n], failed[n]
-		} else {
-			stored[i], errs[i] = res[n].outcome(part[n])
-		}
-	}
 }
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
@@ -181,7 +176,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 	b := s.enqueue
 	for _, j := range jobs {
 		switch {
-		case s.bounded(j.Queue):
+		case boundOf(s.configured.Known(j.Queue)) != nil:
 			return s.enqueueBounded
 		case j.Unique != nil:
 			b = s.enqueueUnique

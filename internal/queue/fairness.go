@@ -93,20 +93,16 @@ func (w weights) weight(name string) int {
 	return 1
 }
 
-// ring finds a priority, or adds it. Rings are few and stay sorted, because claims read them in that order.
-func (q *queueCursor) ring(priority int16) *priorityRing {
-	at, found := slices.BinarySearchFunc(q.rings, priority, func(r *priorityRing, p int16) int { return int(p) - int(r.priority) })
-	if !found {
-		q.rings = slices.Insert(q.rings, at, &priorityRing{queue: q, priority: priority, tenants: map[string]*tenantRing{}})
-	}
-	return q.rings[at]
-}
-
 // cursor finds that of a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a rescan finds the lane later.
 //
 // Lane "" has always room: it is the only one of most queues, and there are at most 201 of it.
 func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
-	r, tenant := q.ring(priority), job.TenantOf(lane)
+	// Rings are few and stay sorted, because claims read them in that order.
+	at, found := slices.BinarySearchFunc(q.rings, priority, func(r *priorityRing, p int16) int { return int(p) - int(r.priority) })
+	if !found {
+		q.rings = slices.Insert(q.rings, at, &priorityRing{queue: q, priority: priority, tenants: map[string]*tenantRing{}})
+	}
+	r, tenant := q.rings[at], job.TenantOf(lane)
 	p := r.tenants[tenant]
 	if p != nil {
 		if l := p.lanes[lane]; l != nil {
@@ -129,7 +125,8 @@ func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
 	return l
 }
 
-// set moves the cursor, and lets the lane cursor take turns while it has jobs.
+// set moves the cursor, and lets the lane cursor take turns while it has jobs. One without jobs is dropped, unless a claim reads it. Lane "" is
+// kept: most queues have no other.
 // It is the only place that changes low, so that turns, ready and low agree.
 func (l *laneCursor) set(low int64) {
 	l.low = low
@@ -151,20 +148,14 @@ func (l *laneCursor) set(low int64) {
 		}
 		r.ready--
 	}
-	l.forget()
-}
-
-// forget drops a lane cursor without jobs, unless a claim reads it. Lane "" is kept: most queues have no other.
-// A lane cursor that was dropped before, and is in the hands of a claim still, is not the one in the map any more.
-func (l *laneCursor) forget() {
-	p := l.tenantRing
+	// A lane cursor that was dropped before, and is in the hands of a claim still, is not the one in the map any more.
 	if l.low != noJobs || len(l.reads) > 0 || l.lane == "" || p.lanes[l.lane] != l {
 		return
 	}
 	delete(p.lanes, l.lane)
-	p.priorityRing.queue.lanes--
+	r.queue.lanes--
 	if len(p.lanes) == 0 {
-		delete(p.priorityRing.tenants, p.tenant)
+		delete(r.tenants, p.tenant)
 	}
 }
 
@@ -199,7 +190,7 @@ func (r *priorityRing) count(tenant string) int {
 // behind this priority may be claimed by the same statement: there are more lane cursors, or one of them may have more than it may give.
 //
 // Lookahead lanes save statements: a cursor may be too low and its lane without a job, or a lane with a large weight may have few.
-// They take their turns when they have given jobs (chargeLate).
+// They take their turns when they have given jobs (cursors.end).
 func (r *priorityRing) pick(reads []*cursorRead, w claimRequest) (_ []*cursorRead, last bool) {
 	ready, first := r.count(w.tenant), len(reads)
 	if ready == 1 { // as in every queue without lanes: there is nothing to take turns
@@ -279,14 +270,6 @@ func (l *laneCursor) charge(jobs int) {
 	w := p.priorityRing.queue.weights
 	l.take(&p.turns, jobs, w.ofLane(l))
 	p.take(&p.priorityRing.turns, jobs, w.ofTenant(p))
-}
-
-// chargeLate takes the turn of a lookahead lane for the jobs that it has given.
-// One that has no more jobs has no turns.
-func (p *cursorRead) chargeLate() {
-	if p.lookahead && p.got > 0 && p.cursor.at != nil {
-		p.cursor.charge(p.got)
-	}
 }
 
 // refund undoes charge, if the lane cursor has jobs still.

@@ -530,7 +530,29 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 		hand(h.waiters, nil)
 		return in.res, true, err
 	}
-	inserted, err := s.insertAndClaim(ctx, in, h)
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	// Both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no other node can claim them
+	// in between. A missing partition of the events is an error of PostgreSQL, after which the plain insert creates it.
+	var inserted []dbsqlc.JobInsertRow
+	if err = s.createQueues(bounded, s.db.Pool, in.open()); err == nil {
+		insert, started := in.statement(bounded, s.commits.Node), time.Now()
+		err = s.db.Write(bounded, func(conn *pgxpool.Conn) error {
+			return pg.Pipeline(bounded, conn,
+				func(db dbsqlc.DBTX) (err error) {
+					inserted, err = insert(db)
+					return err
+				},
+				func(db dbsqlc.DBTX) (err error) {
+					h.claim.rows, err = claimJobs(bounded, dbsqlc.New(db), &h.claim.params)
+					return err
+				})
+		})
+		// The batcher counts the insert; the claim would be missing from the metrics of fetches.
+		if flushed := s.flushed("fetch"); flushed != nil && err == nil {
+			flushed(len(h.waiters), time.Since(started))
+		}
+	}
 	if err != nil {
 		s.cursors.fail(h.claim.reads)
 		if s.lost.add(h.claim.params.Claim, err); pg.IsUnknown(err) {
@@ -553,34 +575,6 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 	s.afterEnqueue(ctx, in.res, ids)
 	hand(h.waiters, s.afterClaim(ctx, &h.claim))
 	return in.res, true, nil
-}
-
-// insertAndClaim sends both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no
-// other node can claim them in between.
-func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *enqueueClaim) (inserted []dbsqlc.JobInsertRow, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
-		return nil, err
-	}
-	// A missing partition of the events is an error of PostgreSQL, after which the plain insert creates it.
-	insert, started := in.statement(ctx, s.commits.Node), time.Now()
-	err = s.db.Write(ctx, func(conn *pgxpool.Conn) error {
-		return pg.Pipeline(ctx, conn,
-			func(db dbsqlc.DBTX) (err error) {
-				inserted, err = insert(db)
-				return err
-			},
-			func(db dbsqlc.DBTX) (err error) {
-				h.claim.rows, err = claimJobs(ctx, dbsqlc.New(db), &h.claim.params)
-				return err
-			})
-	})
-	// The batcher counts the insert; the claim would be missing from the metrics of fetches.
-	if flushed := s.flushed("fetch"); flushed != nil && err == nil {
-		flushed(len(h.waiters), time.Since(started))
-	}
-	return inserted, err
 }
 
 // offer lets an enqueue claim for the waiter.

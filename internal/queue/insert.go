@@ -153,9 +153,18 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 		case err == nil, errors.Is(err, errTaken) && in.atomic:
 			return in.res, nil
 		case errors.Is(err, errTaken):
-			in.dropTaken()
+			// They leave their room to others.
+			in.todo, in.full = append(in.todo, in.full...), nil
+			slices.Sort(in.todo)
+			in.todo = slices.DeleteFunc(in.todo, func(i int) bool { return in.res[i].taken })
 		case errors.Is(err, errFull):
-			in.dropFull()
+			// They are remembered, because a job that is dropped for its id later may leave room for them.
+			in.todo = slices.DeleteFunc(in.todo, func(i int) bool {
+				if in.res[i].full != nil {
+					in.full = append(in.full, i)
+				}
+				return in.res[i].full != nil
+			})
 		case errors.Is(err, errGone) && tries < maxDeadlocks:
 			tries++
 		case pg.IsTransient(err) && pooled && tries < maxDeadlocks: // a deadlock with a batch of the same ids in another order
@@ -378,25 +387,6 @@ func (in *insertion) open() []*job.Job {
 		jobs[n] = in.jobs[i]
 	}
 	return jobs
-}
-
-// dropTaken leaves out the jobs whose ids are taken from the next try. They leave their room to others.
-func (in *insertion) dropTaken() {
-	in.todo, in.full = append(in.todo, in.full...), nil
-	slices.Sort(in.todo)
-	in.todo = slices.DeleteFunc(in.todo, func(i int) bool { return in.res[i].taken })
-}
-
-// dropFull leaves out the jobs without room.
-// They are remembered in full, because a job that is dropped for its id later may leave room for them.
-func (in *insertion) dropFull() {
-	isFull := func(i int) bool { return in.res[i].full != nil }
-	for _, i := range in.todo {
-		if isFull(i) {
-			in.full = append(in.full, i)
-		}
-	}
-	in.todo = slices.DeleteFunc(in.todo, isFull)
 }
 
 // findTaken finds the jobs whose ids are in use, before they take room. storeAll looks again, because another transaction may commit one

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"log/slog"
@@ -114,9 +115,15 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 		p.Priority = pgtype.Int2{Int16: *f.Priority, Valid: true}
 	}
 	for {
-		rows, err := s.candidatePage(ctx, p)
+		// A place among the reads for one page only: a filter that matches little reads many pages, and other calls must come between them.
+		reading, done, err := s.db.Reading(ctx)
 		if err != nil {
-			return nil, false, err
+			return nil, false, pg.ClientError(err)
+		}
+		rows, err := s.db.Q.JobListForBulk(reading, p)
+		done()
+		if err != nil {
+			return nil, false, pg.ClientError(err)
 		}
 		for _, r := range rows {
 			if !r.Matches || !f.MatchesMeta(r.Meta) { // compared in Go, because -> on json fails for a row with \u0000
@@ -133,18 +140,6 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 		}
 		p.After = before(&rows[len(rows)-1].ID)
 	}
-}
-
-// candidatePage takes its place among the reads for one page only: a filter that matches little reads many pages, and other calls
-// must come between them.
-func (s *Store) candidatePage(ctx context.Context, p dbsqlc.JobListForBulkParams) ([]dbsqlc.JobListForBulkRow, error) {
-	ctx, done, err := s.db.Reading(ctx)
-	if err != nil {
-		return nil, pg.ClientError(err)
-	}
-	defer done()
-	rows, err := s.db.Q.JobListForBulk(ctx, p)
-	return rows, pg.ClientError(err)
 }
 
 // Orders of a search. SortCreated is the order of ids.
@@ -232,13 +227,13 @@ func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (
 	}
 	// Other orders sort the newest jobs that match, and have no cursor.
 	if f.Sort != SortCreated || !f.Ascending {
-		if f.Cursor != nil {
-			p.Before = earlier(p.Before, *f.Cursor)
+		if f.Cursor != nil && bytes.Compare(f.Cursor[:], p.Before[:]) < 0 { // ids compare as bytes, as uuid does in PostgreSQL
+			p.Before = *f.Cursor
 		}
 		return q.JobSearchNewest(ctx, p)
 	}
-	if f.Cursor != nil {
-		p.After = later(p.After, *f.Cursor)
+	if f.Cursor != nil && bytes.Compare(f.Cursor[:], p.After[:]) > 0 {
+		p.After = *f.Cursor
 	}
 	row, err := q.JobSearchOldest(ctx, dbsqlc.JobSearchOldestParams{
 		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Since: p.Since, Until: p.Until,
@@ -272,21 +267,6 @@ func idAt(t time.Time) (id [16]byte) {
 	ms := min(max(t.UnixMilli(), 0), 1<<48-1)
 	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16)
 	return id
-}
-
-// Ids compare as bytes, as uuid does in PostgreSQL.
-func earlier(a, b [16]byte) [16]byte {
-	if string(b[:]) < string(a[:]) {
-		return b
-	}
-	return a
-}
-
-func later(a, b [16]byte) [16]byte {
-	if string(b[:]) > string(a[:]) {
-		return b
-	}
-	return a
 }
 
 // Get reads a live or finished job. The error of an unknown id is spec.NotFound.

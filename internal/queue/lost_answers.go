@@ -87,48 +87,41 @@ func (s *Store) lookUpLost(ctx context.Context, ids [][16]byte, errs []error, di
 	return res
 }
 
-// lookUpLostOne is lookUpLost for one write.
-func (s *Store) lookUpLostOne(ctx context.Context, id [16]byte, err error, did func(c dbsqlc.EventListOwnByJobRow) bool) outcome {
-	return s.lookUpLost(ctx, [][16]byte{id}, []error{err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return did(c) })[0]
-}
-
 // flushLookUps answers many callers with one look, as soon as the database can be reached.
 //
 // It tries again while the database is away, because it is away in most cases: the connection has just broken. Callers that come
 // meanwhile form the next flush.
 func (s *Store) flushLookUps(ctx context.Context, reqs []unsettled) (res []settled, err error) {
-	err = s.db.WhileAway(ctx, func(ctx context.Context) (err error) {
-		res, err = s.lookUp(ctx, reqs)
-		return err
-	})
-	return res, err
-}
-
-// lookUp ends the sessions of the writes before it reads what the node has written: an absent event proves something only if none can
-// follow.
-// Of several writes about one job, its events go to all of them; did chooses.
-func (s *Store) lookUp(ctx context.Context, reqs []unsettled) ([]settled, error) {
 	ended, ids := map[*pg.Unknown]bool{}, make([][16]byte, len(reqs))
-	for i, r := range reqs {
-		ids[i] = r.id
-		if _, known := ended[r.unknown]; known {
-			continue
+	var rows []dbsqlc.EventListOwnByJobRow
+	err = s.db.WhileAway(ctx, func(ctx context.Context) (err error) {
+		// The sessions of the writes end before what the node has written is read: an absent event proves something only if none can follow.
+		clear(ended)
+		for i, r := range reqs {
+			ids[i] = r.id
+			if _, known := ended[r.unknown]; known {
+				continue
+			}
+			err := s.db.EndSession(ctx, r.unknown)
+			if err != nil && pg.IsUnavailable(err) {
+				return err
+			}
+			ended[r.unknown] = err == nil
 		}
-		err := s.db.EndSession(ctx, r.unknown)
-		if err != nil && pg.IsUnavailable(err) {
-			return nil, err
+		if rows, err = s.db.Q.EventListOwnByJob(ctx, ids, s.commits.Node); err != nil {
+			return fmt.Errorf("look up outcomes: %w", err)
 		}
-		ended[r.unknown] = err == nil
-	}
-	rows, err := s.db.Q.EventListOwnByJob(ctx, ids, s.commits.Node)
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("look up outcomes: %w", err)
+		return nil, err
 	}
+	// Of several writes about one job, its events go to all of them; did of lookUpLost chooses.
 	byJob := make(map[[16]byte][]dbsqlc.EventListOwnByJobRow, len(rows))
 	for _, r := range rows {
 		byJob[r.JobID] = append(byJob[r.JobID], r)
 	}
-	res := make([]settled, len(reqs))
+	res = make([]settled, len(reqs))
 	for i, r := range reqs {
 		res[i].ended = ended[r.unknown]
 		for _, c := range byJob[r.id] {
@@ -274,25 +267,6 @@ func (l *lostClaims) add(number int64, err error) {
 	l.list = append(l.list, lostClaim{number, unknown})
 }
 
-func (l *lostClaims) all() []lostClaim {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]lostClaim(nil), l.list...)
-}
-
-func (l *lostClaims) remove(over map[int64]bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	kept := l.list[:0]
-	for _, c := range l.list {
-		if !over[c.number] {
-			kept = append(kept, c)
-		}
-	}
-	clear(l.list[len(kept):])
-	l.list = kept
-}
-
 // handBackLost hands the jobs of lost claims back. After an error it should be called again. Callers that come while another one
 // looks get its error: many fetches may have lost their claims at the same time, and each try may take seconds.
 //
@@ -315,7 +289,9 @@ func (s *Store) handBackLost(ctx context.Context) error {
 // then is all that there will be, and the claim is forgotten. One behind a pooler is looked for again until lostClaimKeep is over.
 // The claims that are added meanwhile stay for the next look.
 func (s *Store) lookForLost(ctx context.Context) error {
-	claims := s.lost.all()
+	s.lost.mu.Lock()
+	claims := slices.Clone(s.lost.list)
+	s.lost.mu.Unlock()
 	if len(claims) == 0 {
 		return nil
 	}
@@ -335,7 +311,9 @@ func (s *Store) lookForLost(ctx context.Context) error {
 	if err := s.handBackClaimed(ctx, numbers); err != nil {
 		return err
 	}
-	s.lost.remove(over)
+	s.lost.mu.Lock()
+	defer s.lost.mu.Unlock()
+	s.lost.list = slices.DeleteFunc(s.lost.list, func(c lostClaim) bool { return over[c.number] })
 	return nil
 }
 

@@ -83,8 +83,11 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 	// Fields that stay unset leave the columns of the jobs as they are.
 	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
 	if r.override != nil {
-		if err := s.createQueue(ctx, q, r.override.Queue); err != nil {
-			return nil, nil, err
+		// Inside of the transaction: the queue is not remembered, because it may roll back.
+		if to := r.override.Queue; to != "" && !s.queues.has(to, time.Now()) {
+			if err := q.QueueInsert(ctx, []string{to}); err != nil {
+				return nil, nil, err
+			}
 		}
 		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
 			return nil, nil, err
@@ -137,18 +140,6 @@ func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobL
 		}
 	}
 	return duplicates, err
-}
-
-// createQueue creates the queue that a job moves to; "": the job stays where it is.
-// Inside of the transaction: the queue is not remembered, because it may roll back.
-func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string) error {
-	if name == "" {
-		return nil
-	}
-	if s.queues.has(name, time.Now()) {
-		return nil
-	}
-	return q.QueueInsert(ctx, []string{name})
 }
 
 // applyOverride sets the changed attributes and returns the new extra of the job.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
@@ -172,7 +173,13 @@ func (o operation[Req]) lookUpLost(ctx context.Context, reqs []Req, jobs []*job.
 // All locked requests of a call share one pace and one look.
 func (o operation[Req]) retryLocked(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
 	for wait := o.store.LockWait(); ; {
-		locked, ids := o.lockedRequests(reqs, errs)
+		var locked []int
+		var ids [][16]byte
+		for i, err := range errs {
+			if errors.Is(err, ErrLocked) {
+				locked, ids = append(locked, i), append(ids, o.run(reqs[i]).JobID)
+			}
+		}
 		if locked == nil {
 			return
 		}
@@ -182,38 +189,19 @@ func (o operation[Req]) retryLocked(ctx context.Context, reqs []Req, jobs []*job
 			}
 			return
 		}
-		unlocked, err := o.store.unlockedJobs(ctx, ids)
+		// The locks that it takes end with the statement, so the answer is a hint: the next flush may find the row locked again.
+		bounded, cancel := o.store.db.Bounded(ctx)
+		unlocked, err := o.store.db.Q.JobLockUnlocked(bounded, ids)
+		cancel()
 		for n, i := range locked {
 			switch {
 			case err != nil:
 				jobs[i], errs[i] = nil, pg.ClientError(err)
-			case unlocked[ids[n]]:
+			case slices.Contains(unlocked, ids[n]):
 				jobs[i], errs[i] = o.try(ctx, reqs[i])
 			default: // still locked, or deleted meanwhile
 				jobs[i], errs[i] = o.store.refuse(ctx, o.run(reqs[i]))
 			}
 		}
 	}
-}
-
-func (o operation[Req]) lockedRequests(reqs []Req, errs []error) (locked []int, ids [][16]byte) {
-	for i, err := range errs {
-		if errors.Is(err, ErrLocked) {
-			locked, ids = append(locked, i), append(ids, o.run(reqs[i]).JobID)
-		}
-	}
-	return locked, ids
-}
-
-// unlockedJobs returns which of the live jobs no transaction has locked at the moment.
-// The locks that it takes end with the statement, so the answer is a hint: the next flush may find the row locked again.
-func (s *Store) unlockedJobs(ctx context.Context, ids [][16]byte) (map[[16]byte]bool, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.JobLockUnlocked(ctx, ids)
-	unlocked := make(map[[16]byte]bool, len(rows))
-	for _, id := range rows {
-		unlocked[id] = true
-	}
-	return unlocked, err
 }

@@ -121,25 +121,15 @@ func (s *ProgressStore) Report(ctx context.Context, r job.ProgressReport) (p Pro
 		}
 		// Active, and yet left out: another worker, another attempt, or a lock. The last one is tried again.
 		if stored.State == string(ojs.StateActive) {
-			return refusedActive(reportedRun(r), stored)
+			run := JobRun{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
+			_, err := run.Refused(&job.Record{ID: stored.ID, State: stored.State, Attempt: stored.Attempt, WorkerID: stored.WorkerID})
+			return err
 		}
 		p = progressOf(stored)
 		p.Refused = true
 		return nil
 	})
 	return p, err
-}
-
-// It is the run as the client has described it; the statement compares it with the stored one.
-func reportedRun(r job.ProgressReport) JobRun {
-	return JobRun{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
-}
-
-// refusedActive chooses the error for an active job that the statement did not change.
-// The answer is never nil: Refused has an error for every active job.
-func refusedActive(run JobRun, row *dbsqlc.JobReportGetRow) error {
-	_, err := run.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
-	return err
 }
 
 // Get reads the progress of a job.
@@ -165,28 +155,21 @@ func (s *ProgressStore) getReport(ctx context.Context, id [16]byte) (*dbsqlc.Job
 	return &rows[0], nil
 }
 
-// It shows the last report of the current or latest attempt, also after the end of the job.
+// progressOf has the last report of the current or latest attempt, also after the end of the job, and the latest time that the row shows. The
+// time of a failure is not stored; it is the end of the backoff less its delay.
 func progressOf(row *dbsqlc.JobReportGetRow) Progress {
-	return Progress{
-		JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage, Data: row.ProgressData,
-		UpdatedAt: lastChange(row),
-	}
-}
-
-// lastChange is the latest time that the row shows. The time of a failure is not stored; it is the end of the backoff less
-// its delay.
-func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
+	p := Progress{JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage, Data: row.ProgressData}
 	times := []pgtype.Timestamptz{row.CreatedAt, row.StartedAt, row.FinishedAt, row.EnqueuedAt, row.ProgressAt}
 	if row.State == string(ojs.StateRetryable) && row.NextAttemptAt.Valid {
 		failed := row.NextAttemptAt.Time.Add(-time.Duration(row.RetryDelayMs.Int64) * time.Millisecond)
 		times = append(times, pgtype.Timestamptz{Time: failed, Valid: true})
 	}
 	for _, t := range times {
-		if t.Valid && t.Time.After(latest) {
-			latest = t.Time
+		if t.Valid && t.Time.After(p.UpdatedAt) {
+			p.UpdatedAt = t.Time
 		}
 	}
-	return latest
+	return p
 }
 
 // Beats are those of the stored worker, because a report need not name it. Rows that another transaction has locked are left out,
@@ -366,9 +349,12 @@ func (s *ProgressStore) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint
 // It is idempotent: a job without checkpoint is a success, an unknown one 404. Finished jobs lose theirs too.
 func (s *ProgressStore) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	return s.jobs.RetryLocked(ctx, func() error {
-		cleared, err := s.clearCheckpoint(ctx, id)
-		if err != nil || cleared {
-			return err
+		bounded, cancel := s.db.Bounded(ctx)
+		defer cancel()
+		// It returns an unlocked job also if it had no checkpoint, and a finished one only if it had.
+		cleared, err := s.db.Q.JobCheckpointDelete(bounded, [][16]byte{id})
+		if err != nil || len(cleared) > 0 {
+			return pg.WriteError(err)
 		}
 		row, err := s.getReport(ctx, id)
 		// A job that is there and has a checkpoint still must have been locked.
@@ -377,12 +363,4 @@ func (s *ProgressStore) DeleteCheckpoint(ctx context.Context, id [16]byte) error
 		}
 		return ErrLocked
 	})
-}
-
-// The statement returns an unlocked job also if it had no checkpoint, and a finished one only if it had.
-func (s *ProgressStore) clearCheckpoint(ctx context.Context, id [16]byte) (cleared bool, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	ids, err := s.db.Q.JobCheckpointDelete(ctx, [][16]byte{id})
-	return len(ids) > 0, pg.WriteError(err)
 }

@@ -77,7 +77,7 @@ func (t *Tx) committed(ctx context.Context, err *error) bool {
 	case t.changed == nil:
 		return true
 	}
-	outcome := t.store.lookUpLostOne(ctx, *t.changed, *err, t.did)
+	outcome := t.store.lookUpLost(ctx, [][16]byte{*t.changed}, []error{*err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return t.did(c) })[0]
 	*err = outcome.err
 	return outcome.done
 }

@@ -390,28 +390,24 @@ func searches(jobs []*job.Job) []*uniqueSearch {
 			s = &uniqueSearch{key: j.UniqueKey, lock: lockOf(j.UniqueKey), states: u.States, period: u.Period}
 			byKey[j.UniqueKey], list = s, append(list, s)
 		case !slices.Equal(s.states, u.States) || s.period != u.Period:
-			s.widen(u)
+			// With two policies the oldest job may block only one of them, hence all. A period of 0 is the longest.
+			s.all, s.states = true, slices.Clone(s.states)
+			for _, state := range u.States {
+				if !slices.Contains(s.states, state) {
+					s.states = append(s.states, state)
+				}
+			}
+			if shortest := min(s.period, u.Period); shortest == 0 {
+				s.period = 0
+			} else {
+				s.period = max(s.period, u.Period)
+			}
 		}
 		// reject and ignore are answered with the oldest job; replace needs every job.
 		s.all = s.all || u.OnConflict != "reject" && u.OnConflict != "ignore"
 	}
 	slices.SortFunc(list, func(a, b *uniqueSearch) int { return cmp.Compare(a.lock, b.lock) })
 	return list
-}
-
-// widen makes the search one for another policy, too.
-// With two policies the oldest job may block only one of them, hence all. A period of 0 is the longest.
-func (s *uniqueSearch) widen(u *job.Unique) {
-	period := s.period
-	s.all, s.states = true, slices.Clone(s.states)
-	for _, state := range u.States {
-		if !slices.Contains(s.states, state) {
-			s.states = append(s.states, state)
-		}
-	}
-	if s.period = max(s.period, u.Period); min(period, u.Period) == 0 {
-		s.period = 0
-	}
 }
 
 // done are the states of the search that only jobs in jobs_done have.
@@ -460,90 +456,69 @@ func (p *params) holders() dbsqlc.UniqueListHoldersParams {
 // The statements must follow each other: the look has to see what the last holder of a lock has committed. The locks are advisory
 // and end with the transaction, also for keys that no job has. After an error the transaction is over.
 func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqueFound, error) {
-	l := newLook(jobs)
-	if err := pg.Pipeline(ctx, tx, l.steps(ctx, c)...); err != nil {
-		return uniqueFound{}, err
-	}
-	found := uniqueFound{Verdicts: decide(jobs, l.held(), l.now.Time)}
-	if c.Try {
-		found.Locked = make([]bool, len(jobs))
-		for i, j := range jobs {
-			found.Locked[i] = j.Unique == nil || slices.Contains(l.taken, lockOf(j.UniqueKey))
-		}
-	}
-	return found, nil
-}
-
-// look is the statements of a check with their results.
-// The second half is filled by the steps, which a pipeline calls twice: they only assign.
-type look struct {
-	locks      []int64
-	live, done params
-	timed      bool // now is needed
-
-	taken   []int64
-	holders []dbsqlc.UniqueListHoldersRow
-	ended   []dbsqlc.UniqueListDoneRow
-	now     pgtype.Timestamptz
-}
-
-// now is read only for jobs that are scheduled for an absolute time: only for these it decides the state.
-func newLook(jobs []*job.Job) *look {
-	l := &look{timed: slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative })}
+	var locks []int64
+	var live, done params
 	for _, s := range searches(jobs) {
-		l.locks = append(l.locks, s.lock)
+		locks = append(locks, s.lock)
 		// States of finished jobs do no harm here: ojs.jobs has no such rows, but for discarded ones.
-		l.live.add(s, s.states)
+		live.add(s, s.states)
 		if states := s.done(); states != nil {
-			l.done.add(s, states)
+			done.add(s, states)
 		}
 	}
-	return l
-}
 
-// The lock timeout first, then the locks, then the look; the clock last, so that it is read under the locks.
-func (l *look) steps(ctx context.Context, c uniqueCheck) (steps []pg.Step) {
+	// A pipeline calls each step twice: they only assign.
+	var taken []int64
+	var holders []dbsqlc.UniqueListHoldersRow
+	var ended []dbsqlc.UniqueListDoneRow
+	var now pgtype.Timestamptz
+	var steps []pg.Step
 	// It holds to the end of the transaction, also for the rows of jobs and queues that are locked after the keys.
 	if c.LockTimeout != "" {
 		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).SystemLockTimeout(ctx, c.LockTimeout) })
 	}
-	if c.Try {
-		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-			l.taken, err = dbsqlc.New(db).UniqueTryLock(ctx, l.locks)
-			return err
-		})
-	} else {
-		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).UniqueLock(ctx, l.locks) })
-	}
 	steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-		l.holders, err = dbsqlc.New(db).UniqueListHolders(ctx, l.live.holders())
+		if c.Try {
+			taken, err = dbsqlc.New(db).UniqueTryLock(ctx, locks)
+			return err
+		}
+		return dbsqlc.New(db).UniqueLock(ctx, locks)
+	}, func(db dbsqlc.DBTX) (err error) {
+		holders, err = dbsqlc.New(db).UniqueListHolders(ctx, live.holders())
 		return err
 	})
-	if l.done.keys != nil {
+	if done.keys != nil {
 		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-			l.ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(l.done.holders()))
+			ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(done.holders()))
 			return err
 		})
 	}
-	if l.timed {
+	// The clock last, so that it is read under the locks. Only for jobs that are scheduled for an absolute time it decides the state.
+	if slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative }) {
 		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-			l.now, err = dbsqlc.New(db).SystemPing(ctx)
+			now, err = dbsqlc.New(db).SystemPing(ctx)
 			return err
 		})
 	}
-	return steps
-}
+	if err := pg.Pipeline(ctx, tx, steps...); err != nil {
+		return uniqueFound{}, err
+	}
 
-// held are the jobs that were found, by their keys.
-func (l *look) held() map[string][]uniqueHolder {
-	held := make(map[string][]uniqueHolder, len(l.holders))
-	for _, r := range l.holders {
+	held := make(map[string][]uniqueHolder, len(holders))
+	for _, r := range holders {
 		held[r.Key] = append(held[r.Key], storedHolder(r))
 	}
-	for _, r := range l.ended {
+	for _, r := range ended {
 		held[r.Key] = append(held[r.Key], storedHolder(dbsqlc.UniqueListHoldersRow(r)))
 	}
-	return held
+	found := uniqueFound{Verdicts: decide(jobs, held, now.Time)}
+	if c.Try {
+		found.Locked = make([]bool, len(jobs))
+		for i, j := range jobs {
+			found.Locked[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
+		}
+	}
+	return found, nil
 }
 
 // An id that is stored has no place in the request, hence storedJob.
@@ -639,7 +614,9 @@ func judge(u *job.Unique, holders []uniqueHolder) (v uniqueVerdict) {
 	oldest := true
 	for i := range holders {
 		h := &holders[i]
-		if !h.blocks(u) {
+		// The states and the period are those of the new job. A job of the request has no age.
+		young := u.Period == 0 || h.Item != storedJob || h.seenAt.Before(h.createdAt.Add(u.Period))
+		if !young || !slices.Contains(u.States, h.State) {
 			continue
 		}
 		switch u.OnConflict {
@@ -659,12 +636,6 @@ func judge(u *job.Unique, holders []uniqueHolder) (v uniqueVerdict) {
 		}
 	}
 	return v
-}
-
-// blocks reports whether the job is a duplicate for a policy.
-// The states and the period are those of the new job. A job of the request has no age.
-func (h *uniqueHolder) blocks(u *job.Unique) bool {
-	return slices.Contains(u.States, h.State) && (u.Period == 0 || h.Item != storedJob || h.seenAt.Before(h.createdAt.Add(u.Period)))
 }
 
 // stateOf is the state in which the job will be stored.

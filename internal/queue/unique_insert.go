@@ -249,9 +249,15 @@ func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 				continue
 			}
 			winners[h.ID] = i
-			set := replacementFor(&sets, u.in.jobs[i].Unique.States)
+			// A job that has left these states since it was found is no duplicate any more; one that workers have taken, above all, goes on if the
+			// policy does not name active.
+			live := slices.DeleteFunc(slices.Clone(u.in.jobs[i].Unique.States), ojs.JobState.Terminal)
+			at := slices.IndexFunc(sets, func(set *replacement) bool { return slices.Equal(set.states, live) })
+			if at < 0 {
+				at, sets = len(sets), append(sets, &replacement{states: live})
+			}
 			data := Cancel{By: replacedBy, Reason: "replaced by " + spec.FormatID(u.in.jobs[i].ID)}.eventData()
-			set.cancels = append(set.cancels, cancellation{h.ID, data})
+			sets[at].cancels = append(sets[at].cancels, cancellation{h.ID, data})
 		}
 	}
 	for _, set := range sets {
@@ -266,20 +272,6 @@ func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 		}
 	}
 	return nil
-}
-
-// replacementFor finds or adds the set with these states. A job that has left them since it was found is no duplicate any more; one
-// that workers have taken, above all, goes on if the policy does not name active.
-func replacementFor(sets *[]*replacement, states []ojs.JobState) *replacement {
-	live := slices.DeleteFunc(slices.Clone(states), ojs.JobState.Terminal)
-	for _, set := range *sets {
-		if slices.Equal(set.states, live) {
-			return set
-		}
-	}
-	set := &replacement{states: live}
-	*sets = append(*sets, set)
-	return set
 }
 
 // cancelled records that job i has replaced another one.

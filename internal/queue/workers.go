@@ -152,7 +152,16 @@ func (w *Workers) Forget() {
 // Beat records that a worker has called. Liveness writes the beats of many workers at once, and only those of registered
 // ones. A thousand calls make one signal.
 func (w *Workers) Beat(worker string) {
-	if worker != "" && w.recordBeat(worker) {
+	if worker == "" {
+		return
+	}
+	w.mu.Lock()
+	first := len(w.beats) == 0
+	if len(w.beats) < maxBeats {
+		w.beats[worker] = time.Now()
+	}
+	w.mu.Unlock()
+	if first {
 		w.signal()
 	}
 }
@@ -163,18 +172,6 @@ func (w *Workers) signal() {
 	case w.beaten <- struct{}{}:
 	default:
 	}
-}
-
-// recordBeat reports whether it is the first beat since TakeBeats.
-func (w *Workers) recordBeat(worker string) (first bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.beats) >= maxBeats {
-		return false
-	}
-	first = len(w.beats) == 0
-	w.beats[worker] = time.Now()
-	return first
 }
 
 // TakeBeats returns the latest call of each worker since the previous TakeBeats.
@@ -188,22 +185,17 @@ func (w *Workers) TakeBeats() map[string]time.Time {
 
 // ReturnBeats keeps beats that could not be written for the next try, unless the workers have called again.
 func (w *Workers) ReturnBeats(beats map[string]time.Time) {
-	if w.putBack(beats) {
-		w.signal()
-	}
-}
-
-// At the bound, beats are dropped.
-func (w *Workers) putBack(beats map[string]time.Time) (first bool) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	first = len(w.beats) == 0
+	first := len(w.beats) == 0
 	for id, at := range beats {
-		if _, later := w.beats[id]; !later && len(w.beats) < maxBeats {
+		if _, later := w.beats[id]; !later && len(w.beats) < maxBeats { // at the bound, beats are dropped
 			w.beats[id] = at
 		}
 	}
-	return first
+	w.mu.Unlock()
+	if first {
+		w.signal()
+	}
 }
 
 // Fetch records that a worker has called, and what it asked for.
@@ -211,13 +203,7 @@ func (w *Workers) Fetch(worker string, queues []string, count int) {
 	if worker == "" {
 		return
 	}
-	w.recordFetch(worker, queues, count)
-	w.Beat(worker)
-}
-
-func (w *Workers) recordFetch(worker string, queues []string, count int) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	f, known := w.fetches[worker]
 	if !known && len(w.fetches) >= maxKnownFetchers {
 		clear(w.fetches) // the next fetches record them again
@@ -229,10 +215,12 @@ func (w *Workers) recordFetch(worker string, queues []string, count int) {
 		}
 	}
 	w.fetches[worker] = f
+	w.mu.Unlock()
+	w.Beat(worker)
 }
 
 // Fetches returns what the worker fetches with; nil and 0 if it has not fetched on this node. The slice must not be
-// changed; recordFetch does not change it either.
+// changed; Fetch does not change it either.
 func (w *Workers) Fetches(worker string) (queues []string, count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
