@@ -72,8 +72,9 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	if r.ContentLength == 0 {
 		return buf, nil
 	}
-	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
-		return buf, err
+	// The two JSON names, whatever their parameters.
+	if sent := r.Header.Get("Content-Type"); sent != "" && !isMedia(sent, mediaOJS) && !isMedia(sent, mediaJSON) {
+		return buf, spec.InvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, sent, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
 	}
 	src := io.Reader(r.Body)
 	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
@@ -167,14 +168,6 @@ func brokenStream(err error) error {
 		text = "The body took too long: a request must arrive within 2 minutes."
 	}
 	return errors.Join(spec.InvalidPayload("body", "a complete body", nil, text), err)
-}
-
-// checkContentType accepts the two JSON names, whatever their parameters. Only a body needs one.
-func checkContentType(value string) error {
-	if value == "" || isMedia(value, mediaOJS) || isMedia(value, mediaJSON) {
-		return nil
-	}
-	return spec.InvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, value, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
 }
 
 // buffers serve request bodies and responses.

@@ -294,9 +294,13 @@ func (a *API) readStreamRequest(r *request, byDefault choice) (streamRequest, er
 	}
 	// On the routes of a job or a queue the path wins over the channel.
 	if text := r.QueryParam("channel"); text != "" {
-		err = req.narrow(text)
+		ch, err := parseChannel(text)
+		if err != nil {
+			return req, err
+		}
+		req.channel, req.query = ch.name, ch.narrow(req.query)
 	}
-	return req, err
+	return req, nil
 }
 
 // resume takes the header before the query; nil without either.
@@ -314,18 +318,6 @@ func (r *request) resume() *eventlog.Position {
 		}
 		return &position
 	}
-	return nil
-}
-
-// narrow applies a channel, which is shorthand for job_id or queues.
-// It replaces job_id and queues, if they were sent as well.
-func (r *streamRequest) narrow(channel string) error {
-	ch, err := parseChannel(channel)
-	if err != nil {
-		return err
-	}
-	r.channel = ch.name
-	r.query = ch.narrow(r.query)
 	return nil
 }
 
@@ -420,21 +412,18 @@ func (a *API) streamQueue(r *request) error {
 		return spec.NotFound("queue", name)
 	}
 	req.channel, req.query.Queues = "queue:"+name, []string{name}
-	// The look comes after the subscription, see follow.
-	known := func(*eventStream) error { return a.requireQueue(r, name) }
+	// Whether the queue ever had a job or a setting. The look comes after the subscription, see follow.
+	known := func(*eventStream) error {
+		known, err := a.Jobs.QueueExists(r.Request().Context(), name)
+		if err == nil && !known {
+			err = spec.NotFound("queue", name)
+		}
+		return err
+	}
 	if req.query.Tenant != "" { // whether others use the queue is not shown
 		known = nil
 	}
 	return a.stream(r, func(s *sse) error { return s.follow(r, req, known) })
-}
-
-// It asks whether the queue ever had a job or a setting.
-func (a *API) requireQueue(c echo.Context, name string) error {
-	known, err := a.Jobs.QueueExists(c.Request().Context(), name)
-	if err == nil && !known {
-		err = spec.NotFound("queue", name)
-	}
-	return err
 }
 
 // streamJob is GET /jobs/{id}/events. It ends when the job has.
@@ -764,7 +753,16 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 	for {
 		// Events that come all the time must not put the overview off.
 		if !time.Now().Before(due) {
-			if err := s.overview(interval); err != nil {
+			// The context is that of the node, because others wait for the same read; a client that leaves must not end it. After a failure the
+			// stream goes on.
+			data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval)
+			if err != nil {
+				s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
+				err = s.ctx.Err()
+			} else {
+				err = s.send(systemFrame("metrics", nil, data))
+			}
+			if err != nil {
 				return err
 			}
 			// From now and not from due: after a pause the overviews are not made up for.
@@ -788,17 +786,6 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			return err
 		}
 	}
-}
-
-// The context is that of the node, because others wait for the same read; a client that leaves must not end it. A failure is
-// logged and the stream goes on.
-func (s *sse) overview(interval time.Duration) error {
-	data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval) // for the others, too
-	if err != nil {
-		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
-		return s.ctx.Err()
-	}
-	return s.send(systemFrame("metrics", nil, data))
 }
 
 // Unlike show it applies no filter.

@@ -76,10 +76,11 @@ func (a *API) serveSocket(r *request) error {
 	// Not derived from the request, whose context says nothing of a connection that was hijacked.
 	ctx, cancel := context.WithCancel(a.streams.Life())
 	s := &socket{api: a, conn: conn, tenant: a.tenant(in), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
-	// The deadline comes first: goAway writes, and a client that does not read would hold up the stop.
+	// The node stops. The deadline comes first: a client that does not read would hold up the stop.
 	stop := context.AfterFunc(a.streams.Life(), func() {
 		_ = w.conn.SetDeadline(time.Now().Add(api.LastWrites))
-		s.goAway()
+		s.write([]byte(`{"type":"event","event":"server.shutdown","data":` + shutdownData + `}`))
+		_ = s.conn.Close(websocket.StatusGoingAway, "shutdown") // whether the client answers or not
 	})
 	defer stop()
 	s.run()
@@ -166,7 +167,8 @@ type socket struct {
 func (s *socket) run() {
 	var pings sync.WaitGroup
 	pings.Go(s.ping)
-	rate := rateLimit{left: maxSocketRate, at: time.Now()}
+	// A bucket of maxSocketRate messages that fills up in a second. A refused message costs a token, too; the connection ends then anyway.
+	left, at := float64(maxSocketRate), time.Now()
 	for {
 		// One message at a time: the next is read when the last was handled, so a client that sends too fast is slowed down
 		// by TCP.
@@ -174,14 +176,26 @@ func (s *socket) run() {
 		if err != nil {
 			break
 		}
-		if code, reason := closeReason(kind, message, &rate); code != 0 {
+		now := time.Now()
+		left, at = min(maxSocketRate, left+maxSocketRate*now.Sub(at).Seconds())-1, now
+		// Too large messages end the connection inside the library, with 1009.
+		code, reason := websocket.StatusCode(0), ""
+		switch {
+		case left < 0:
+			code, reason = websocket.StatusPolicyViolation, "more than 50 messages per second"
+		case kind != websocket.MessageText:
+			code, reason = websocket.StatusUnsupportedData, "messages are JSON objects in text frames"
+		case !utf8.Valid(message):
+			code, reason = websocket.StatusInvalidFramePayloadData, "messages are UTF-8"
+		}
+		if code != 0 {
 			_ = s.conn.Close(code, reason) // it is over in any case
 			break
 		}
 		s.handle(message)
 	}
 	s.cancel()
-	// If the node stops, goAway closes the connection with a code; CloseNow would cut that off.
+	// If the node stops, the connection is closed with a code; CloseNow would cut that off.
 	if s.api.streams.Life().Err() == nil {
 		_ = s.conn.CloseNow() // so is this
 	}
@@ -190,36 +204,6 @@ func (s *socket) run() {
 	for _, sub := range s.subs {
 		sub.stop()
 	}
-}
-
-// closeReason says with which code a message ends the connection, 0 if it does not.
-// Too large messages end the connection inside the library, with 1009.
-func closeReason(kind websocket.MessageType, message []byte, rate *rateLimit) (websocket.StatusCode, string) {
-	switch {
-	case !rate.take():
-		return websocket.StatusPolicyViolation, "more than 50 messages per second"
-	case kind != websocket.MessageText:
-		return websocket.StatusUnsupportedData, "messages are JSON objects in text frames"
-	case !utf8.Valid(message):
-		return websocket.StatusInvalidFramePayloadData, "messages are UTF-8"
-	}
-	return 0, ""
-}
-
-// rateLimit is a bucket of maxSocketRate messages that fills up in a second.
-// Only the goroutine of run uses it.
-type rateLimit struct {
-	left float64
-	at   time.Time
-}
-
-// A refused message costs a token, too; the connection ends then anyway.
-func (l *rateLimit) take() bool {
-	now := time.Now()
-	l.left = min(maxSocketRate, l.left+maxSocketRate*now.Sub(l.at).Seconds())
-	l.at = now
-	l.left--
-	return l.left >= 0
 }
 
 // ping finds clients that are gone without having said so.
@@ -242,13 +226,6 @@ func (s *socket) ping() {
 			return
 		}
 	}
-}
-
-// goAway tells the client that the node stops.
-// It runs on the goroutine of the stop, at most once.
-func (s *socket) goAway() {
-	s.write([]byte(`{"type":"event","event":"server.shutdown","data":` + shutdownData + `}`))
-	_ = s.conn.Close(websocket.StatusGoingAway, "shutdown") // whether it answers or not
 }
 
 // write sends a message. A client that does not take it in time loses the connection; run finds out.
