@@ -115,7 +115,7 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Re
 	return append(rows, reported...), err
 }
 
-// The order of the rows is any; InOrder sorts them by the acks.
+// completeJobs returns the rows in any order; InOrder sorts them by the acks.
 func completeJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobCompleteParams) ([]job.Record, error) {
 	rows, err := q.JobComplete(ctx, *p)
 	jobs := make([]job.Record, len(rows))
@@ -275,7 +275,7 @@ func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Rec
 	return s.fail.doEach(ctx, reqs)
 }
 
-// reason is that of a requeue; a nack that fails the job has its error instead.
+// nackOf has the reason of a requeue; a nack that fails the job has its error instead.
 func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
 func nackedRun(n nack) JobRun {
@@ -468,7 +468,7 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*job.Record,
 
 func cancelledRun(c cancellation) JobRun { return JobRun{JobID: c.id, cancels: true} }
 
-// It is the data of the event as JSON, made once per request: the statement only stores it.
+// eventData is the data of the event as JSON, made once per request: the statement only stores it.
 func (c Cancel) eventData() []byte {
 	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // fails only for invalid UTF-8, which decoding refuses
 	if c.Reason != "" {
@@ -506,7 +506,7 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
 }
 
-// What follows in workflows and limits is not done here but by operation.do, outside of the flush.
+// afterCancel leaves what follows in workflows and limits to operation.do, outside of the flush.
 func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	var a afterCommit

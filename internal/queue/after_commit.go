@@ -220,7 +220,7 @@ func completeChange(changes []eventlog.Change, r *job.Record) []eventlog.Change 
 	return append(progressChange(changes, c), c)
 }
 
-// Only a job that ran can have an unsent report.
+// cancelChange looks for an unsent report of a job that ran; no other can have one.
 func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.Change {
 	c := changeOf(ojs.EventJobCancelled, (*job.Record)(r), r.FinishedAt)
 	c.From = r.PreviousState.String
@@ -230,7 +230,7 @@ func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.
 	return append(changes, c)
 }
 
-// A pending job has had no public event before, so its activation is job.enqueued.
+// activateChange is job.enqueued: a pending job has had no public event before.
 func activateChange(changes []eventlog.Change, r *dbsqlc.JobActivateRow) []eventlog.Change {
 	c := changeOf(ojs.EventJobEnqueued, (*job.Record)(r), r.EnqueuedAt)
 	c.From = string(ojs.StatePending)
@@ -277,7 +277,7 @@ func promoteChange(changes []eventlog.Change, r *dbsqlc.JobPromoteDueRow) []even
 	})
 }
 
-// JobRetry writes the same rows in the same order. A move must not look like an end to subscribers, hence the empty To and From.
+// retryChange has the rows of JobRetry in their order. A move must not look like an end to subscribers, hence the empty To and From.
 func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Change {
 	c := eventlog.Change{
 		Type: r.EventType, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateAvailable),

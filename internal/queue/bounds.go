@@ -227,7 +227,7 @@ func (queue *boundedQueue) isTooLarge(j *job.Job) bool {
 	return queue.policy.MaxSizeBytes > 0 && int64(j.ClientBytes()) > queue.policy.MaxSizeBytes
 }
 
-// 0 is no bound. The bound itself can be reached.
+// fits takes 0 for no bound. The bound itself can be reached.
 func (queue *boundedQueue) fits(bytes int64) bool {
 	p := queue.policy
 	return (p.MaxDepth == 0 || queue.depth+1 <= p.MaxDepth) && (p.MaxSizeBytes == 0 || queue.bytes+bytes <= p.MaxSizeBytes)
@@ -300,7 +300,7 @@ func (queue *boundedQueue) pressure(own *tenantDepth) *job.Pressure {
 	return &job.Pressure{Depth: queue.depth, MaxDepth: p.MaxDepth, Share: min(1, share)}
 }
 
-// own is the share of the tenant, or nil. The numbers are those at the moment of the refusal.
+// errFull has the numbers at the moment of the refusal. own is the share of the tenant, or nil.
 func (b *boundCheck) errFull(queue *boundedQueue, own *tenantDepth) *ojs.Error {
 	retryAfter := int(math.Ceil(b.store.config.FullRetryAfter.Seconds()))
 	if !own.fits(queue.policy) {
@@ -435,7 +435,7 @@ func fullError(err error) *ojs.Error {
 	return nil
 }
 
-// The error may come from a flush that calls share, or from another domain, so its details say which queue it is.
+// fullQueue takes the name from the details: the error may come from a flush that calls share, or from another domain.
 func fullQueue(full *ojs.Error) string {
 	name, _ := full.Details["queue"].(string)
 	return name

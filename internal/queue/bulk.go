@@ -230,7 +230,7 @@ func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (s
 	return stored, previous, err
 }
 
-// No row means that the job is unknown, locked or in another state.
+// trySetPriority gets no row if the job is unknown, locked or in another state.
 func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the cursors are lowered even if the client hangs up
 	defer cancel()

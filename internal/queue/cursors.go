@@ -144,7 +144,7 @@ func (l *laneCursor) lower(seq int64) {
 	l.set(min(l.low, seq))
 }
 
-// Several claims may read a lane cursor at the same time: SKIP LOCKED lets them pass each other.
+// begin lets a claim read a lane cursor, as several may at the same time: SKIP LOCKED lets them pass each other.
 func (l *laneCursor) begin(want int) *cursorRead {
 	p := &cursorRead{cursor: l, low: l.low, floor: noJobs, want: want}
 	l.reads = append(l.reads, p)
@@ -330,7 +330,7 @@ type scope struct {
 	tenant string
 }
 
-// One per queue of a fetch, in the order of the fetch.
+// scopes has one per queue of a fetch, in the order of the fetch.
 func scopes(queues []string, tenant string) []scope {
 	s := make([]scope, len(queues))
 	for i, q := range queues {
@@ -390,7 +390,7 @@ func (c *cursors) rescanDue(all []scope, foundNothing bool) (due []scope) {
 	return due
 }
 
-// A claim that found something rescans once a second at most, for jobs that cursors have passed. One that found nothing does so
+// due lets a claim that found something rescan once a second at most, for jobs that cursors have passed. One that found nothing does so
 // when 20 times the cost of the latest rescan have passed.
 func (s *rescans) due(now time.Time, foundNothing bool) bool {
 	gap := max(time.Second, 20*s.cost)

@@ -72,7 +72,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	return s.enqueueEach(ctx, jobs)
 }
 
-// Jobs whose args violate a schema have been left out by EnqueueEach.
+// enqueueEach gets jobs without those whose args violate a schema (EnqueueEach).
 func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
 	if len(jobs) == 0 {
 		return nil, nil

@@ -45,7 +45,7 @@ type ringPlace struct {
 	left int           // jobs that it may give until the next has its turn; 0: as many as its weight
 }
 
-// The place stays at the front until the weight is used up, so that a weight of 3 gives three jobs in a row.
+// take lets the place give n jobs. It stays at the front until its weight is used up, so that a weight of 3 gives three jobs in a row.
 func (t *ringPlace) take(turns *list.List, n, weight int) {
 	if t.left == 0 {
 		t.left = weight
@@ -85,7 +85,7 @@ func (w weights) ofLane(l *laneCursor) int {
 	return w.weight(job.FairKeyOf(l.lane))
 }
 
-// A name that is missing has 1. Above maxClaim a weight would not fit into a claim.
+// weight is that of a name, 1 if it is missing. Above maxClaim a weight would not fit into a claim.
 func (w weights) weight(name string) int {
 	if n, ok := w.of[name]; ok && n > 0 {
 		return int(min(n, maxClaim))
@@ -264,7 +264,7 @@ func (r *priorityRing) others(tenant string, n int) (found []*laneCursor) {
 	return found
 }
 
-// Turns are taken before the statement, so that a claim which begins meanwhile goes on with the next lane.
+// charge takes turns before the statement, so that a claim which begins meanwhile goes on with the next lane.
 func (l *laneCursor) charge(jobs int) {
 	p := l.tenantRing
 	w := p.priorityRing.queue.weights

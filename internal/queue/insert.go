@@ -78,7 +78,7 @@ func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, 
 	return s.flushInsertion(ctx, newInsertion(jobs, false))
 }
 
-// Nothing is emitted after an error, also if the insert may have committed: lookUpEnqueues does it when that is known.
+// flushInsertion emits nothing after an error, also if the insert may have committed: lookUpEnqueues does it when that is known.
 func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.db.Pool, in)
 	if err == nil {
@@ -364,7 +364,7 @@ type insertion struct {
 	lockTimeout string // of the transaction, for jobs with unique policies; "": that of the caller
 }
 
-// Callers that wait in another way change tryLocks and lockTimeout afterwards.
+// newInsertion waits for locks as its kind of call does; callers that wait in another way change tryLocks and lockTimeout afterwards.
 func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 	in := &insertion{jobs: jobs, todo: make([]int, len(jobs)), res: make([]enqueued, len(jobs)), atomic: atomic}
 	for i, job := range jobs {

@@ -89,7 +89,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 	return page, pg.ClientError(err)
 }
 
-// NULL has the statements begin at the end of the list.
+// before is where a list goes on; NULL has the statements begin at its end.
 func before(id *[16]byte) pgtype.UUID {
 	if id == nil {
 		return pgtype.UUID{}
@@ -209,7 +209,7 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 	return page, pg.ClientError(err)
 }
 
-// The bounds of created_at are bounds of ids as well, because only ids have an index; the statement compares created_at again.
+// search turns the bounds of created_at into bounds of ids as well, because only ids have an index; the statement compares created_at again.
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
 		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),

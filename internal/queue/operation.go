@@ -77,7 +77,7 @@ func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
 	}
 }
 
-// The text names the usual cause for the log; the client gets a timeout.
+// lockedTooLong names the usual cause for the log; the client gets a timeout.
 func lockedTooLong(err error) error {
 	return errors.Join(spec.Timeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
 }

@@ -58,7 +58,7 @@ type priorityReading struct {
 	stats PriorityStats
 }
 
-// A reading that is dropped from the map stays in use by its callers; two may then be made at once.
+// of is the reading of a queue. One that is dropped from the map stays in use by its callers; two may then be made at once.
 func (p *priorityStats) of(queue string) *priorityReading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Store) PriorityStats(ctx context.Context, queue string) (PriorityStats,
 	return stats, nil
 }
 
-// The kept counts and the entries of the index are read in one snapshot, or their difference would mean nothing.
+// readPriorities reads kept counts and entries of the index in one snapshot, or their difference would mean nothing.
 func (s *Store) readPriorities(ctx context.Context, queue string) (PriorityStats, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {

@@ -81,7 +81,7 @@ func (s *ProgressStore) flushed(operation string) func(requests int, took time.D
 	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
 }
 
-// weight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
+// reportWeight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
 // A flush weighs up to 1 000 (batch.Config.Max), so its checkpoints have 4 MiB together.
 func reportWeight(bytes int) int { return 1 + bytes/4096 }
 
@@ -141,7 +141,7 @@ func (s *ProgressStore) Get(ctx context.Context, id [16]byte) (Progress, error) 
 	return progressOf(row), nil
 }
 
-// It reads no args, which may be large.
+// getReport reads no args, which may be large.
 func (s *ProgressStore) getReport(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGetRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -172,7 +172,7 @@ func progressOf(row *dbsqlc.JobReportGetRow) Progress {
 	return p
 }
 
-// Beats are those of the stored worker, because a report need not name it. Rows that another transaction has locked are left out,
+// flushProgress records beats of the stored worker, because a report need not name it. Rows that another transaction has locked are left out,
 // so a locked job delays nobody.
 func (s *ProgressStore) flushProgress(ctx context.Context, reports []job.ProgressReport) ([]*dbsqlc.JobProgressRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
@@ -194,7 +194,7 @@ func (s *ProgressStore) flushProgress(ctx context.Context, reports []job.Progres
 	return InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
 }
 
-// Attributes that were not sent need values of their own, as the arrays cannot have NULL: -1 for progress, has_message false for
+// progressParams sends values of their own for attributes that were not sent, as the arrays cannot have NULL: -1 for progress, has_message false for
 // the message.
 func (s *ProgressStore) progressParams(reports []job.ProgressReport) dbsqlc.JobProgressParams {
 	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
@@ -240,7 +240,7 @@ func progressData(message *string) string {
 	}
 }
 
-// The statement writes at most one event per job and second, and emits only those (docs/reference/jobs.md, Progress).
+// progressEvent has one event per job and second at most, those that the statement has written (docs/reference/jobs.md, Progress).
 func progressEvent(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
 	if !r.Emitted {
 		return changes
@@ -306,7 +306,7 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	return ErrLocked
 }
 
-// Two saves of one job never share a statement (its key), so sequences are compared one after the other. Nothing is emitted,
+// flushCheckpoint never has two saves of one job (its key), so sequences are compared one after the other. Nothing is emitted,
 // because a checkpoint has no event.
 func (s *ProgressStore) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave) ([]*dbsqlc.JobCheckpointRow, error) {
 	// The default timeout is sent because due_at is computed anew: the least of all ends of the run.

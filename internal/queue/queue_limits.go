@@ -291,7 +291,7 @@ func (s *Store) setQueueLimits(ctx context.Context, db pg.Conn, in *insertion) e
 	return s.configured.Refresh(ctx)
 }
 
-// It is written only if it differs, because each write makes all nodes read the configurations again.
+// setQueueLimit writes a limit only if it differs, because each write makes all nodes read the configurations again.
 func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.LimitPolicy) error {
 	rows, err := q.LimitQueueLock(ctx, name)
 	if err != nil || len(rows) == 0 {
@@ -390,7 +390,7 @@ type limitBlockedQueues struct {
 // limitBlockedQueue is when fetches from the queue may handle jobs again: what they do about them takes at most a twentieth of the time.
 type limitBlockedQueue struct{ next time.Time }
 
-// Handling that took 5 ms is repeated after 100 ms at the earliest.
+// handleCost lets handling that took 5 ms be repeated after 100 ms at the earliest.
 const handleCost = 20
 
 // SetLimitsWaiting sets whether jobs wait for limits at all.
@@ -552,7 +552,7 @@ func (s *Store) limited(key string) {
 	}
 }
 
-// A job that was admitted, or only handled, has no event of this kind: its state stays available.
+// blockedChange has no event of this kind for a job that was admitted, or only handled: its state stays available.
 func blockedChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
 	c := eventlog.Change{JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: string(ojs.StateAvailable), At: r.Now.Time}
 	switch r.Outcome {

@@ -68,7 +68,7 @@ func (s *Store) awaitEnd(ctx context.Context, w *resultWaiter, timeout <-chan ti
 	}
 }
 
-// Calls that wait for the same job, or read at the same time, share a statement.
+// result shares a statement with calls that wait for the same job, or read at the same time.
 func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 	row, err := s.results.Do(ctx, id)
 	if err == nil && row == nil {
@@ -99,7 +99,7 @@ func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*Result, er
 	return s.readResults(ctx, ids, math.MaxInt64)
 }
 
-// An unknown id has no row, and nil in the result.
+// readResults has nil for an unknown id, which has no row.
 func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64) ([]*Result, error) {
 	rows, err := s.db.Q.JobResultList(ctx, maxBytes, ids)
 	if err != nil {
@@ -132,7 +132,7 @@ type resultWaiter struct {
 	published chan struct{} // some job may have ended on some node
 }
 
-// It comes before the first read. An end between the read and a later park would wake nobody.
+// park comes before the first read. An end between the read and a later park would wake nobody.
 func (r *resultWaiters) park(id [16]byte) *resultWaiter {
 	w := &resultWaiter{make(chan struct{}, 1), make(chan struct{}, 1)}
 	r.mu.Lock()
@@ -152,7 +152,7 @@ func (r *resultWaiters) leave(id [16]byte, w *resultWaiter) {
 	}
 }
 
-// It is called for every job that ends on this node, so it must be cheap when nobody waits.
+// ended is called for every job that ends on this node, so it must be cheap when nobody waits.
 func (r *resultWaiters) ended(id [16]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +161,7 @@ func (r *resultWaiters) ended(id [16]byte) {
 	}
 }
 
-// It wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
+// published wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
 func (r *resultWaiters) published() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

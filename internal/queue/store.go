@@ -208,7 +208,7 @@ func New(deps Deps, config Config) *Store {
 	return s
 }
 
-// A flush has up to 1 000 requests and up to 16 MiB: each request weighs one, and one more for every 16 KiB. A statement of
+// weightBytes bounds a flush to 1 000 requests and 16 MiB: each request weighs one, and one more for every 16 KiB. A statement of
 // 1 000 jobs of 1 MiB would be a message of 1 GiB, which Postgres refuses after both sides have held it in memory.
 const weightBytes = 16 << 10
 
@@ -269,7 +269,7 @@ type knownQueues struct {
 	count atomic.Int64
 }
 
-// now is read before the statement that may make sure, here and in add, so that the hour begins before the row was seen.
+// has takes a now that was read before the statement that may make sure, as add does, so that the hour begins before the row was seen.
 func (k *knownQueues) has(name string, now time.Time) bool {
 	since, ok := k.since.Load(name)
 	return ok && now.Sub(since.(time.Time)) < knownFor
@@ -283,7 +283,7 @@ func (k *knownQueues) add(names []string, now time.Time) {
 	}
 }
 
-// A queue was deleted or changed, perhaps by another node (QueueChanged).
+// remove forgets a queue that was deleted or changed, perhaps by another node (QueueChanged).
 func (k *knownQueues) remove(name string) {
 	if _, known := k.since.LoadAndDelete(name); known {
 		k.count.Add(-1)

@@ -104,7 +104,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	return spread(errs, at, some, failed), errs, nil
 }
 
-// The error is that of the transaction, after which it cannot go on; errs are those of jobs. Nothing is emitted before the
+// enqueue returns the error of the transaction, after which it cannot go on; errs are those of jobs. Nothing is emitted before the
 // commit: the closure at the end does it.
 func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
 	firsts, at, errs := distinct(jobs)

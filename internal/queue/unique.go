@@ -133,7 +133,7 @@ func appendSelected(b []byte, names []string, values map[string]jsontext.Value) 
 	return append(b, '}')
 }
 
-// nil for a job without meta: all selected members are null then.
+// membersOf is nil for a job without meta: all selected members are null then.
 func membersOf(object jsontext.Value) map[string]jsontext.Value {
 	if object == nil {
 		return nil
@@ -145,7 +145,7 @@ func membersOf(object jsontext.Value) map[string]jsontext.Value {
 	return values
 }
 
-// "" counts as one, but is no number, and so addresses nothing.
+// isIndex takes "" for one, but that is no number, and so addresses nothing.
 func isIndex(name string) bool { return strings.Trim(name, "0123456789") == "" }
 
 // lockOf is the advisory lock of a key. Keys that share their first 64 bits wait for each other, and nothing else.
@@ -195,7 +195,7 @@ type member struct {
 	place int
 }
 
-// Names are equal if they are equal in NFC, however they were escaped.
+// appendObject takes names for equal if they are equal in NFC, however they were escaped.
 func appendObject(b []byte, v jsontext.Value) []byte {
 	var members []member
 	for literal, value := range jsonread.Members(v) {
@@ -250,7 +250,7 @@ func normalized(literal jsontext.Value) []byte {
 	return norm.NFC.Bytes(unescaped(literal[1 : len(literal)-1]))
 }
 
-// jsontext.AppendUnquote would replace lone surrogates by U+FFFD, and so make different texts equal.
+// unescaped keeps lone surrogates; jsontext.AppendUnquote would replace them by U+FFFD, and so make different texts equal.
 func unescaped(text []byte) []byte {
 	b := make([]byte, 0, len(text))
 	for i := 0; i < len(text); {
@@ -282,10 +282,10 @@ func unescaped(text []byte) []byte {
 	return b
 }
 
-// By the character behind the backslash. \u is not among them.
+// escapes has what stands for a character behind the backslash. \u is not among them.
 var escapes = ['u']byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// digits are the four behind \u.
+// unit reads the four digits behind \u.
 func unit(digits []byte) rune {
 	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // valid JSON
 	return rune(n)
@@ -300,7 +300,7 @@ func surrogate(b []byte) (rune, bool) {
 	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
 }
 
-// Code points above U+FFFF sort by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
+// unitsOf sorts code points above U+FFFF by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
 func unitsOf(text []byte) []uint16 {
 	units := make([]uint16, 0, len(text))
 	for i := 0; i < len(text); {
@@ -316,7 +316,7 @@ func unitsOf(text []byte) []uint16 {
 	return units
 }
 
-// Only what JSON requires is escaped, with the short form where there is one, as RFC 8785 says.
+// appendString escapes only what JSON requires, with the short form where there is one, as RFC 8785 says.
 func appendString(b, text []byte) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -342,7 +342,7 @@ func appendString(b, text []byte) []byte {
 	return append(b, '"')
 }
 
-// The reverse of escapes, for control characters; 0: there is no short form.
+// short is the reverse of escapes, for control characters; 0: there is no short form.
 var short = [' ']byte{'\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
 
 // uniqueCheck is the look for equivalent jobs of one insert.
@@ -362,7 +362,7 @@ type uniqueFound struct {
 	Locked   []bool          // by Try: whether the key of the job was free. Without that, its verdict means nothing
 }
 
-// search is what has to be known about a key.
+// uniqueSearch is what has to be known about a key.
 // One per key, however many jobs of the insert have it.
 type uniqueSearch struct {
 	key  string
@@ -428,7 +428,7 @@ type params struct {
 	periods, max []int64
 }
 
-// The states of a key are one text, because PostgreSQL has no arrays of arrays with different lengths.
+// add sends the states of a key as one text, because PostgreSQL has no arrays of arrays with different lengths.
 func (p *params) add(s *uniqueSearch, states []ojs.JobState) {
 	words := make([]string, len(states))
 	for i, state := range states {
@@ -521,7 +521,7 @@ func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqu
 	return found, nil
 }
 
-// An id that is stored has no place in the request, hence storedJob.
+// storedHolder has storedJob for its place in the request: it has none.
 func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
 	return uniqueHolder{
 		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time}, Item: storedJob,

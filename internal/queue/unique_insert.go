@@ -239,7 +239,7 @@ type replacement struct {
 	cancels []cancellation
 }
 
-// Cancels are grouped by the states of the policy, nearly always one group, because the statement takes one list of states.
+// replace groups cancels by the states of the policy, nearly always one group, because the statement takes one list of states.
 func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 	var sets []*replacement
 	winners := map[[16]byte]int{} // the index of the job that replaces one

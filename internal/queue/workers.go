@@ -99,7 +99,7 @@ func (w *Workers) set(worker string, quiet bool) bool {
 	return quiet && !was
 }
 
-// The caller has locked mu.
+// notify tells waiting fetches that a worker became quiet. The caller has locked mu.
 func (w *Workers) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -166,7 +166,7 @@ func (w *Workers) Beat(worker string) {
 	}
 }
 
-// One signal that nobody has taken yet is enough: TakeBeats takes all.
+// signal leaves one signal, which is enough if nobody has taken it yet: TakeBeats takes all.
 func (w *Workers) signal() {
 	select {
 	case w.beaten <- struct{}{}:
