@@ -106,6 +106,30 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		b.Exec(`SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
 	})
 
+	// Jobs that a worker has, and those of others, take no room of a tenant.
+	t.Run("PerTenant", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth_per_tenant":2}`)
+		own := func(tenant string) error {
+			_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('t', '[]', 'q', json_build_object('meta', json_build_object('tenant_id', $1::text)))`, tenant)
+			return err
+		}
+		for range 2 {
+			require.NoError(t, own("a"))
+			require.NoError(t, own("b"))
+		}
+		sqlFull(t, own("a"), "tenant a reached its bound of 2 jobs in queue q.")
+		fetched := b.Fetched(4, "q")
+		require.Len(t, fetched, 4)
+		for range 2 {
+			require.NoError(t, own("a"))
+		}
+		_, err := b.Complete(t.Context(), job.Ack{JobID: fetched[0].ID, Attempt: -1})
+		require.NoError(t, err)
+		sqlFull(t, own("a"), "tenant a reached its bound of 2 jobs in queue q.")
+	})
+
 	t.Run("OnlyInReadCommittedTransactions", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

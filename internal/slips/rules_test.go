@@ -90,6 +90,7 @@ func TestUnnoticedGo(t *testing.T) {
 		{"LargeNumbers", Constant, "const a, b, c, d, e, f = 5000, 4096, 6 * 3600, 999, 0x7000, 9223372036854775807", []string{"4096 => 4097", "6 => 7", "3600 => 3601", "999 => 1000", "0x7000 => 28673", "9223372036854775807 => -9223372036854775808"}},
 		{"LargeNumbers", Constant, "func f(n int) bool { return n > 5000 || n == 5000 }", []string{"5000 => 5001"}},
 		{"Logs", Swap, "import \"log/slog\"\n\nfunc f(log *slog.Logger, a, b string) {\n\tlog.With(\"k\", a).Info(a, \"k\", b, slog.String(\"k\", b))\n\tg(a, b)\n}\n\nfunc g(a, b string) {}", []string{"a, b => b, a"}},
+		{"BesideErrors", Constant, "func f(err error, n int) (int, error) {\n\tif err != nil {\n\t\treturn 2, err\n\t}\n\tif n != 3 {\n\t\treturn 4, err\n\t}\n\treturn 5, err\n}", []string{"3 => 4", "4 => 5", "5 => 6"}},
 		{"Logs", Edge, "import \"log/slog\"\n\nfunc f(log *slog.Logger, n int) { log.Info(\"\", \"full\", n > 3) }", []string{"> => >="}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -26,8 +26,8 @@ const (
 	someUnits = 5
 )
 
-// skipped says whether no slip of a node or below it can be noticed, because it is a hint how much memory will be needed. The room of a
-// channel is none: it makes a channel a lock or a semaphore.
+// skipped says whether no slip of a node or below it can be noticed, because it is a number beside an error, or a hint how much memory will
+// be needed. The room of a channel is none: it makes a channel a lock or a semaphore.
 func (f *finder) skipped(n ast.Node) bool {
 	if call, ok := n.(*ast.CallExpr); ok && f.calls(call, growing...) {
 		return true
@@ -46,9 +46,26 @@ func (f *finder) skipped(n ast.Node) bool {
 		}
 		_, isMap := f.pkg.info.Types[parent].Type.Underlying().(*types.Map)
 		return isMap || len(parent.Args) == 3
+	case *ast.ReturnStmt:
+		_, isLiteral := n.(*ast.BasicLit)
+		return isLiteral && f.besideError(parent)
 	case *ast.KeyValueExpr:
 		key, ok := parent.Key.(*ast.Ident)
 		return ok && n == parent.Value && (key.Name == "ReadBufferSize" || key.Name == "WriteBufferSize")
+	}
+	return false
+}
+
+// besideError says whether a return, on top of the stack, is that of an error which an if has found. Nobody reads a number beside it.
+func (f *finder) besideError(n *ast.ReturnStmt) bool {
+	last := n.Results[len(n.Results)-1]
+	for _, parent := range slices.Backward(f.stack) {
+		found, ok := parent.(*ast.IfStmt)
+		if !ok {
+			continue
+		}
+		cond, ok := found.Cond.(*ast.BinaryExpr)
+		return ok && cond.Op == token.NEQ && isOf(f.pkg.info.Types[cond.X].Type, "error") && isOf(f.pkg.info.Types[last].Type, "error")
 	}
 	return false
 }
