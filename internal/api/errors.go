@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/riverqueue/river/rivershared/util/sliceutil"
 	"go.opentelemetry.io/otel/attribute"
+	"google.golang.org/grpc/codes"
 
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/observe/logging"
@@ -43,6 +45,63 @@ func isServerKind(e *ojs.Error) bool {
 		return true
 	}
 	return false
+}
+
+// Status is how a kind of error is answered (docs/reference/errors.md, Catalogue; docs/reference/grpc.md, Status codes).
+type Status struct {
+	HTTP int
+	GRPC codes.Code
+}
+
+// statuses has every kind; a test asks for it. A kind without a gRPC operation has a code all the same, so that a new use of it does not become
+// INTERNAL.
+var statuses = map[ojs.ErrorKind]Status{
+	ojs.ErrInvalidPayload:         {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidJobType:         {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidQueue:           {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidArgs:            {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidMetadata:        {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidCron:            {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrQueueNameTooLong:       {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrJobTypeTooLong:         {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrInvalidRequest:         {http.StatusBadRequest, codes.InvalidArgument},
+	ojs.ErrMethodNotAllowed:       {http.StatusMethodNotAllowed, codes.Internal},
+	ojs.ErrValidation:             {http.StatusUnprocessableEntity, codes.InvalidArgument},
+	ojs.ErrSchemaValidation:       {http.StatusUnprocessableEntity, codes.InvalidArgument},
+	ojs.ErrUnsupported:            {http.StatusUnprocessableEntity, codes.FailedPrecondition},
+	ojs.ErrCompression:            {http.StatusUnsupportedMediaType, codes.InvalidArgument},
+	ojs.ErrUnauthenticated:        {http.StatusUnauthorized, codes.Unauthenticated},
+	ojs.ErrPermissionDenied:       {http.StatusForbidden, codes.PermissionDenied},
+	ojs.ErrNotFound:               {http.StatusNotFound, codes.NotFound},
+	ojs.ErrInvalidStateTransition: {http.StatusConflict, codes.FailedPrecondition},
+	ojs.ErrNotOwner:               {http.StatusConflict, codes.FailedPrecondition},
+	ojs.ErrStaleAttempt:           {http.StatusConflict, codes.FailedPrecondition},
+	ojs.ErrIdempotencyConflict:    {http.StatusConflict, codes.FailedPrecondition},
+	ojs.ErrDuplicateJob:           {http.StatusConflict, codes.AlreadyExists},
+	ojs.ErrPayloadTooLarge:        {http.StatusRequestEntityTooLarge, codes.ResourceExhausted},
+	ojs.ErrMetadataTooLarge:       {http.StatusRequestEntityTooLarge, codes.ResourceExhausted},
+	ojs.ErrBatchSize:              {http.StatusRequestEntityTooLarge, codes.ResourceExhausted},
+	// The queue is draining (docs/reference/queues.md, Status); the same request succeeds after a resume.
+	ojs.ErrQueuePaused:       {http.StatusUnprocessableEntity, codes.FailedPrecondition},
+	ojs.ErrQueueFull:         {http.StatusTooManyRequests, codes.ResourceExhausted},
+	ojs.ErrRateLimited:       {http.StatusTooManyRequests, codes.ResourceExhausted},
+	ojs.ErrInternal:          {http.StatusInternalServerError, codes.Internal},
+	ojs.ErrUnavailable:       {http.StatusServiceUnavailable, codes.Unavailable},
+	ojs.ErrTimeout:           {http.StatusGatewayTimeout, codes.DeadlineExceeded},
+	ojs.ErrJobTypeNotAllowed: {http.StatusUnprocessableEntity, codes.FailedPrecondition},
+	// 408 although it is the server that has waited (docs/reference/jobs.md, Results).
+	ojs.ErrWaitTimeout:   {http.StatusRequestTimeout, codes.DeadlineExceeded},
+	ojs.ErrCursorExpired: {http.StatusGone, codes.OutOfRange},
+	ojs.ErrResultPruned:  {http.StatusGone, codes.NotFound},
+	ojs.ErrSchemaExists:  {http.StatusConflict, codes.FailedPrecondition},
+}
+
+// StatusOf is the status of an error. A kind that is missing is a defect of the server.
+func StatusOf(e *ojs.Error) Status {
+	if status, known := statuses[ojs.ErrorKind(e.Type)]; known {
+		return status
+	}
+	return Status{http.StatusInternalServerError, codes.Internal}
 }
 
 // Shown is the only place that decides what a client is told about an error: *ojs.Error as it is, database outages as such,

@@ -186,23 +186,6 @@ func TestFirstBadEntry(t *testing.T) {
 	}
 }
 
-// TestCodes is docs/reference/grpc.md, Status codes.
-func TestCodes(t *testing.T) {
-	t.Parallel()
-	for kind, want := range map[ojs.ErrorKind]codes.Code{
-		ojs.ErrInvalidPayload: codes.InvalidArgument, ojs.ErrInvalidRequest: codes.InvalidArgument, ojs.ErrValidation: codes.InvalidArgument,
-		ojs.ErrSchemaValidation: codes.InvalidArgument, ojs.ErrInvalidCron: codes.InvalidArgument, ojs.ErrUnauthenticated: codes.Unauthenticated,
-		ojs.ErrPermissionDenied: codes.PermissionDenied, ojs.ErrNotFound: codes.NotFound, ojs.ErrDuplicateJob: codes.AlreadyExists,
-		ojs.ErrInvalidStateTransition: codes.FailedPrecondition, ojs.ErrNotOwner: codes.FailedPrecondition, ojs.ErrIdempotencyConflict: codes.FailedPrecondition,
-		ojs.ErrQueuePaused: codes.FailedPrecondition, ojs.ErrUnsupported: codes.FailedPrecondition, ojs.ErrCursorExpired: codes.OutOfRange,
-		ojs.ErrPayloadTooLarge: codes.ResourceExhausted, ojs.ErrMetadataTooLarge: codes.ResourceExhausted, ojs.ErrBatchSize: codes.ResourceExhausted,
-		ojs.ErrRateLimited: codes.ResourceExhausted, ojs.ErrQueueFull: codes.ResourceExhausted, ojs.ErrInternal: codes.Internal,
-		ojs.ErrUnavailable: codes.Unavailable, ojs.ErrTimeout: codes.DeadlineExceeded,
-	} {
-		require.Equal(t, want, codeOf(spec.NewError(kind, "m", nil)), kind)
-	}
-}
-
 // TestDetailsFitIntoTrailers: some clients refuse trailers of more than 8 KiB.
 func TestDetailsFitIntoTrailers(t *testing.T) {
 	t.Parallel()

@@ -81,7 +81,7 @@ func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) 
 			return fromLibrary(s), s.Code()
 		}
 	}
-	return shown, codeOf(shown)
+	return shown, api.StatusOf(shown).GRPC
 }
 
 // fromLibrary gives what the library refuses an OJS code.
@@ -99,55 +99,6 @@ func fromLibrary(s *status.Status) *ojs.Error {
 		return spec.Unavailable()
 	}
 	return spec.Internal()
-}
-
-// codesByKind gives the status code of each kind of error (docs/reference/grpc.md, Status codes).
-// A kind without a gRPC operation has a code all the same, so that a new use of it does not become INTERNAL.
-var codesByKind = map[ojs.ErrorKind]codes.Code{
-	ojs.ErrInvalidPayload:         codes.InvalidArgument,
-	ojs.ErrInvalidJobType:         codes.InvalidArgument,
-	ojs.ErrInvalidQueue:           codes.InvalidArgument,
-	ojs.ErrInvalidArgs:            codes.InvalidArgument,
-	ojs.ErrInvalidMetadata:        codes.InvalidArgument,
-	ojs.ErrInvalidCron:            codes.InvalidArgument,
-	ojs.ErrQueueNameTooLong:       codes.InvalidArgument,
-	ojs.ErrJobTypeTooLong:         codes.InvalidArgument,
-	ojs.ErrInvalidRequest:         codes.InvalidArgument,
-	ojs.ErrMethodNotAllowed:       codes.Internal,
-	ojs.ErrValidation:             codes.InvalidArgument,
-	ojs.ErrSchemaValidation:       codes.InvalidArgument,
-	ojs.ErrUnsupported:            codes.FailedPrecondition,
-	ojs.ErrCompression:            codes.InvalidArgument,
-	ojs.ErrUnauthenticated:        codes.Unauthenticated,
-	ojs.ErrPermissionDenied:       codes.PermissionDenied,
-	ojs.ErrNotFound:               codes.NotFound,
-	ojs.ErrInvalidStateTransition: codes.FailedPrecondition,
-	ojs.ErrNotOwner:               codes.FailedPrecondition,
-	ojs.ErrStaleAttempt:           codes.FailedPrecondition,
-	ojs.ErrIdempotencyConflict:    codes.FailedPrecondition,
-	ojs.ErrDuplicateJob:           codes.AlreadyExists,
-	ojs.ErrPayloadTooLarge:        codes.ResourceExhausted,
-	ojs.ErrMetadataTooLarge:       codes.ResourceExhausted,
-	ojs.ErrBatchSize:              codes.ResourceExhausted,
-	ojs.ErrQueuePaused:            codes.FailedPrecondition,
-	ojs.ErrQueueFull:              codes.ResourceExhausted,
-	ojs.ErrRateLimited:            codes.ResourceExhausted,
-	ojs.ErrInternal:               codes.Internal,
-	ojs.ErrUnavailable:            codes.Unavailable,
-	ojs.ErrTimeout:                codes.DeadlineExceeded,
-	ojs.ErrJobTypeNotAllowed:      codes.FailedPrecondition,
-	ojs.ErrWaitTimeout:            codes.DeadlineExceeded,
-	ojs.ErrCursorExpired:          codes.OutOfRange,
-	ojs.ErrResultPruned:           codes.NotFound,
-	ojs.ErrSchemaExists:           codes.FailedPrecondition,
-}
-
-// codeOf is the status code of an error.
-func codeOf(e *ojs.Error) codes.Code {
-	if code, known := codesByKind[ojs.ErrorKind(e.Type)]; known {
-		return code
-	}
-	return codes.Internal
 }
 
 // BadRequest comes with INVALID_ARGUMENT only, RetryInfo with the two kinds that a client should repeat after a pause.
