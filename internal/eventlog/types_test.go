@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -98,4 +100,28 @@ func TestEveryEventTypeIsWritten(t *testing.T) {
 			internal == eventlog.PriorityChanged && strings.Contains(code.String(), "eventlog.PriorityChanged")
 		require.True(t, parameter || slices.Contains(written, internal), "nothing writes an event of type %s", internal)
 	}
+}
+
+// The filter of the history is SQL, and what it shows is Go: both give an event the same name.
+func TestHistoryTypeIsThatOfSQL(t *testing.T) {
+	t.Parallel()
+	types := slices.DeleteFunc(slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes, eventlog.InternalTypes), func(name string) bool {
+		return !strings.HasPrefix(name, "job.")
+	})
+	states := []ojs.JobState{
+		"", ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled,
+		ojs.StateDiscarded,
+	}
+	rows, err := dbtest.New(t).Query(t.Context(), `
+		SELECT t, i, f, o, ojs.history_type(t, i, NULLIF(f, ''), NULLIF(o, ''))
+		FROM unnest($1::text[]) t, unnest(ARRAY[false, true]) i, unnest($2::text[]) f, unnest($2::text[]) o`, types, states)
+	require.NoError(t, err)
+	var e eventlog.Event
+	var inSQL string
+	done, err := pgx.ForEachRow(rows, []any{&e.Type, &e.Internal, &e.From, &e.To, &inSQL}, func() error {
+		require.Equal(t, inSQL, e.HistoryType(), "%+v", e)
+		return nil
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, len(types)*2*len(states)*len(states), done.RowsAffected())
 }

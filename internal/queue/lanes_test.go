@@ -241,3 +241,31 @@ func TestFairFetchOnTwoNodes(t *testing.T) {
 	}
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`))
 }
+
+// ojs.enqueue puts a job of a fair queue into the lane into which an enqueue over HTTP puts it.
+func TestFairKeyInSQL(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("q", `{"fairness":{"key":"meta.customer"}}`)
+	for _, value := range []string{
+		``, `null`, `""`, `"c"`, `"C/d"`, `" c "`, `7`, `7.0`, `1e2`, `-0`, `true`, `false`, `{"a":1}`, `[]`, `"\u0063"`, `"é"`, `"\""`, `"a","customer":"b"`, `"a","Customer":"b"`,
+		`"` + strings.Repeat("x", 128) + `"`, `"` + strings.Repeat("x", 129) + `"`, `"` + strings.Repeat("é", 64) + `"`, `"` + strings.Repeat("é", 64) + `x"`,
+	} {
+		for _, tenant := range []string{``, `"tenant_id":"t1"`} {
+			members := tenant
+			if value != "" {
+				members = strings.TrimSuffix(`"customer":`+value+`,`+tenant, ",")
+			}
+			options := `{"queue":"q","meta":{` + members + `}}`
+			var id [16]byte
+			require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '[]', 'q', $1::text::json)`, `{"meta":{`+members+`}}`).Scan(&id), members)
+			j, wire := job.DecodeJob([]byte(`{"type":"t","args":[],"options":`+options+`}`), job.Limits{})
+			require.Nil(t, wire, members)
+			stored, err := b.Enqueue(t.Context(), j)
+			require.NoError(t, err)
+			inSQL, err := b.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, stored.Lane, inSQL.Lane, members)
+		}
+	}
+}
