@@ -257,7 +257,7 @@ func (c *Client) readAll(ctx context.Context, jobs []sentJob) ([]batchResult, er
 	return results, nil
 }
 
-// Each item is repeated by its own id: after a lost answer some of the jobs may be there, and are read instead of being
+// sendPartial repeats each item by its own id: after a lost answer some of the jobs may be there, and are read instead of being
 // reported as duplicates.
 func (c *Client) sendPartial(ctx context.Context, jobs []sentJob) ([]batchResult, error) {
 	var answer struct {

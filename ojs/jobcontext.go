@@ -74,7 +74,7 @@ func (c JobContext) SaveCheckpoint(state any) error {
 	return c.report(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}, body)
 }
 
-// It may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
+// report may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
 func (c JobContext) report(ctx context.Context, r Call, body map[string]any) error {
 	if c.run == nil {
 		return nil

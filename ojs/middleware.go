@@ -91,7 +91,7 @@ func (c *Middlewares[M]) insertAt(existing string, offset int, name string, midd
 	c.insert(i+offset, name, middleware)
 }
 
-// It makes a new list, because a chain that is running reads the old one without a lock.
+// insert makes a new list, because a chain that is running reads the old one without a lock.
 func (c *Middlewares[M]) insert(i int, name string, middleware M) {
 	if c.index(name) >= 0 {
 		panic(fmt.Sprintf("ojs: there is a middleware named %q already", name))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The lock guards stamp, which only grows: when the clock is set back, ids go on from the last one.
+// lastID guards stamp, which only grows: when the clock is set back, ids go on from the last one.
 var lastID struct {
 	sync.Mutex
 	stamp uint64 // milliseconds, and twelve bits that count the ids of a millisecond

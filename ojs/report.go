@@ -219,7 +219,7 @@ func (r *report) body(workerID string) map[string]any {
 	return b
 }
 
-// The client does not repeat it: the report loop does, with its own waits.
+// sendOne is not repeated by the client: the report loop does it, with its own waits.
 func (w *Worker) sendOne(ctx context.Context, r *report) error {
 	var request Call
 	switch r.kind {

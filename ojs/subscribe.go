@@ -250,7 +250,7 @@ type frame struct {
 	data      []byte
 }
 
-// Comments, such as keep-alives, have an empty name and are passed over.
+// add passes over comments, such as keep-alives, which have an empty name.
 func (f *frame) add(line []byte) {
 	name, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
@@ -267,7 +267,7 @@ func (f *frame) add(line []byte) {
 	}
 }
 
-// An event of the server itself, such as its shutdown, has no place in the log and moves no position.
+// frame moves no position for an event of the server itself, such as its shutdown, which has no place in the log.
 func (s *subscription) frame(f frame) error {
 	if f.data == nil {
 		return nil

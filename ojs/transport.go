@@ -113,7 +113,7 @@ func (c *Client) open(ctx context.Context, request httpRequest) (*http.Response,
 	return answer, nil
 }
 
-// Headers of the configuration and of the request replace the standard ones of the same name.
+// newRequest has headers of the configuration and of the request replace the standard ones of the same name.
 func (c *Client) newRequest(ctx context.Context, request httpRequest) (*http.Request, error) {
 	target := c.url
 	if !strings.HasPrefix(request.path, "/ojs/") {

@@ -42,7 +42,7 @@ func VerifyWebhook(header http.Header, body []byte, now time.Time, secrets ...st
 	return nil
 }
 
-// All signatures are compared, in constant time each: how long it takes does not tell which one fits.
+// signedBy compares all signatures, in constant time each: how long it takes does not tell which one fits.
 func signedBy(secret, timestamp string, body []byte, given []string) bool {
 	if secret == "" {
 		return false

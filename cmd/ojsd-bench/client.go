@@ -404,7 +404,7 @@ func (c *client) ackBatch(ids []jobID, next int) ([]jobID, error) {
 	return c.readJobs(body, next)
 }
 
-// Items after a refused one are still read: their acks count.
+// readAckItems reads items after a refused one, too: their acks count.
 func (c *client) readAckItems(ids []jobID, body []byte) error {
 	items, err := member(body, "items")
 	if err != nil {

@@ -78,7 +78,7 @@ func (r *runner) measureBacklog(ctx context.Context, name string, pinned bool) e
 	})
 }
 
-// SQL fills faster than HTTP, but needs a connection, and a server with ojs.enqueue(). The pause and the fresh statistics keep the
+// fillBacklog uses SQL, which is faster than HTTP, but needs a connection, and a server with ojs.enqueue(). The pause and the fresh statistics keep the
 // work of filling out of the first round.
 func (l *load) fillBacklog(ctx context.Context, n int) (err error) {
 	start, bySQL, how := time.Now(), false, "ojs.enqueue()"

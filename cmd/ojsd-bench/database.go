@@ -214,7 +214,7 @@ func (d *database) readCounters(ctx context.Context) (c counters, err error) {
 	return c, nil
 }
 
-// Work that the server does by itself in this time, such as heartbeats and passes of the relay, counts for the jobs.
+// perJob includes work that the server does by itself in this time, such as heartbeats and passes of the relay.
 func (c counters) perJob(before counters, jobs int) []metric {
 	per := func(now, then int64) float64 { return float64(now-then) / float64(max(1, jobs)) }
 	metrics := []metric{

@@ -81,7 +81,7 @@ func summarize(rounds []figure) summary {
 	return s
 }
 
-// It sorts values in place.
+// spreadOf sorts values in place.
 func spreadOf(values []float64) spread {
 	slices.Sort(values)
 	n := len(values)
@@ -142,7 +142,7 @@ func (r *reporter) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.text, format+"\n", args...) // a closed stderr must not end the run
 }
 
-// The line goes out when the figure is done, so an interrupted run leaves what it has measured.
+// report sends the line when the figure is done, so an interrupted run leaves what it has measured.
 func (r *reporter) report(s summary) error {
 	r.invalid = r.invalid || !s.OK
 	line, err := json.Marshal(s)

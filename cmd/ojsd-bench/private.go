@@ -149,7 +149,7 @@ var serverSettings = []string{
 	"OJS_GRPC_LISTEN=127.0.0.1:0", // not used here, and its default port may be taken
 }
 
-// Another process may take the port before the server does; the run then fails at the start.
+// freeAddress may lose a race: another process may take the port before the server does; the run then fails at the start.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -186,7 +186,7 @@ func endsValue(c byte) bool {
 	return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\n' || c == '\t' || c == '\r'
 }
 
-// It counts brackets of both kinds together, which is enough for JSON that is valid.
+// skipNested counts brackets of both kinds together, which is enough for JSON that is valid.
 func skipNested(b []byte, i int) (int, error) {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {

@@ -229,7 +229,7 @@ func streamDelays(clients []*streamClient, t *timeline, base time.Time) []time.D
 	return samples
 }
 
-// Comparing each stream with the first one, by count and sum, costs no memory for a list of ids per stream.
+// streamProblems compares each stream with the first one, by count and sum, which costs no memory for a list of ids per stream.
 func streamProblems(clients []*streamClient, t *timeline) []string {
 	first := clients[0]
 	streamed := map[jobID]time.Time{}
@@ -329,7 +329,7 @@ func (e *webhookEndpoint) close() {
 	e.server.Close()
 }
 
-// It answers 200 whatever comes, so that no delivery is repeated because of this program.
+// ServeHTTP answers 200 whatever comes, so that no delivery is repeated because of this program.
 func (e *webhookEndpoint) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	now := time.Now()
 	body, err := io.ReadAll(req.Body)
@@ -383,7 +383,7 @@ func runSteady(ctx context.Context, r *runner) error {
 	return r.onSides(func(r *runner) error { return r.measureSteady(ctx) })
 }
 
-// Both nodes share the producers' schedule, so the rate is that of both together. The stream and the webhook only have to keep up.
+// measureSteady gives both nodes one schedule of producers, so the rate is that of both together. The stream and the webhook only have to keep up.
 // Figures are made at the end, because a job that is due in one step may be fetched in the next.
 func (r *runner) measureSteady(ctx context.Context) error {
 	node, err := r.private.startNode(ctx)

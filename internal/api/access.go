@@ -15,7 +15,7 @@ import (
 // It never changes after NewKeys, so it needs no lock.
 type Keys []key
 
-// principal is "key:" and the first four bytes of the hash in hexadecimal: enough to tell keys apart in events, and nothing
+// key has in principal "key:" and the first four bytes of the hash in hexadecimal: enough to tell keys apart in events, and nothing
 // to find the key by.
 type key struct {
 	sum       [sha256.Size]byte

@@ -247,7 +247,7 @@ const (
 	Stopped  // the node stopped
 )
 
-// What a client may cause at will is at most Info, so that it cannot flood the log at the usual level; what an operator must
+// line has at most Info for what a client may cause at will, so that it cannot flood the log at the usual level; what an operator must
 // know is Error. A served request is Debug.
 func (e Ending) line() (slog.Level, string) {
 	switch e {

@@ -110,7 +110,7 @@ func (s *Streams) Admit(client string) (leave func(), err error) {
 	return func() { s.leave(client) }, nil
 }
 
-// Done comes after the count, so that Wait returns when Count is 0.
+// leave calls Done after the count, so that Wait returns when Count is 0.
 func (s *Streams) leave(client string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

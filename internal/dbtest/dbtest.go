@@ -153,7 +153,7 @@ func Standby(t testing.TB, primary *embedpg.Server) *embedpg.Server {
 	return s
 }
 
-// The context of the test has ended by then.
+// removeAtEnd has a context of its own: that of the test has ended by then.
 func removeAtEnd(t testing.TB, s *embedpg.Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)

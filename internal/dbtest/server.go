@@ -39,7 +39,7 @@ var settings = map[string]string{
 // shared is the server of this test process.
 var shared server
 
-// mu guards the fields below it while the first tests start; afterwards they do not change.
+// server has a mu that guards the fields below it while the first tests start; afterwards they do not change.
 type server struct {
 	mainRuns bool // Main will stop it
 
@@ -116,7 +116,7 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	return nil
 }
 
-// Databases of tests are dropped by the tests.
+// stop leaves databases of tests to the tests, which drop them.
 func (s *server) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *server) stop() error {
 	return err
 }
 
-// The random prefix keeps test processes on one server apart.
+// nextName has a random prefix, which keeps test processes on one server apart.
 func (s *server) nextName() string { return fmt.Sprintf("%s_%d", s.prefix, s.databases.Add(1)) }
 
 func (s *server) url(database string) string {

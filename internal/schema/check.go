@@ -68,7 +68,7 @@ func (s *Store) CheckEach(ctx context.Context, q *dbsqlc.Queries, jobs []*job.Jo
 	return errs
 }
 
-// A schema that was deleted since the index was read refuses nothing.
+// checkOne refuses nothing by a schema that was deleted since the index was read.
 func (s *Store) checkOne(ctx context.Context, q *dbsqlc.Queries, info *Info, j *job.Job) error {
 	c := s.compiled.get(info)
 	if c == nil {
@@ -169,7 +169,7 @@ func (c *compiled) run(value any) (invalid *jsonschema.ValidationError, err erro
 	return invalid, nil
 }
 
-// The depth is that of args, which jsonread has bounded.
+// numbersFit recurses as deep as args, which jsonread has bounded.
 func numbersFit(value any) bool {
 	switch v := value.(type) {
 	case json.Number:
@@ -222,7 +222,7 @@ func flatten(err *jsonschema.ValidationError, root string, base []string, most i
 	return list
 }
 
-// A name may be as long as args, so it is shortened.
+// jsonPointer shortens a name, which may be as long as args.
 func jsonPointer(location []string) string {
 	var b strings.Builder
 	for _, token := range location {
@@ -234,7 +234,7 @@ func jsonPointer(location []string) string {
 
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// Path is for people and pointer for programs (docs/reference/schemas.md, Violations).
+// jsonPath is for people and pointer for programs (docs/reference/schemas.md, Violations).
 func jsonPath(root string, location []string) string {
 	b := []byte(root)
 	for _, token := range location {

@@ -124,7 +124,7 @@ func describesObject(value any) bool {
 // schema: a few too many are refused, none too few.
 type bounds struct{ objects, refs int }
 
-// It stops at the first bound that is exceeded, so a huge document costs no more than one at the bound.
+// check stops at the first bound that is exceeded, so a huge document costs no more than one at the bound.
 func (b *bounds) check(value any, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("it is nested more than %d levels deep", maxDepth)
@@ -146,7 +146,7 @@ func (b *bounds) check(value any, depth int) error {
 	return nil
 }
 
-// A name such as $ref counts wherever it stands, also as the name of a property: too many are refused, never too few.
+// checkObject counts a name such as $ref wherever it stands, also as the name of a property: too many are refused, never too few.
 func (b *bounds) checkObject(object map[string]any, depth int) error {
 	if b.objects++; b.objects > maxObjects {
 		return fmt.Errorf("it has more than %d objects", maxObjects)
@@ -168,7 +168,7 @@ func (b *bounds) checkObject(object map[string]any, depth int) error {
 	return nil
 }
 
-// Any other would be loaded like a document, and be refused without a word of $schema.
+// knownDraft has the drafts that are known; any other would be loaded like a document, and be refused without a word of $schema.
 func knownDraft(text string) bool {
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(text, "#"), "https"), "http")
 	return slices.Contains(drafts, text)
@@ -193,7 +193,7 @@ func numberFits(n json.Number) bool {
 // address from inside the server's network.
 type noLoader struct{}
 
-// The URL is shown to the client who sent it.
+// Load shows the URL to the client who sent it.
 func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%w: %.200q", errRemote, url)
 }
@@ -302,7 +302,7 @@ var errBudget = errors.New("the check takes too long")
 // the patterns while a schema is compiled.
 type meter struct{ left int }
 
-// It panics with errBudget, so it must be called inside of run or compile only.
+// charge panics with errBudget, so it must be called inside of run or compile only.
 func (m *meter) charge(n int) {
 	if m.left -= n; m.left < 0 {
 		panic(errBudget)

@@ -63,7 +63,7 @@ func read(body []byte) (*reader, *ojs.Error) {
 	return b, nil
 }
 
-// It is shown in paths and errors, and must be unique in the database.
+// uri is shown in paths and errors, and must be unique in the database.
 func (b *reader) uri() string {
 	text, _ := jsonread.Text(b.Get("uri"))
 	if len(text) > maxURIBytes || !job.AbsoluteURI(text) {
@@ -113,7 +113,7 @@ func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
 	return in, nil
 }
 
-// The error has the place in the document, where the compiler tells it.
+// badSchema names the place in the document, where the compiler tells it.
 func badSchema(err error) *ojs.Error {
 	wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
 	return spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: err.Error()}})

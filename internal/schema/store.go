@@ -65,7 +65,7 @@ type Schema struct {
 	Document []byte // compact JSON
 }
 
-// It copies nothing: the document is that of the row.
+// fromRow copies nothing: the document is that of the row.
 func fromRow(r *dbsqlc.Schema) *Schema {
 	return &Schema{
 		Info: Info{
@@ -127,7 +127,7 @@ func run(s string) (n int) {
 	return n
 }
 
-// It compares digits as texts, because a version may have more of them than an integer.
+// compareDigits compares digits as texts, because a version may have more of them than an integer.
 func compareDigits(a, b string) int {
 	for len(a) > 1 && a[0] == '0' {
 		a = a[1:]
@@ -242,7 +242,7 @@ func (s *Store) repeated(ctx context.Context, q *dbsqlc.Queries, in *Registratio
 	return fromRow(&row), err
 }
 
-// White space and the order of members do not count; the digits of numbers do.
+// sameJSON does not look at white space and the order of members, but at the digits of numbers.
 func sameJSON(a, b []byte) bool {
 	if string(a) == string(b) {
 		return true
@@ -252,7 +252,7 @@ func sameJSON(a, b []byte) bool {
 	return errX == nil && errY == nil && reflect.DeepEqual(x, y)
 }
 
-// It names the schema that is in the way, so that the client can compare.
+// errTaken names the schema that is in the way, so that the client can compare.
 func errTaken(message string, stored *Schema) *ojs.Error {
 	return spec.NewError(ojs.ErrSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version, "uri": stored.URI})
 }
@@ -362,7 +362,7 @@ type index struct {
 	uris    map[string]*Info
 }
 
-// The infos point into list, which must not be changed after.
+// newIndex has infos that point into list, which must not be changed after.
 func newIndex(version int64, list []Info) *index {
 	ix := &index{version: version, types: map[string][]*Info{}, uris: make(map[string]*Info, len(list))}
 	for i := range list {
@@ -434,7 +434,7 @@ type compiledKey struct {
 
 func keyOf(info *Info) compiledKey { return compiledKey{info.Key, info.CreatedAt.UnixMicro()} }
 
-// The result may be used after it was dropped here.
+// get returns what may be used after it was dropped here.
 func (s *compiledSchemas) get(info *Info) *compiled {
 	s.mu.Lock()
 	defer s.mu.Unlock()

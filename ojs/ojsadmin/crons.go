@@ -173,7 +173,7 @@ func (c *Client) CronHistory(ctx context.Context, name string, page PageOptions)
 
 func cronPath(name, rest string) string { return "/cron/" + url.PathEscape(name) + rest }
 
-// In an answer the member cron is a text from some servers and the object from others; cron_job is always the object.
+// cron reads an answer in which the member cron is a text from some servers and the object from others; cron_job is always the object.
 func (c *Client) cron(ctx context.Context, call ojs.Call) (*CronInfo, error) {
 	return member[CronInfo](ctx, c, call, "cron_job")
 }

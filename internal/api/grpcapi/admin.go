@@ -402,7 +402,7 @@ func (a *API) CancelWorkflow(ctx context.Context, in *ojsv1.CancelWorkflowReques
 	return &ojsv1.CancelWorkflowResponse{Workflow: workflowOf(w)}, nil
 }
 
-// A missing id is a mistake of the call, a malformed one an unknown workflow.
+// workflowID takes a missing id for a mistake of the call, a malformed one for an unknown workflow.
 func workflowID(text string) ([16]byte, error) {
 	if text == "" {
 		return [16]byte{}, errMissing("workflow_id", "the id of a workflow")

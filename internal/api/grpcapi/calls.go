@@ -152,7 +152,7 @@ type call struct {
 
 type callKey struct{}
 
-// It is never nil, so that code which runs without begin, as in tests, needs no check.
+// callOf is never nil, so that code which runs without begin, as in tests, needs no check.
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	if c == nil {
@@ -325,7 +325,7 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// It is the handler of methods that are not registered; the key is checked before, as over HTTP.
+// unknown is the handler of methods that are not registered; the key is checked before, as over HTTP.
 func unknown(_ any, stream grpc.ServerStream) error {
 	return notOffered{spec.Unsupported("The method "+callOf(stream.Context()).method+" does not exist.", nil)}
 }

@@ -152,7 +152,7 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	return out
 }
 
-// It is nil for what is no time.
+// when is nil for what is no time.
 func when(v jsontext.Value) *moment {
 	text, _ := jsonread.Text(v)
 	at, ok := job.ParseTime(text)
@@ -162,7 +162,7 @@ func when(v jsontext.Value) *moment {
 	return timestamppb.New(at)
 }
 
-// A fraction or a text, which enqueue refuses, is shown as nothing.
+// millisecondsOf shows a fraction or a text, which enqueue refuses, as nothing.
 func millisecondsOf(v jsontext.Value) *durationpb.Duration {
 	n, kind := jsonread.Int(v)
 	if kind != jsonread.IsInt {
@@ -171,7 +171,7 @@ func millisecondsOf(v jsontext.Value) *durationpb.Duration {
 	return milliseconds(n)
 }
 
-// Elements that are no texts become "".
+// texts makes elements that are no texts to "".
 func texts(array jsontext.Value) []string {
 	if array == nil || array[0] != '[' {
 		return nil
@@ -241,7 +241,7 @@ type extras struct {
 	workflow               string
 }
 
-// A value of another form than the server stores is as if it were not there.
+// readExtra takes a value of another form than the server stores as if it were not there.
 func readExtra(object []byte) extras {
 	var e extras
 	if object == nil {
@@ -291,7 +291,7 @@ func valueOf(v jsontext.Value) *structpb.Value {
 	return structpb.NewNullValue()
 }
 
-// protojson cannot show infinities, so the largest double stands for them.
+// number is the largest double for infinities, which protojson cannot show.
 func number(v jsontext.Value) float64 {
 	f, _ := strconv.ParseFloat(string(v), 64) // infinite if it is out of range
 	return min(max(f, -math.MaxFloat64), math.MaxFloat64)
@@ -327,7 +327,7 @@ func wrapped(result jsontext.Value) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"value": valueOf(result)}}
 }
 
-// It is nil for NULL and for infinite times, which protobuf cannot hold.
+// momentOf is nil for NULL and for infinite times, which protobuf cannot hold.
 func momentOf(t pgtype.Timestamptz) *timestamppb.Timestamp {
 	if !t.Valid || t.InfinityModifier != pgtype.Finite {
 		return nil
@@ -335,7 +335,7 @@ func momentOf(t pgtype.Timestamptz) *timestamppb.Timestamp {
 	return timestamppb.New(t.Time)
 }
 
-// The division cuts towards zero and the rest has the same sign, as protobuf asks.
+// milliseconds cuts the division towards zero and the rest has the same sign, as protobuf asks.
 func milliseconds(n int64) *durationpb.Duration {
 	return &durationpb.Duration{Seconds: n / 1000, Nanos: int32(n % 1000 * int64(time.Millisecond))}
 }
@@ -363,7 +363,7 @@ func object(write func(w *jsonWriter)) (jsontext.Value, error) {
 	return append(w.b, '}'), nil
 }
 
-// The first problem counts; HTTP lists all, which the decoders do for what they check.
+// refuse keeps the first problem; HTTP lists all, which the decoders do for what they check.
 func (w *jsonWriter) refuse(kind ojs.ErrorKind, field, expected, received string) {
 	if w.err == nil {
 		w.err = spec.InvalidField(kind, field, expected, received, fmt.Sprintf("'%s' must be %s, got %s.", field, expected, received))

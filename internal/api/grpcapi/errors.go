@@ -101,7 +101,7 @@ func fromLibrary(s *status.Status) *ojs.Error {
 	return spec.Internal()
 }
 
-// BadRequest comes with INVALID_ARGUMENT only, RetryInfo with the two kinds that a client should repeat after a pause.
+// details has BadRequest with INVALID_ARGUMENT only, RetryInfo with the two kinds that a client should repeat after a pause.
 func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []protoadapt.MessageV1 {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: e.Code, Domain: domain, Metadata: errorMetadata(ctx, e)}}
 	if code == codes.InvalidArgument {
@@ -163,7 +163,7 @@ func violationsOf(e *ojs.Error) []*errdetails.BadRequest_FieldViolation {
 	return list
 }
 
-// It is at least 1 s.
+// retryAfter is at least 1 s.
 func retryAfter(e *ojs.Error) time.Duration {
 	seconds, _ := e.Details["retry_after_seconds"].(int)
 	return time.Duration(max(seconds, 1)) * time.Second

@@ -17,7 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
-// It is no type of the catalogue, and has no id to resume from.
+// typeKeepAlive is no type of the catalogue, and has no id to resume from.
 const typeKeepAlive = "stream.keepalive"
 
 // StreamEvents streams events (docs/reference/grpc.md, StreamEvents).
@@ -57,7 +57,7 @@ var (
 	}}
 )
 
-// Filters are refused before the stream counts against the limits.
+// streamEvents refuses filters before the stream counts against the limits.
 func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStream, as form) error {
 	query, err := eventQuery(in)
 	if err != nil {
@@ -117,7 +117,7 @@ type eventStream struct {
 	written time.Time
 }
 
-// The order matters: the subscription begins before the headers are sent, so what happens after the client has seen them is
+// follow keeps an order: the subscription begins before the headers are sent, so what happens after the client has seen them is
 // in the stream.
 func (s *eventStream) follow() error {
 	// A position that retention has overtaken is refused before anything is sent, as over HTTP; without this look the client would get
@@ -182,7 +182,7 @@ func (s *eventStream) write(message any) error {
 	return nil
 }
 
-// The encoding is shared by all streams of the same form. Each event is a message.
+// show sends an encoding that is shared by all streams of the same form. Each event is a message.
 func (s *eventStream) show(items []*eventlog.Item) error {
 	for _, item := range items {
 		message := item.Shown(s.form.number, func(e *eventlog.Event) []byte {

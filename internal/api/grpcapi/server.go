@@ -152,7 +152,7 @@ func New(config Config, deps Deps) (*API, error) {
 	return a, nil
 }
 
-// The files are read once: a new certificate needs a restart.
+// loadTLS reads the files once: a new certificate needs a restart.
 func loadTLS(config Config) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(config.TLSCert, config.TLSKey)
 	if err != nil {
@@ -265,7 +265,7 @@ func (r received) read(m any, codec encoding.CodecV2) error {
 	return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, m)
 }
 
-// It reads in chunks, so that a client which promises 32 MiB and sends nothing reserves 256 KiB.
+// body reads in chunks, so that a client which promises 32 MiB and sends nothing reserves 256 KiB.
 func (r received) body(length int) (data mem.BufferSlice, err error) {
 	for length > 0 {
 		n := min(length, chunk)
@@ -284,7 +284,7 @@ func (r received) body(length int) (data mem.BufferSlice, err error) {
 	return data, nil
 }
 
-// It stops one byte above the limit.
+// decompress stops one byte above the limit.
 func (r received) decompress(data mem.BufferSlice) ([]byte, error) {
 	compressor := encoding.GetCompressor(r.RecvCompress())
 	if compressor == nil {
@@ -361,7 +361,7 @@ func (s *serverStream) reserve(bytes int) error {
 	return nil
 }
 
-// It may be called again.
+// release may be called again.
 func (s *serverStream) release() {
 	s.api.Memory.Free(s.reserved)
 	s.reserved = 0

@@ -226,7 +226,7 @@ type jobStream struct {
 	slots  *slots
 }
 
-// It returns only when both goroutines have ended, so sub is closed once and nothing is claimed afterwards. Jobs that were
+// serve returns only when both goroutines have ended, so sub is closed once and nothing is claimed afterwards. Jobs that were
 // sent stay reserved.
 func (s *jobStream) serve() error {
 	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
@@ -351,7 +351,7 @@ func (s *jobStream) reconcile() {
 // readRetry is the pause after the database could not be read: all clients coming back at once would help nobody.
 const readRetry = time.Second
 
-// It is compared by identity, to log it as what it is.
+// errTooSlow is compared by identity, to log it as what it is.
 var errTooSlow = spec.NewError(ojs.ErrUnavailable, "The client takes too long to read; open the stream again where it ended.", nil)
 
 // sender is a stream that the server writes to. Writing has a goroutine of its own: the library lets it wait for a client that
@@ -502,7 +502,7 @@ type slots struct {
 	held map[[16]byte]time.Time
 }
 
-// most is at least 1; the size of held is at most most.
+// newSlots takes a most of at least 1; the size of held is at most most.
 func newSlots(most int) *slots {
 	return &slots{most: max(most, 1), freed: make(chan struct{}, 1), held: map[[16]byte]time.Time{}}
 }

@@ -519,7 +519,7 @@ type bulkItems struct {
 	errs   []error
 }
 
-// A duplicate counts as a success: the client has its job. 422 is also the status of a call whose single item failed.
+// bulkOutcome counts a duplicate as a success: the client has its job. 422 is also the status of a call whose single item failed.
 func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
 	for i, job := range stored {
 		if errs[i] == nil && job != nil {
@@ -691,7 +691,7 @@ func skipReason(id [16]byte, res queue.BulkResult) string {
 	return "not found"
 }
 
-// An atomic call that was rolled back has nothing changed, and so 422, although nothing may be skipped: total > 0 covers it.
+// bulkStatus is 422 for an atomic call that was rolled back, which has changed nothing, although nothing may be skipped: total > 0 covers it.
 // A filter that matches nothing is 200.
 func bulkStatus(total, changed, skipped int) int {
 	switch {

@@ -38,7 +38,7 @@ func (a *API) cronRoutes() (routes []route) {
 	return routes
 }
 
-// The name comes from the body, for POST; it must then be there.
+// postCron takes the name from the body; it must then be there.
 func (a *API) postCron(r *request) error { return a.registerCron(r, "") }
 
 // putCron registers under the name in the path. A malformed name is 400 here and 404 in the other calls, because this one
@@ -133,7 +133,7 @@ func (a *API) triggerCron(r *request, ref cron.Ref) error {
 	return r.answer(http.StatusCreated, object{{"job_id", job.ID}, {"job", shownJob(job)}, {"cron_name", ref.Name}})
 }
 
-// In this answer the member cron is the object, so the alias of the expression is left out.
+// getCron shows the object as member cron, so the alias of the expression is left out.
 func (a *API) getCron(r *request, ref cron.Ref) error {
 	row, err := a.Crons.Get(r.Request().Context(), ref)
 	if err != nil {
@@ -142,7 +142,7 @@ func (a *API) getCron(r *request, ref cron.Ref) error {
 	return r.answer(http.StatusOK, append(showCron(row, false), cronTwice(row)...))
 }
 
-// crons and cron_jobs are the same list under the names of two clients, and with items a third one.
+// listCrons has crons and cron_jobs, the same list under the names of two clients, and with items a third one.
 func (a *API) listCrons(items bool) handler {
 	return func(r *request) error {
 		page := r.numberedPage(maxCronPage, maxCronPage)

@@ -48,10 +48,10 @@ func (a *API) getDeadLetter(r *request) error {
 	return wrapped(r, job, shape{}, false)
 }
 
-// A malformed id is not refused here: the store answers for it as for an unknown one, with the text that was sent.
+// deadLetterID does not refuse a malformed id: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
-// The answer shows the job as the retry has left it; a worker may have it by the time the client reads it.
+// retryDeadLetter shows the job as the retry has left it; a worker may have it by the time the client reads it.
 func (a *API) retryDeadLetter(r *request) error {
 	return a.deadLetterRetried(r, false)
 }
@@ -61,7 +61,7 @@ func (a *API) adminRetryDeadLetter(r *request) error {
 	return a.deadLetterRetried(r, true)
 }
 
-// It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
+// deadLetterRetried is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
 // checked before anything is read.
 func (a *API) deadLetterRetried(r *request, flat bool) error {
 	// An override that would change the tenant is refused.
@@ -103,7 +103,7 @@ func (a *API) deleteDeadLetter(r *request) error {
 	return sendJSON(r, http.StatusOK, map[string]any{"deleted": true, "job_id": id.String()})
 }
 
-// The admin UI expects 204 without a body.
+// adminDeleteDeadLetter answers 204 without a body, as the admin UI expects.
 func (a *API) adminDeleteDeadLetter(r *request) error {
 	if err := a.DeadLetters.Delete(r.Request().Context(), deadLetterID(r)); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (a *API) deadLetterQuery(r *request) deadletter.Filter {
 	}
 }
 
-// Each transaction of up to 1 000 jobs commits alone. A call that is cut off has retried the jobs of those before; a
+// retryDeadLetters commits each transaction of up to 1 000 jobs alone. A call that is cut off has retried the jobs of those before; a
 // repetition takes the rest, because the retried ones are no dead letters any more.
 func (a *API) retryDeadLetters(r *request) error {
 	filter, wire := deadletter.DecodeRetry(r.body, a.maxItems())

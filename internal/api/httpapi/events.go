@@ -80,7 +80,7 @@ func (a *API) listEvents(r *request) error {
 	})
 }
 
-// New events shift the offsets that are its cursors, so a client that follows them may see an event twice. events and items
+// listNewestEvents has offsets for cursors, which new events shift, so a client that follows them may see an event twice. events and items
 // are the same array, and the estimate of the answer counts both.
 func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
 	p := r.numberedPage(api.DefaultPage, api.MaxPage)
@@ -226,7 +226,7 @@ func (a *API) historyRoutes() []route {
 	}
 }
 
-// It pages by event id, oldest first; the cursor is the last one shown. Total counts the history of the job as far as it is
+// getJobHistory pages by event id, oldest first; the cursor is the last one shown. Total counts the history of the job as far as it is
 // kept, up to 10 000.
 func (a *API) getJobHistory(r *request) error {
 	// Parameters are checked before the id, so a malformed one is 400 also for an unknown job.
@@ -320,7 +320,7 @@ func recordBytes(events []eventlog.Event) (n int) {
 	return n
 }
 
-// The event must be one of a job: JobID is set. data has the members that the table of docs/reference/jobs.md, History names, so new
+// showRecord gets an event of a job: JobID is set. data has the members that the table of docs/reference/jobs.md, History names, so new
 // members of events do not appear here by themselves. One that the event does not have is left out; no value is invented.
 func showRecord(e *eventlog.Event) object {
 	kind, data := e.HistoryType(), membersOf(e.Data)
@@ -406,7 +406,7 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	return "user", by
 }
 
-// It shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
+// getRetries shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
 // shorter time than the job may live, so the list may begin later than the first attempt.
 func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
@@ -469,7 +469,7 @@ func recordedRuns(errors [][]byte) []object {
 	return runs
 }
 
-// The CLI shows a text; the message says more than the code.
+// errorText is what the CLI shows; the message says more than the code.
 func errorText(e jsontext.Value) string {
 	members := membersOf(string(e))
 	for _, name := range []string{"message", "code"} {

@@ -534,7 +534,7 @@ func (a *API) getResult(r *request) error {
 	return r.answer(http.StatusOK, append(object{{"job_id", id}}, showResult(res)...))
 }
 
-// timeout without wait is checked and has no effect.
+// resultWait checks a timeout without wait, which has no effect.
 func (r *request) resultWait() time.Duration {
 	seconds := r.integer(defaultResultWait, 1, "timeout")
 	switch text := r.QueryParam("wait"); text {
@@ -560,7 +560,7 @@ func showResult(res *queue.Result) object {
 	return shown
 }
 
-// Ids of other tenants and unknown ids are null alike. Results beyond 8 MiB are cut, not the list.
+// postResults has null for ids of other tenants and unknown ids alike. Results beyond 8 MiB are cut, not the list.
 func (a *API) postResults(r *request) error {
 	in, wire := job.DecodeResults(r.body)
 	if wire != nil {

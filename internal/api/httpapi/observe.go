@@ -104,7 +104,7 @@ func (a *API) answered(c echo.Context, err error) outcome {
 	return end
 }
 
-// It runs once for each request: for a stream when the stream has ended, so a duration may be hours.
+// report runs once for each request: for a stream when the stream has ended, so a duration may be hours.
 func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start time.Time, end outcome) {
 	end.RequestID, end.Remote = c.Response().Header().Get("X-Request-Id"), c.Request().RemoteAddr
 	end.Method, end.Route = methodLabel(c.Request().Method), routeOf(e, c)
@@ -135,7 +135,7 @@ func routeOf(e *echo.Echo, c echo.Context) string {
 	return api.RouteUnknown
 }
 
-// A client may send any word as a method.
+// methodLabel is one of few words: a client may send any as a method.
 func methodLabel(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

@@ -47,7 +47,7 @@ func poolName(c echo.Context) (string, error) {
 	return name, nil
 }
 
-// All pools are read, at most 1 000, and cut here. items and pools are the same list for two clients.
+// listPools reads all pools, at most 1 000, and cuts them here. items and pools are the same list for two clients.
 func (a *API) listPools(r *request) error {
 	page := r.numberedPage(defaultAdminPage, maxAdminPage)
 	if r.err != nil {

@@ -33,7 +33,7 @@ func (a *API) postProgress(r *request) error {
 	return a.reportProgress(r, in, wire)
 }
 
-// A report renews the reservation. For a job that is not active it changes nothing and is 200 with accepted false, because a
+// reportProgress renews the reservation. For a job that is not active it changes nothing and is 200 with accepted false, because a
 // worker cannot know better. The id may come from the body, where confine cannot see it, so the handler checks whose job it
 // is, for both routes.
 func (a *API) reportProgress(r *request, in job.ProgressReport, wire *ojs.Error) error {
@@ -69,7 +69,7 @@ func (a *API) getProgress(r *request, id [16]byte) error {
 	return r.answer(http.StatusOK, showProgress(p))
 }
 
-// progress, message and data are null until something was reported.
+// showProgress has null for progress, message and data until something was reported.
 func showProgress(p queue.Progress) object {
 	shown := object{
 		{"job_id", p.JobID}, {"state", string(p.State)}, {"progress", p.Progress}, {"message", p.Message}, {"data", p.Data},
@@ -88,7 +88,7 @@ func appendOrNull(b, value []byte) []byte {
 	return append(b, value...)
 }
 
-// It writes the shortest text that reads back as the same number.
+// appendFloat writes the shortest text that reads back as the same number.
 func appendFloat(b []byte, f float64) []byte { return jsontext.AppendFloat(b, f, 64) }
 
 // appendReports appends what workers have reported of a job and what it left: progress, checkpoint, times of its result.
@@ -137,7 +137,7 @@ func (a *API) checkpointRoutes() []route {
 	return routes
 }
 
-// optionalState is for the durable helpers, which leave state out when it is undefined; refusing it would fail their job. A
+// checkpointSaver takes optionalState for the durable helpers, which leave state out when it is undefined; refusing it would fail their job. A
 // save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
 func (a *API) checkpointSaver(optionalState bool) func(r *request) error {
 	return func(r *request) error {
@@ -187,12 +187,12 @@ func (a *API) deleteCheckpoint(r *request, id [16]byte) error {
 	return r.answer(http.StatusOK, object{{"deleted", true}, {"job_id", id}})
 }
 
-// created_at is the time of this save by the clock of the database, not that of the first one.
+// showSaved has in created_at the time of this save by the clock of the database, not that of the first one.
 func showSaved(saved queue.Checkpoint) object {
 	return object{{"job_id", saved.JobID}, {"sequence", saved.Sequence}, {"created_at", saved.SavedAt}}
 }
 
-// step_index and metadata that were not sent are 0 and {}, because the helpers do not expect null.
+// showCheckpoint has 0 and {} for step_index and metadata that were not sent, because the helpers do not expect null.
 func showCheckpoint(saved queue.Checkpoint) object {
 	state, step, metadata := job.CheckpointParts(saved.Stored)
 	if step == nil {

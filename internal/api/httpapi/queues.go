@@ -74,7 +74,7 @@ func optionalObject(body []byte) (jsontext.Value, error) {
 	return value, asError(wire)
 }
 
-// The cursor is the last name shown.
+// listQueues has for its cursor the last name shown.
 func (a *API) listQueues(r *request) error {
 	page := r.page(api.DefaultPage, api.MaxPage)
 	// Any name is a position, whether a queue has it or not.
@@ -174,7 +174,7 @@ func (a *API) postQueue(r *request) error {
 	}...))
 }
 
-// state and status are equal.
+// showQueueHead has the same in state and status.
 func showQueueHead(q *queueadmin.Detail) object {
 	return object{{"name", q.Name}, {"state", q.Status}, {"status", q.Status}}
 }
@@ -211,7 +211,7 @@ func (a *API) getQueue(r *request, name string) error {
 	}...))
 }
 
-// An unknown queue has zeros for an operator and is 404 for a tenant; a malformed name is 400 for both. Reading creates no
+// getQueueStats shows zeros of an unknown queue to an operator; it is 404 for a tenant; a malformed name is 400 for both. Reading creates no
 // queue.
 //
 // The answer serves every client at once: queue is an object without OJS-Version and the name with it, the rest is flat for the JS SDK and
@@ -251,7 +251,7 @@ func (a *API) getQueueStats(r *request, name string) error {
 	}))
 }
 
-// The standard configuration is never unknown: until it is set it is empty.
+// getQueueConfig always knows the standard configuration: until it is set it is empty.
 func (a *API) getQueueConfig(r *request, name string) error {
 	q, err := a.Queues.Get(r.Request().Context(), name)
 	if err != nil {
@@ -291,7 +291,7 @@ func configChange(body []byte) (queueconfig.Change, error) {
 	return change, nil
 }
 
-// config and configuration are equal; clients read different names. The retention that is shown is the one that holds.
+// respondConfig has the same in config and configuration; clients read different names. The retention that is shown is the one that holds.
 func (a *API) respondConfig(r *request, q *queueadmin.Detail) error {
 	// It adds the retention that holds, and the aliases.
 	config, err := a.Queues.Config(r.Request().Context(), q.Config)
@@ -442,7 +442,7 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 	return d, nil
 }
 
-// See adminPurgeQueue, which differs in the form of body and answer.
+// purgeQueue differs from adminPurgeQueue in the form of body and answer.
 func (a *API) purgeQueue(r *request, name string) error {
 	p, shown, err := readPurge(r.body)
 	if err != nil {
@@ -456,7 +456,7 @@ func (a *API) purgeQueue(r *request, name string) error {
 	return r.answer(http.StatusOK, object{{"deleted", deleted}, {"purged_count", deleted}, {"states", shown}, {"has_more", given(more)}})
 }
 
-// confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
+// readPurge needs confirm only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
 // the array as sent.
 func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
 	value, wire := jsonread.Check(body)

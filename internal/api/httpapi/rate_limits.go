@@ -115,7 +115,7 @@ func (a *API) putRateLimit(r *request) error {
 	return a.respondPartition(r, p, err)
 }
 
-// It leaves the partition and the policy that jobs have brought.
+// deleteRateLimit leaves the partition and the policy that jobs have brought.
 func (a *API) deleteRateLimit(r *request, key string) error {
 	p, err := a.Limits.DeleteOverride(r.Request().Context(), key)
 	return a.respondPartition(r, p, err)
@@ -135,7 +135,7 @@ func (a *API) putQueueRateLimit(r *request, name string) error {
 	return r.answer(http.StatusOK, object{{"queue", name}, {"rate_limit", jsontext.Value(policy.Encode())}})
 }
 
-// It takes the error of the store, so that every call shows errors in the same way: the store names the stored key, which a tenant must
+// respondPartition takes the error of the store, so that every call shows errors in the same way: the store names the stored key, which a tenant must
 // not see. It changes p, which belongs to this request.
 func (a *API) respondPartition(r *request, p *limit.Partition, err error) error {
 	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) {
@@ -185,7 +185,7 @@ func available(p *limit.Partition) any {
 	return omitted{}
 }
 
-// The period is shown as the client wrote it.
+// showWindow has the period as the client wrote it.
 func showWindow(w *job.Window) object { return object{{"limit", w.Limit}, {"period", w.PeriodText}} }
 
 // showShortWindow shows one of the limits: rate, else throttle, else concurrency.

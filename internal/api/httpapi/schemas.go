@@ -42,7 +42,7 @@ func (a *API) postSchema(r *request) error {
 	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(s *schema.Schema) object { return object{{"schema", showSchema(s)}} })
 }
 
-// It answers with the object itself; the route of SDKs wraps it in schema.
+// putSchema answers with the object itself; the route of SDKs wraps it in schema.
 func (a *API) putSchema(r *request) error {
 	in, wire := schema.DecodePut(schemaKey(r), r.body)
 	if wire != nil {
@@ -51,7 +51,7 @@ func (a *API) putSchema(r *request) error {
 	return a.registerSchema(r, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, showSchema)
 }
 
-// When it answers, this node checks new jobs by the schema; other nodes follow within a second. Jobs that are stored are not
+// registerSchema answers when this node checks new jobs by the schema; other nodes follow within a second. Jobs that are stored are not
 // checked again.
 func (a *API) registerSchema(r *request, in *schema.Registration, location string, show func(s *schema.Schema) object) error {
 	// The store decides atomically whether the version is new; two nodes may register it at once.
@@ -84,7 +84,7 @@ func knownKey(c echo.Context) (schema.Key, error) {
 	return key, nil
 }
 
-// Any other text may be asked for; one that nobody registered is 404.
+// schemaURI takes any text; one that nobody registered is 404.
 func schemaURI(c echo.Context) (string, error) {
 	uri := param(c, "uri")
 	if !api.Storable(uri) {
@@ -110,7 +110,7 @@ func (a *API) deleteSchema(r *request, uri string) error {
 	return a.removeSchema(r, s.Key)
 }
 
-// The answer has no document.
+// removeSchema answers without the document.
 func (a *API) removeSchema(r *request, key schema.Key) error {
 	s, err := a.Schemas.Delete(r.Request().Context(), key)
 	if err != nil {
@@ -150,7 +150,7 @@ func (a *API) listSchemaVersions(r *request) error {
 	return r.answer(http.StatusOK, object{{"type", jobType}, {"versions", showSchemas(versions)}, {"total", len(versions)}})
 }
 
-// The infos of all schemas are read, whose number is bounded (schema.ErrTooMany), and cut here; documents are not read.
+// listSchemas reads the infos of all schemas, whose number is bounded (schema.ErrTooMany), and cut here; documents are not read.
 // schemas and items are the same list. total counts all of them, not only the page.
 func (a *API) listSchemas(standard, largest int) handler {
 	return func(r *request) error {
@@ -171,12 +171,12 @@ func (a *API) listSchemas(standard, largest int) handler {
 
 func showSchemas(list []*schema.Info) []object { return sliceutil.Map(list, showSchemaInfo) }
 
-// The document is valid JSON without white space, as it was checked at its registration.
+// showSchema has the document, valid JSON without white space, as it was checked at its registration.
 func showSchema(s *schema.Schema) object {
 	return append(showSchemaInfo(&s.Info), member{"schema", s.Document})
 }
 
-// The version has the JSON type with which it was registered: 1 and "1" are the same version, but a client gets back what it has sent.
+// showSchemaInfo shows a version with the JSON type with which it was registered: 1 and "1" are the same version, but a client gets back what it has sent.
 func showSchemaInfo(info *schema.Info) object {
 	version := any(info.Version)
 	if info.VersionNumber {

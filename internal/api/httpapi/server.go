@@ -330,7 +330,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// These paths need neither key nor version, so that probes and discovery work with nothing configured.
+// public paths need neither key nor version, so that probes and discovery work with nothing configured.
 func public(path string) bool {
 	switch path {
 	case "/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/readyz", "/healthz", "/livez":

@@ -164,7 +164,7 @@ func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap,
 	}
 }
 
-// The comment also finds a client that is gone, which only a write shows.
+// keepAlive sends a comment, which also finds a client that is gone, which only a write shows.
 func (s *sse) keepAlive() error {
 	if time.Since(s.written) < s.api.streams.Config().KeepAlive {
 		return nil
@@ -196,7 +196,7 @@ type eventStream struct {
 	ends func(*eventlog.Event) bool
 }
 
-// The loop has no timeout: a stream ends with its client, its node, an error of a write, or ends.
+// run has no timeout: a stream ends with its client, its node, an error of a write, or ends.
 func (s *eventStream) run() error {
 	for {
 		// Before the read, so that a client learns of a loss before it sees the events behind it.
@@ -278,7 +278,7 @@ type streamRequest struct {
 	cloud    bool
 }
 
-// All errors are answered before the stream begins. The filters of the query are checked by the patterns of the log once more
+// readStreamRequest answers all errors before the stream begins. The filters of the query are checked by the patterns of the log once more
 // when the stream subscribes.
 func (a *API) readStreamRequest(r *request, byDefault choice) (streamRequest, error) {
 	req := streamRequest{channel: "events", from: r.resume(), query: a.eventFilter(r), cloud: r.cloudEvents()}
@@ -329,7 +329,7 @@ type channel struct {
 	queue string
 }
 
-// It does not ask whether job or queue exist.
+// parseChannel does not ask whether job or queue exist.
 func parseChannel(text string) (channel, error) {
 	kind, subject, found := strings.Cut(text, ":")
 	if !found && (kind == "all" || kind == "events") {
@@ -346,7 +346,7 @@ func parseChannel(text string) (channel, error) {
 	return channel{}, spec.InvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
 }
 
-// q is a copy.
+// narrow gets a copy of the query.
 func (ch channel) narrow(q eventlog.Query) eventlog.Query {
 	if ch.job != nil {
 		q.JobID = ch.job
@@ -559,7 +559,7 @@ func (a *API) streamProgress(r *request) error {
 	return a.stream(r, func(s *sse) error { return s.followProgress(r, id) })
 }
 
-// Events only say that something has changed; the object is read from the table each time. It may be newer than the event,
+// followProgress takes from events only that something has changed; the object is read from the table each time. It may be newer than the event,
 // and several events of one batch are shown once.
 func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
@@ -660,7 +660,7 @@ type statsView struct {
 	mu     sync.Mutex // held by the one that reads
 }
 
-// at is by the clock of the process.
+// statsShot has in at the clock of the process.
 type statsShot struct {
 	at   time.Time
 	data []byte
@@ -745,7 +745,7 @@ func (a *API) streamStats(r *request) error {
 	})
 }
 
-// The overview has its own time and is not put off by events. A gap in the events is not told: the next overview shows the
+// runStats gives the overview its own time and is not put off by events. A gap in the events is not told: the next overview shows the
 // present.
 func (s *sse) runStats(sub *eventlog.Subscription) error {
 	interval := s.api.streams.Config().StatsInterval
@@ -788,7 +788,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 	}
 }
 
-// Unlike show it applies no filter.
+// live applies no filter, unlike show.
 func (s *sse) live(items []*eventlog.Item) error {
 	if len(items) == 0 {
 		return nil

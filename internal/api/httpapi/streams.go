@@ -40,7 +40,7 @@ func streamRoute(r *http.Request) bool {
 	return kind == "jobs" && (rest == "events" || rest == "progress/stream") || kind == "queues" && rest == "events"
 }
 
-// A range such as */* asks for no stream.
+// wantsStream is false for a range such as */*.
 func wantsStream(r *http.Request) bool { return names(r.Header["Accept"], mediaStream) }
 
 // takeQueryToken moves access_token into the header, if streams may have it there, so that no log shows it.
@@ -181,7 +181,7 @@ func (a *API) frames(b []byte, item *eventlog.Item, s choice, cloud bool) ([]byt
 	return b, n
 }
 
-// The capacity is an estimate that avoids a second allocation.
+// eventFrame estimates a capacity that avoids a second allocation.
 func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 	form := formEvent
 	if cloud {
@@ -232,7 +232,7 @@ func reasonOf(e *eventlog.Event) json.RawMessage {
 // idSize is the length of every event id, which frameData relies on.
 const idSize = len("evt_") + 36
 
-// The three lines are in a fixed order, which frameData relies on.
+// frameHead has its three lines in a fixed order, which frameData relies on.
 func frameHead(b []byte, e *eventlog.Event, name string) []byte {
 	b = e.Position.Append(append(b, "id: "...))
 	b = append(append(b, "\nevent: "...), name...)
@@ -247,7 +247,7 @@ func endFrame(b []byte) []byte {
 	return append(b, "\n\n"...)
 }
 
-// It changes data in place.
+// oneLine changes data in place.
 func oneLine(data []byte) []byte {
 	for i, c := range data {
 		if c == '\n' || c == '\r' {
@@ -275,7 +275,7 @@ func systemFrame(name string, id *eventlog.Position, data []byte) []byte {
 	return append(b, "\n\n"...)
 }
 
-// The grace period is that of docs/reference/events.md, SSE: the stream ends within 5 s.
+// shutdownData has for grace period that of docs/reference/events.md, SSE: the stream ends within 5 s.
 const shutdownData = `{"reason":"shutdown","grace_period_ms":5000}`
 
 // gapData is docs/reference/events.md, System frames. The count is that of numbers, of which internal rows have some.
@@ -288,7 +288,7 @@ func gapData(channel string, gap *eventlog.Gap) []byte {
 	return append(b, '}')
 }
 
-// The time is that of the newest dropped event, not of the drop: the id has it, and no clock of the node is shown.
+// droppedData has the time of the newest dropped event, not of the drop: the id has it, and no clock of the node is shown.
 func droppedData(channel string, d *eventlog.Dropped) []byte {
 	b := appendQuoted([]byte(`{"channel":`), channel)
 	b = strconv.AppendInt(append(b, `,"dropped_count":`...), int64(d.Count), 10)

@@ -112,7 +112,7 @@ func (a *API) getManifest(r *request) error {
 	})
 }
 
-// Only base_url is absolute; the others are paths, as the specification has them.
+// endpoints has one absolute URL, base_url; the others are paths, as the specification has them.
 func (a *API) endpoints(base string) map[string]string {
 	endpoints := map[string]string{
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",

@@ -74,10 +74,10 @@ func (a *API) inReach(c echo.Context, of api.Reach, caller string) (bool, error)
 	}
 }
 
-// It is a method of queueadmin.Tenants.
+// hasID is a method of queueadmin.Tenants.
 type hasID func(ctx context.Context, tenant string, id [16]byte) (bool, error)
 
-// read is the function with which the handler reads the id, so both agree on what an id is.
+// ownID takes the function with which the handler reads the id, so both agree on what an id is.
 func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, error), has hasID) (bool, error) {
 	id, err := read(c)
 	if err != nil {
@@ -143,7 +143,7 @@ func (a *API) tenantRoutes() []route {
 // It is lower than that of other lists, because tenants are found by jumping through an index, one tenant after the other.
 const maxTenantOffset = 10_000
 
-// The list of the queues of a tenant uses it, too.
+// checkTenantOffset is for the list of the queues of a tenant, too.
 func checkTenantOffset(p page) error {
 	if p.offset > maxTenantOffset {
 		return spec.InvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
@@ -201,7 +201,7 @@ func showCounts(name, total string, counts *queueadmin.TenantCounts) object {
 	return object{{name, counts.Name}, {total, counts.Total}, {"by_state", showStates(counts.ByState)}}
 }
 
-// Another tenant's name is 404 for a tenant, whether it exists or not. The counts are exact, read in one snapshot.
+// getTenant is 404 for a tenant with another one's name, whether it exists or not. The counts are exact, read in one snapshot.
 func (a *API) getTenant(r *request) error {
 	id := param(r, "id")
 	if caller := a.tenant(r.Request()); !job.ValidTenant(id) || caller != "" && caller != id {

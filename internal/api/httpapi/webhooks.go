@@ -52,7 +52,7 @@ type WebhookTest struct {
 	Duration   time.Duration
 }
 
-// The warning is in the log only, because receivers of other servers may have short secrets that cannot be changed at once.
+// shortSecret warns in the log only, because receivers of other servers may have short secrets that cannot be changed at once.
 const shortSecret = 24 // bytes; below it a secret gets a warning
 
 // webhookRoutes are those of docs/reference/webhooks.md, Routes under both base paths.
@@ -87,7 +87,7 @@ func (a *API) webhookRoutes() (routes []route) {
 	)
 }
 
-// It is 422 and not 404, so that a client learns that a setting is missing and not a subscription.
+// webhooksOff is 422 and not 404, so that a client learns that a setting is missing and not a subscription.
 func webhooksOff(*request) error {
 	return spec.Unsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
 }
@@ -101,7 +101,7 @@ func parsePrefixed(prefix string) func(text string) ([16]byte, bool) {
 	}
 }
 
-// What has another form is the id of no subscription.
+// webhookID takes what has another form for the id of no subscription.
 func webhookID(c echo.Context) ([16]byte, error) {
 	id, ok := parsePrefixed(webhook.WebhookPrefix)(param(c, "id"))
 	if !ok {
@@ -181,7 +181,7 @@ func newSecret() string {
 	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 }
 
-// It must never log the secret itself.
+// judgeSecret must never log the secret itself.
 func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	if len(secret) < shortSecret {
 		a.logger.WarnContext(c.Request().Context(), "webhook secret is short; use 24 bytes or more", slog.String("category", "webhook"),
@@ -189,7 +189,7 @@ func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	}
 }
 
-// Secrets are shown by a hint only.
+// getWebhook shows secrets by a hint only.
 func (a *API) getWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
 	if err != nil {
@@ -198,7 +198,7 @@ func (a *API) getWebhook(r *request, id [16]byte) error {
 	return sendJSON(r, http.StatusOK, twice(showWebhook(w)))
 }
 
-// The cursor is the id of the last one shown. Secrets are shown by hints.
+// listWebhooks has for its cursor the id of the last one shown. Secrets are shown by hints.
 func (a *API) listWebhooks(r *request) error {
 	p := r.page(api.DefaultPage, api.MaxPage)
 	filter := webhook.Filter{
@@ -226,7 +226,7 @@ func (a *API) listWebhooks(r *request) error {
 	})
 }
 
-// PATCH and PUT do the same. The function runs under the lock of the subscription and may run again after a deadlock, so it
+// patchWebhook does the same for PATCH and PUT. The change runs under the lock of the subscription and may run again after a deadlock, so it
 // only computes; secret has the value of the run that was committed. A changed secret is a rotation.
 func (a *API) patchWebhook(r *request, id [16]byte) error {
 	secret := ""
@@ -252,7 +252,7 @@ func (a *API) patchWebhook(r *request, id [16]byte) error {
 	return sendJSON(r, http.StatusOK, twice(shown))
 }
 
-// What is being sent at the moment may still arrive.
+// deleteWebhook does not stop what is being sent at the moment.
 func (a *API) deleteWebhook(r *request, id [16]byte) error {
 	if err := a.Webhooks.Delete(r.Request().Context(), id); err != nil {
 		return err
@@ -260,7 +260,7 @@ func (a *API) deleteWebhook(r *request, id [16]byte) error {
 	return r.NoContent(http.StatusNoContent)
 }
 
-// It is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
+// rotateSecret is not idempotent: a second rotation ends the oldest secret at once, so a client that got no answer
 // should read before it repeats.
 func (a *API) rotateSecret(r *request, id [16]byte) error {
 	// overlap is -1 if it was not sent; a negative one stands for the default of the store.
@@ -281,7 +281,7 @@ func (a *API) rotateSecret(r *request, id [16]byte) error {
 	return sendJSON(r, http.StatusOK, twice(shown))
 }
 
-// It adds to shown. previous_secret_expires_at is null if there was no previous secret.
+// showRotation adds to shown. previous_secret_expires_at is null if there was no previous secret.
 func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	shown["secret"], shown["new_secret"] = secret, secret
 	shown["previous_secret_expires_at"] = nil
@@ -293,7 +293,7 @@ func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	}
 }
 
-// It is idempotent.
+// dropPreviousSecret is idempotent.
 func (a *API) dropPreviousSecret(r *request, id [16]byte) error {
 	w, err := a.Webhooks.DropPreviousSecret(r.Request().Context(), id)
 	if err != nil {
@@ -302,7 +302,7 @@ func (a *API) dropPreviousSecret(r *request, id [16]byte) error {
 	return sendJSON(r, http.StatusOK, twice(showWebhook(w)))
 }
 
-// The call takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
+// testWebhook takes as long as the endpoint, at most the timeout of the subscription. A failing endpoint is an answer and no
 // error.
 func (a *API) testWebhook(r *request, id [16]byte) error {
 	w, err := a.Webhooks.Get(r.Request().Context(), id)
@@ -345,7 +345,7 @@ func twice(shown map[string]any) map[string]any {
 	return both
 }
 
-// Times and figures that do not exist are left out. Nothing of it is a secret.
+// showWebhook leaves out times and figures that do not exist. Nothing of it is a secret.
 func showWebhook(w *webhook.Webhook) map[string]any {
 	m := map[string]any{
 		"id": webhook.ID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
@@ -367,7 +367,7 @@ func showWebhook(w *webhook.Webhook) map[string]any {
 	return m
 }
 
-// The hint is the last four characters.
+// showSecrets has for a hint the last four characters.
 func showSecrets(w *webhook.Webhook) []map[string]any {
 	shown := make([]map[string]any, len(w.Secrets))
 	for i, s := range w.Secrets {
@@ -379,14 +379,14 @@ func showSecrets(w *webhook.Webhook) []map[string]any {
 	return shown
 }
 
-// value is what a client has sent, stored as valid JSON.
+// showJSON gets what a client has sent, stored as valid JSON.
 func showJSON(m map[string]any, name string, value []byte) {
 	if value != nil {
 		m[name] = json.RawMessage(value)
 	}
 }
 
-// It adds nothing for NULL.
+// showTime adds nothing for NULL.
 func showTime(m map[string]any, name string, t pgtype.Timestamptz) {
 	if t.Valid {
 		m[name] = spec.FormatTime(t.Time)
@@ -468,7 +468,7 @@ func (a *API) deliveryQuery(r *request, p page) webhook.DeliveryList {
 	return l
 }
 
-// What is no id is an unknown delivery.
+// deliveryID takes what is no id for an unknown delivery.
 func deliveryID(c echo.Context) ([16]byte, error) {
 	id, ok := parsePrefixed(webhook.DeliveryPrefix)(param(c, "id"))
 	if !ok {

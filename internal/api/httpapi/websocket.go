@@ -102,7 +102,7 @@ func checkUpgrade(r *http.Request) error {
 	return nil
 }
 
-// Header values are lists, and may be spread over lines.
+// hasToken reads header values as lists, which may be spread over lines.
 func hasToken(values []string, token string) bool {
 	for _, line := range values {
 		for item := range strings.SplitSeq(line, ",") {
@@ -162,7 +162,7 @@ type socket struct {
 	start *eventlog.Position // of subscriptions that name none
 }
 
-// It returns when nothing more is read or sent. The order at the end matters: cancel stops the senders, then they are waited
+// run returns when nothing more is read or sent. The order at the end matters: cancel stops the senders, then they are waited
 // for, and only then are the subscriptions closed, which only one goroutine may use at a time.
 func (s *socket) run() {
 	var pings sync.WaitGroup
@@ -255,7 +255,7 @@ type socketRequest struct {
 	SubscriptionID string          `json:"subscription_id"`
 }
 
-// Empty lists match all.
+// socketFilter matches all by empty lists.
 type socketFilter struct {
 	EventTypes []string `json:"event_types"`
 	Types      []string `json:"types"`
@@ -270,12 +270,12 @@ type socketError struct{ code, message string }
 
 func (e *socketError) Error() string { return e.code + ": " + e.message }
 
-// The message is shown as it is, so it must quote nothing that is not the client's.
+// refuse shows the message as it is, so it must quote nothing that is not the client's.
 func refuse(code, format string, args ...any) error {
 	return &socketError{code, fmt.Sprintf(format, args...)}
 }
 
-// It runs on the goroutine of run, so no two requests of a connection overlap, and answers come in the order of the requests.
+// handle runs on the goroutine of run, so no two requests of a connection overlap, and answers come in the order of the requests.
 func (s *socket) handle(message []byte) {
 	var req socketRequest
 	if err := json.Unmarshal(message, &req); err != nil || !isObject(message) {
@@ -305,7 +305,7 @@ func (s *socket) handle(message []byte) {
 	}
 }
 
-// null would unmarshal without an error.
+// isObject refuses null, which would unmarshal without an error.
 func isObject(message []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) }
 
 // tell sends an error in the client's terms.
@@ -404,7 +404,7 @@ func (s *socketSubscription) stop() {
 	s.log.Close()
 }
 
-// Everything that can be refused is refused before the old subscription of the channel is stopped, so a bad request leaves it
+// subscribe refuses all that can be refused before the old subscription of the channel is stopped, so a bad request leaves it
 // as it was.
 func (s *socket) subscribe(req socketRequest) error {
 	ch, err := parseChannel(req.Channel)
@@ -522,13 +522,13 @@ func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err er
 	return nil
 }
 
-// The caller has stopped it.
+// forget gets a subscription that the caller has stopped.
 func (s *socket) forget(id string) {
 	delete(s.subs, id)
 	s.order = slices.DeleteFunc(s.order, func(o string) bool { return o == id })
 }
 
-// channel is the text of the client, which may be another spelling of the name.
+// acknowledge shows for the channel the text of the client, which may be another spelling of the name.
 func (s *socketSubscription) acknowledge(channel string, filter json.RawMessage, types []string) []byte {
 	b := appendText([]byte(`{"action":"subscribed","type":"subscribed"`), "channel", channel)
 	b = appendText(b, "subscription_id", s.id)
@@ -654,7 +654,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 	return true
 }
 
-// The result of a failed write of the notice is not looked at: the next write fails, too.
+// wait does not look at the result of a failed write of the notice: the next write fails, too.
 func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
 	if s.api.streams.Config().DropOldest {
 		d, err := sub.log.Trim(ctx, s.api.streams.Config().BufferSize)
@@ -679,7 +679,7 @@ func (s *socketSubscription) message(e *eventlog.Event, envelope []byte) []byte 
 	return append(appendText(b, "subscription_id", s.id), '}')
 }
 
-// envelope and state frames have the same form here.
+// wrapped gives envelopes and state frames the same form.
 func (s *socketSubscription) wrapped(e *eventlog.Event, name string, data []byte) []byte {
 	b := s.event(len(data), name, data)
 	b = append(e.Position.Append(append(b, `,"id":"`...)), '"')
@@ -702,7 +702,7 @@ func (s *socketSubscription) event(size int, name string, data []byte) []byte {
 	return append(append(b, `,"data":`...), data...)
 }
 
-// It is for clients of the realtime dialect; system.events_dropped says the same with more detail.
+// warning is for clients of the realtime dialect; system.events_dropped says the same with more detail.
 func (s *socketSubscription) warning(d *eventlog.Dropped) []byte {
 	b := strconv.AppendInt([]byte(`{"type":"warning","code":"events_dropped","count":`), int64(d.Count), 10)
 	b = appendText(appendText(b, "channel", s.channel.name), "oldest_dropped_id", d.Oldest.String())

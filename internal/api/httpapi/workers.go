@@ -131,7 +131,7 @@ func (a *API) direct(r *request, directive string) error {
 	return r.answer(http.StatusOK, object{{"worker_id", ref.ID}, {"directive", directive}})
 }
 
-// The number is that of workers that are not stale. It is for operators: it reaches the workers of all tenants.
+// directWorkers answers with the number of workers that are not stale. It is for operators: it reaches the workers of all tenants.
 func (a *API) directWorkers(r *request) error {
 	directive, wire := worker.DecodeDirective(r.body)
 	if wire != nil {
@@ -155,7 +155,7 @@ func (a *API) deleteWorker(r *request, ref worker.Ref) error {
 	return sendJSON(r, http.StatusOK, map[string]any{"deleted": true, "worker_id": ref.ID, "jobs_requeued": requeued})
 }
 
-// A fetch is not idempotent: each answer has other jobs. With wait_ms it parks in memory, without a connection. Jobs whose
+// postFetch is not idempotent: each answer has other jobs. With wait_ms it parks in memory, without a connection. Jobs whose
 // answer cannot be delivered are handed back without counting the attempt; if that fails, too, they return when their
 // reservation ends.
 func (a *API) postFetch(r *request) error {
@@ -181,7 +181,7 @@ func (a *API) postFetch(r *request) error {
 	return err
 }
 
-// It returns the error of the write, which tells the caller to hand the jobs back. A write that succeeds proves only that the
+// fetched returns the error of the write, which tells the caller to hand the jobs back. A write that succeeds proves only that the
 // bytes have left this process.
 func fetched(c echo.Context, jobs []*job.Record) error {
 	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
@@ -191,7 +191,7 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 	})
 }
 
-// An ack is final. A repetition is 409 with current_state completed, which tells a worker that lost the answer that its ack
+// postAck is final. A repetition is 409 with current_state completed, which tells a worker that lost the answer that its ack
 // was carried out.
 func (a *API) postAck(r *request) error {
 	// These are the limits of the node and not of the tenant: an ack has no meta.
@@ -205,7 +205,7 @@ func (a *API) postJobAck(r *request) error {
 	return a.ack(r, in, wire)
 }
 
-// wire is the error of the decoder. When it returns the job is committed as completed, and its workflow has been advanced; if
+// ack takes the error of the decoder. When it returns the job is committed as completed, and its workflow has been advanced; if
 // that failed, the Follower of some node does it.
 func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	if wire != nil {
@@ -222,12 +222,12 @@ func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	return acked(c, job)
 }
 
-// job may be a cancelled one, which the ack has not changed.
+// acked may get a cancelled job, which the ack has not changed.
 func acked(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendAcked(b, job) })
 }
 
-// A job that was cancelled during the run is 200 with acknowledged false: it is no mistake of the worker
+// appendAcked shows a job that was cancelled during the run as 200 with acknowledged false: it is no mistake of the worker
 // (docs/reference/retries.md, Late acks).
 func appendAcked(b []byte, job *job.Record) []byte {
 	// false only for a job that was cancelled during this run.
@@ -245,7 +245,7 @@ func appendAcked(b []byte, job *job.Record) []byte {
 	return append(b, '}')
 }
 
-// It also appends state. All three have a leading comma.
+// appendBothIDs also appends state. All three have a leading comma.
 func appendBothIDs(b []byte, job *job.Record) []byte {
 	b = append(b, `,"id":"`...)
 	b = spec.AppendID(b, job.ID)
@@ -255,7 +255,7 @@ func appendBothIDs(b []byte, job *job.Record) []byte {
 	return appendText(b, "state", job.State)
 }
 
-// A nack is answered with the state that the retry policy has chosen.
+// postNack answers with the state that the retry policy has chosen.
 func (a *API) postNack(r *request) error {
 	in, wire := job.DecodeNack(r.body, a.config.Limits)
 	return a.nack(r, in, wire)
@@ -267,7 +267,7 @@ func (a *API) postJobNack(r *request) error {
 	return a.nack(r, in, wire)
 }
 
-// A repetition is 409, or fails a later run if worker_id and attempt were not sent and the job was fetched again by then.
+// nack answers a repetition with 409, or fails a later run if worker_id and attempt were not sent and the job was fetched again by then.
 func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
@@ -283,7 +283,7 @@ func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendNacked(b, job) })
 }
 
-// The members depend on the new state (docs/reference/http.md, Nack).
+// appendNacked has members that depend on the new state (docs/reference/http.md, Nack).
 func appendNacked(b []byte, job *job.Record) []byte {
 	if job.State == string(ojs.StateCancelled) {
 		return appendAcked(b, job) // cancelled while this worker had it: a late nack is answered like a late ack
@@ -313,7 +313,7 @@ func appendNacked(b []byte, job *job.Record) []byte {
 	return append(b, '}')
 }
 
-// It registers an unknown worker. A repetition does no harm. Ids that the caller may not
+// postHeartbeat registers an unknown worker. A repetition does no harm. Ids that the caller may not
 // reach are shown as jobs_lost and are not sent to the store.
 func (a *API) postHeartbeat(r *request) error {
 	in, wire := worker.DecodeHeartbeat(r.body)
@@ -344,7 +344,7 @@ func (a *API) postHeartbeat(r *request) error {
 	return respond(r, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
 }
 
-// directive is empty for running, as the specification has it; state always says what to do.
+// appendBeat has an empty directive for running, as the specification has it; state always says what to do.
 func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	directive := res.State
 	if directive == "running" {
@@ -360,7 +360,7 @@ func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	return append(b, '}')
 }
 
-// ids and texts make one array; texts are shown as they were sent.
+// appendIDs makes one array of ids and texts; texts are shown as they were sent.
 func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
 	b = append(b, '[')
 	for i, id := range ids {
@@ -409,7 +409,7 @@ func (a *API) getWorkerHealth(r *request, ref worker.Ref) error {
 	return sendJSON(r, status, map[string]any{"worker_id": ref.ID, "state": word})
 }
 
-// It reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
+// getWorker reads in two statements; a job may end between them and is then not listed. Reported ids that are no ids, or whose job
 // another worker has by now, are left out.
 func (a *API) getWorker(r *request, ref worker.Ref) error {
 	w, err := a.Workers.Get(r.Request().Context(), ref)
@@ -450,7 +450,7 @@ type workerList struct {
 	again             string // the items once more under this name, which the CLI reads (docs/reference/jobs.md, History)
 }
 
-// A worker that gives a sign of life between two pages moves to the front, so a walk through the pages may miss or repeat it.
+// listWorkers is in the order of signs of life: a worker that gives one between two pages moves to the front, so a walk through the pages may miss or repeat it.
 func (a *API) listWorkers(as workerList) handler {
 	return func(r *request) error {
 		p := r.page(as.standard, as.largest)

@@ -111,7 +111,7 @@ func workflowID(c echo.Context) ([16]byte, error) {
 	return id, nil
 }
 
-// The path may name a nested workflow, which is then shown as if it were a root. The whole tree is read in one snapshot.
+// getWorkflow takes the id of a nested workflow, too, which is then shown as if it were a root. The whole tree is read in one snapshot.
 func (a *API) getWorkflow(r *request, id [16]byte) error {
 	w, err := a.Workflows.Get(r.Request().Context(), id)
 	if err != nil {
@@ -145,12 +145,12 @@ func respondWorkflow(c echo.Context, status int, w *shownWorkflow) error {
 	})
 }
 
-// active is an alias of running in parameters, and what the admin UI is shown.
+// workflowStates has active as an alias of running in parameters, and what the admin UI is shown.
 var workflowStates = map[string]string{
 	"pending": "pending", "running": "running", "active": "running", "completed": "completed", "failed": "failed", "cancelled": "cancelled",
 }
 
-// It lists roots, newest first. The cursor is the id of the last one.
+// listWorkflows lists roots, newest first. The cursor is the id of the last one.
 func (a *API) listWorkflows(r *request) error {
 	page := r.page(api.DefaultPage, api.MaxPage)
 	f := workflow.Filter{Tenant: a.tenant(r.Request()), Limit: page.limit, Offset: page.offset}
@@ -193,7 +193,7 @@ func showWorkflowPage(p page, found workflow.Page) object {
 	return object{{"workflows", list(false)}, {"items", list(true)}, {"total", total}, {"pagination", p.shown(total, found.Next != nil, cursor)}}
 }
 
-// It is smaller than the workflow, for clients that poll; 200 bytes are about one step.
+// getWorkflowProgress is smaller than the workflow, for clients that poll; 200 bytes are about one step.
 // Only the direct steps are shown; a nested workflow counts by its own progress.
 func (a *API) getWorkflowProgress(r *request, id [16]byte) error {
 	w, err := a.Workflows.Get(r.Request().Context(), id)
@@ -306,7 +306,7 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	return shown.appendMembers(b)
 }
 
-// Callbacks that were sent as steps stand behind the members, so that a client finds each step that it has sent.
+// appendSteps has callbacks that were sent as steps behind the members, so that a client finds each step that it has sent.
 func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
 	steps := s.Steps
 	if s.StepsForm {
@@ -315,7 +315,7 @@ func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
 	return appendEach(b, steps, next, func(b []byte, st *workflow.Step) []byte { return s.appendStep(b, st, next) })
 }
 
-// It recurses into a nested workflow; the depth is bounded when workflows are created.
+// appendStep recurses into a nested workflow; the depth is bounded when workflows are created.
 func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []byte {
 	shown := object{
 		{"index", st.Index}, {"id", st.ID}, {"type", st.Type}, {"state", st.State},

@@ -17,7 +17,7 @@ import (
 
 func compareText(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 
-// Retrying many ignores the filter.
+// serveDeadLetters retries many without the filter.
 func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	match := func(j *record) bool {
 		return j.State == ojs.StateDiscarded && j.dead && in(r, "queue", j.Queue) && in(r, "type", j.Type) && (j.Error == nil || in(r, "error_code", j.Error.Code))
@@ -62,20 +62,20 @@ func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	return ok(object{"job": j.Job})
 }
 
-// It has all its attempts again.
+// revive has all its attempts again.
 func (s *Server) revive(j *record) {
 	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.dead = 0, nil, nil, time.Time{}, false
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 }
 
-// A job of a workflow that is removed leaves its step as it was.
+// remove leaves the step of a job as it was.
 func (s *Server) remove(j *record) {
 	delete(s.jobs, j.ID)
 	s.order = slices.DeleteFunc(s.order, func(o *record) bool { return o == j })
 }
 
-// Definitions are kept as they were sent and never fire; trigger makes a job.
+// serveCrons keeps definitions as they were sent, which never fire; trigger makes a job.
 func (s *Server) serveCrons(path []string, r *Request) answer {
 	if len(path) == 0 && r.Method == http.MethodPost {
 		var body map[string]any
@@ -114,7 +114,7 @@ func (s *Server) serveCrons(path []string, r *Request) answer {
 	return ok(object{"cron_job": c})
 }
 
-// The template is decoded like an enqueue, with an id of the server.
+// trigger decodes the template like an enqueue, with an id of the server.
 func (s *Server) trigger(cron object) answer {
 	var sub submission
 	data, err := json.Marshal(cron)
@@ -138,7 +138,7 @@ func (s *Server) trigger(cron object) answer {
 	return created(object{"job_id": j.ID, "job": j.Job})
 }
 
-// A queue is there as long as one of its jobs is.
+// serveQueues has a queue as long as one of its jobs is.
 func (s *Server) serveQueues(path []string, r *Request) answer {
 	counts := map[string]map[ojs.JobState]int{}
 	for _, j := range s.order {
@@ -227,7 +227,7 @@ func (s *Server) after(id string) []*ojs.Event {
 	return s.events[slices.IndexFunc(s.events, func(e *ojs.Event) bool { return e.ID == id })+1:]
 }
 
-// It has no limit of a page.
+// serveEvents has no limit of a page.
 func (s *Server) serveEvents(r *Request) answer {
 	if r.Query.Get("per_page") != "" {
 		newest := []*ojs.Event{}

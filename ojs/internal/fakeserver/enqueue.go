@@ -191,7 +191,7 @@ func (s *Server) enqueueOne(r *Request) answer {
 	return created(object{"job": p.job.Job})
 }
 
-// It knows the kinds that this server answers, and 400 for the rest.
+// statusOf knows the kinds that this server answers, and 400 for the rest.
 func statusOf(e *ojs.Error) int {
 	switch {
 	case errors.Is(e, ojs.ErrDuplicateJob) || e.Code == "conflict":
@@ -204,7 +204,7 @@ func statusOf(e *ojs.Error) int {
 	return http.StatusBadRequest
 }
 
-// Nothing is stored or cancelled before all are checked. A job is checked against those before it in the batch, too.
+// enqueueBatch stores and cancels nothing before all are checked. A job is checked against those before it in the batch, too.
 func (s *Server) enqueueBatch(r *Request) answer {
 	var body struct {
 		Jobs []submission `json:"jobs"`
@@ -247,7 +247,7 @@ func (s *Server) enqueueBatch(r *Request) answer {
 	return created(answer)
 }
 
-// Each job is checked after those before it were stored, so a later one may be their duplicate.
+// enqueueBulk checks each job after those before it were stored, so a later one may be their duplicate.
 func (s *Server) enqueueBulk(r *Request) answer {
 	var body struct {
 		Jobs []submission `json:"jobs"`

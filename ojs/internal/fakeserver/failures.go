@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// It understands the durations that package ojs writes, and always grows exponentially and without jitter, so that tests know the
+// retryPolicy understands the durations that package ojs writes, and always grows exponentially and without jitter, so that tests know the
 // waits.
 type retryPolicy struct {
 	MaxAttempts        *int     `json:"max_attempts"`
@@ -58,7 +58,7 @@ func (p retryPolicy) backoff(attempt int) time.Duration {
 	return time.Duration(min(float64(first)*math.Pow(coefficient, float64(attempt-1)), float64(most)))
 }
 
-// The attempt stays counted.
+// loseLease keeps the attempt counted.
 func (s *Server) loseLease(j *record) {
 	e := ojs.JobError{Code: "visibility_timeout", Type: "visibility_timeout", Message: "the reservation is over", Retryable: true, Attempt: j.Attempt}
 	j.Error, j.Errors = &e, append(j.Errors, e)

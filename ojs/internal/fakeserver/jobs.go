@@ -74,7 +74,7 @@ func (s *Server) available(j *record) {
 	j.State, j.tick, j.due, j.EnqueuedAt = ojs.StateAvailable, s.tick, time.Time{}, s.now()
 }
 
-// Newest means enqueued last; a retry does not move a job.
+// listJobs takes for newest what was enqueued last; a retry does not move a job.
 func (s *Server) listJobs(r *Request) answer {
 	all := []ojs.Job{}
 	for _, j := range slices.Backward(s.order) {
@@ -91,7 +91,7 @@ func in(r *Request, name, value string) bool {
 	return list == "" || slices.Contains(strings.Split(list, ","), value)
 }
 
-// A running job is cancelled at once; its worker learns of it with its next heartbeat.
+// cancel ends a running job at once; its worker learns of it with its next heartbeat.
 func (s *Server) cancel(j *record) answer {
 	if j.State.Terminal() {
 		return conflict(j, ojs.StateAvailable)

@@ -168,7 +168,7 @@ func (s *Server) RoundTrip(hr *http.Request) (*http.Response, error) {
 	return a.response()
 }
 
-// The caller has the lock.
+// takeFault needs the lock of the caller.
 func (s *Server) takeFault(r *Request) *fault {
 	for i, f := range s.faults {
 		prefix, wild := strings.CutSuffix(f.path, "*")
@@ -183,7 +183,7 @@ func (s *Server) takeFault(r *Request) *fault {
 	return nil
 }
 
-// A status without a kind of its own is answered as internal_error.
+// answer has internal_error for a status without a kind of its own.
 func (f *fault) answer() (*http.Response, error) {
 	if f.err != nil {
 		return nil, f.err

@@ -145,7 +145,7 @@ func (s *Server) serveWorkers(path []string, r *Request) answer {
 	return noRoute(r)
 }
 
-// A report about a job that was cancelled is answered with acknowledged false and changes nothing.
+// one answers a report about a job that was cancelled with acknowledged false and changes nothing.
 func (s *Server) one(r *Request, act func(outcome) (*record, *ojs.Error)) answer {
 	var o outcome
 	if err := json.Unmarshal(r.Body, &o); err != nil {
@@ -158,7 +158,7 @@ func (s *Server) one(r *Request, act func(outcome) (*record, *ojs.Error)) answer
 	return ok(object{"acknowledged": j.State != ojs.StateCancelled, "job_id": j.ID, "state": j.State, "job": j.Job})
 }
 
-// One refused item does not stop the others. The fetch sees what the acks have made available.
+// many goes on after a refused item. The fetch sees what the acks have made available.
 func (s *Server) many(r *Request, act func(outcome) (*record, *ojs.Error)) answer {
 	var body struct {
 		Acks  []outcome  `json:"acks"`
@@ -217,7 +217,7 @@ func (s *Server) ack(o outcome) (*record, *ojs.Error) {
 	return j, nil
 }
 
-// Without the extension delay_ms is ignored and the job is available at once.
+// nack ignores delay_ms without the extension and the job is available at once.
 func (s *Server) nack(o outcome) (*record, *ojs.Error) {
 	j, refused := s.held(o)
 	if refused != nil || j.State == ojs.StateCancelled {
@@ -253,7 +253,7 @@ func (s *Server) register(r *Request) answer {
 	return ok(object{"ok": true})
 }
 
-// A completed job is in none of the three lists: its worker knows.
+// heartbeat has a completed job in none of the three lists: its worker knows.
 func (s *Server) heartbeat(r *Request) answer {
 	var body struct {
 		WorkerID     string        `json:"worker_id"`
@@ -287,7 +287,7 @@ func (s *Server) heartbeat(r *Request) answer {
 	return ok(object{"acknowledged": true, "state": state, "jobs_extended": extended, "jobs_cancelled": cancelled, "jobs_lost": lost, "server_time": s.now()})
 }
 
-// It renews the reservation, by the length that was chosen when the job was fetched.
+// progress renews the reservation, by the length that was chosen when the job was fetched.
 func (s *Server) progress(r *Request) answer {
 	var body struct {
 		outcome
@@ -306,7 +306,7 @@ func (s *Server) progress(r *Request) answer {
 	return ok(object{"job_id": j.ID, "progress": j.Progress})
 }
 
-// It is shown with the next fetch of the job (last_checkpoint).
+// saveCheckpoint is shown with the next fetch of the job (last_checkpoint).
 func (s *Server) saveCheckpoint(j *record, r *Request) answer {
 	var body struct {
 		State json.RawMessage `json:"state"`

@@ -87,7 +87,7 @@ func (s *Server) createWorkflow(r *Request) answer {
 	return created(object{"workflow": w.show()})
 }
 
-// Each step of a chain depends on the one before, so chains, groups and graphs follow the same rule.
+// newWorkflow lets each step of a chain depend on the one before, so chains, groups and graphs follow the same rule.
 func (s *Server) newWorkflow(d definition, parent *step) *workflow {
 	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent, defaults: d}
 	if parent != nil || w.id == "" {
@@ -200,7 +200,7 @@ func (s *Server) advance(j *record) {
 	s.follow(j.flow)
 }
 
-// It is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
+// follow is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
 // the outcome of the workflow waits for them.
 func (s *Server) follow(w *workflow) {
 	if w.state.Terminal() {
@@ -244,7 +244,7 @@ func (s *Server) follow(w *workflow) {
 	}
 }
 
-// Steps that run are left alone without force, and their ends do not change the workflow any more.
+// cancelWorkflow leaves steps that run alone without force, and their ends do not change the workflow any more.
 func (s *Server) cancelWorkflow(w *workflow, force bool) {
 	w.state, w.ended = ojs.WorkflowCancelled, s.now()
 	for _, st := range w.steps {
@@ -260,7 +260,7 @@ func (s *Server) cancelWorkflow(w *workflow, force bool) {
 	}
 }
 
-// It has the members that package ojs reads.
+// show has the members that package ojs reads.
 func (w *workflow) show() object {
 	steps, completed, failed := []object{}, 0, 0
 	for _, st := range w.steps {
