@@ -182,26 +182,26 @@ func New(deps Deps, config Config) *Store {
 	}, byID, jobBytes)
 	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
-	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
-	// did and after serve requests whose answer was lost; see lost_answers.go. A change counts only if it ends the run that the request
-	// names: a job that was handed back and fetched again has the same attempt.
-	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
-		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
+	// A change counts as that of a lost answer (did) only if it ends the run that the request names: a job that was handed back and fetched
+	// again has the same attempt.
+	s.complete = operation[job.Ack]{
+		store: s, run: ackedRun,
+		batch: newBatcher(s, "complete", s.flushComplete, byRun(ackedRun), func(a job.Ack) int { return len(a.Result) }),
+		did: func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
+			return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
+		},
+		after: func(ctx context.Context, j *job.Record) { s.afterComplete(ctx, []job.Record{*j}) },
 	}
-	s.complete.after = func(ctx context.Context, j *job.Record) {
-		s.afterComplete(ctx, []job.Record{*j})
+	s.fail = operation[nack]{
+		store: s, run: nackedRun, batch: newBatcher(s, "fail", s.flushFail, byRun(nackedRun), nack.bytes),
+		did:   func(n nack, c dbsqlc.EventListOwnByJobRow) bool { return nackedRun(n).ended(c) && wentBack(c) == n.Requeue },
+		after: func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) },
 	}
-	s.fail = newOperation(s, "fail", s.flushFail, nackedRun, nack.bytes)
-	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
-		return nackedRun(n).ended(c) && wentBack(c) == n.Requeue
-	}
-	s.fail.after = func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) }
-	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun, func(c cancellation) int { return len(c.data) })
-	s.cancel.did = func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool {
-		return c.ToState == string(ojs.StateCancelled)
-	}
-	s.cancel.after = func(ctx context.Context, j *job.Record) {
-		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
+	s.cancel = operation[cancellation]{
+		store: s, run: cancelledRun,
+		batch: newBatcher(s, "cancel", s.flushCancel, byRun(cancelledRun), func(c cancellation) int { return len(c.data) }),
+		did:   func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool { return c.ToState == string(ojs.StateCancelled) },
+		after: func(ctx context.Context, j *job.Record) { s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)}) },
 	}
 	s.lookUps = newBatcher(s, "settle", s.flushLookUps, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
@@ -227,10 +227,9 @@ func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context,
 	})
 }
 
-// newOperation returns an operation without did and after, which New sets.
-func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) JobRun, bytes func(Req) int) operation[Req] {
-	key := func(req Req) ([16]byte, bool) { return run(req).JobID, true }
-	return operation[Req]{store: s, batch: newBatcher(s, name, flush, key, bytes), run: run}
+// byRun keeps requests about one job apart.
+func byRun[Req any](run func(Req) JobRun) func(Req) ([16]byte, bool) {
+	return func(req Req) ([16]byte, bool) { return run(req).JobID, true }
 }
 
 // flushed is OnFlush for one operation, or nil.
