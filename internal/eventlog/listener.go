@@ -115,16 +115,12 @@ func (l *Listener) run(ctx context.Context) {
 			pause = minReconnect
 		}
 		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling until it is back", slog.Any("error", err), slog.Duration("retry_in", pause))
-		l.poll(ctx, time.Now().Add(pause))
-	}
-}
-
-// poll calls the handlers at intervals until the next try to connect. It calls them at least once, also if until is nearer than
-// PollFallback.
-func (l *Listener) poll(ctx context.Context, until time.Time) {
-	for ctx.Err() == nil && time.Now().Before(until) {
-		serviceutil.CancellableSleep(ctx, min(time.Until(until), l.config.PollFallback))
-		l.dispatchAll()
+		// The handlers are called at intervals until the next try, and at least once, also if that is nearer than PollFallback.
+		next := time.Now().Add(pause)
+		for ctx.Err() == nil && time.Now().Before(next) {
+			serviceutil.CancellableSleep(ctx, min(time.Until(next), l.config.PollFallback))
+			l.dispatchAll()
+		}
 	}
 }
 
@@ -132,7 +128,14 @@ func (l *Listener) poll(ctx context.Context, until time.Time) {
 // In the other order a notification that is sent between the two would be lost: its event is not yet visible to the handlers'
 // queries, and nobody listens yet.
 func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
-	conn, pooled, err := l.connect(ctx)
+	config, err := pgx.ParseConfig(l.config.URL)
+	if err != nil {
+		return false, fmt.Errorf("parse listen url: %w", err)
+	}
+	pg.Prepare(config, "ojsd listen")
+	connecting, cancel := context.WithTimeout(ctx, listenTimeout)
+	conn, pooled, err := pg.ConnectSession(connecting, config)
+	cancel()
 	if err != nil {
 		return false, err
 	}
@@ -184,18 +187,6 @@ func (l *Listener) next(ctx context.Context, conn *pgx.Conn, limit time.Duration
 		return nil, nil
 	}
 	return n, err
-}
-
-// connect reports whether a pooler is in between: notifications may then never come although LISTEN succeeds.
-func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
-	config, err := pgx.ParseConfig(l.config.URL)
-	if err != nil {
-		return nil, false, fmt.Errorf("parse listen url: %w", err)
-	}
-	pg.Prepare(config, "ojsd listen")
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
-	return pg.ConnectSession(ctx, config)
 }
 
 // subscribe issues LISTEN for each channel that has a handler. The simple protocol needs no prepared statement, which not every pooler

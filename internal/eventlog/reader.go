@@ -71,7 +71,11 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 			page.HasMore = true
 			break
 		}
-		page.Events = append(page.Events, eventOf(shown(row)))
+		page.Events = append(page.Events, eventOf(dbsqlc.OjsEventShown{
+			Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+			Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+			ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+		}))
 	}
 	if page.HasMore {
 		page.End = page.Events[len(page.Events)-1].Position
@@ -211,7 +215,11 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	for _, row := range rows {
 		total = min(row.Total, maxTotal)
 		if row.Seq > 0 {
-			events = append(events, eventOf(newest(row)))
+			events = append(events, eventOf(dbsqlc.OjsEventShown{
+				Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+				Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+				ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+			}))
 		}
 	}
 	return events, total, nil
@@ -300,23 +308,6 @@ func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
 	r.relay.waitCaughtUp(ctx)
-}
-
-// shown is the event of a row, without the columns about the end of the log.
-func shown(r dbsqlc.EventListAfterRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
-}
-
-func newest(r dbsqlc.EventListNewestRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
 }
 
 // HistoryPage is a piece of a job's history.
@@ -408,7 +399,11 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 			page.More, page.End = true, page.Events[n-1].Position
 			return page, nil
 		}
-		page.Events = append(page.Events, eventOf(historyRow(row)))
+		page.Events = append(page.Events, eventOf(dbsqlc.OjsEventShown{
+			Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+			Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+			ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+		}))
 	}
 	// Numbers below Low were not looked at. The clock gives the position a time, which only an id needs; paging compares seq
 	// and sub.
@@ -416,14 +411,6 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		page.More, page.End = true, NewPosition(clock.Now(), looked.Low, 0)
 	}
 	return page, nil
-}
-
-func historyRow(r dbsqlc.HistoryListNewestRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
 }
 
 // Names of events in the history of a job that are no types of public events.
