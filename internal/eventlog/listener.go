@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/testsignal"
@@ -157,36 +156,23 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	}
 	l.TestSignals.Listening.Signal(struct{}{})
 	l.dispatchAll()
-	limit := time.Duration(0) // without limit
-	if pooled {
-		limit = l.config.PollFallback
-	}
 	for {
-		n, err := l.next(ctx, conn, limit)
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if pooled {
+			wait, cancel = context.WithTimeout(ctx, l.config.PollFallback)
+		}
+		n, err := conn.WaitForNotification(wait)
+		cancel()
 		switch {
-		case err != nil:
-			return true, err
-		case n != nil:
+		case err == nil:
 			l.config.Handlers[n.Channel](n.Payload)
-		default:
+		// The time has passed without a notification. The connection stays usable.
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed():
 			l.dispatchAll()
+		default:
+			return true, err
 		}
 	}
-}
-
-// next returns nil if limit passes without a notification; the connection stays usable.
-func (l *Listener) next(ctx context.Context, conn *pgx.Conn, limit time.Duration) (*pgconn.Notification, error) {
-	wait := ctx
-	if limit > 0 {
-		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
-	n, err := conn.WaitForNotification(wait)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed() {
-		return nil, nil
-	}
-	return n, err
 }
 
 // subscribe issues LISTEN for each channel that has a handler. The simple protocol needs no prepared statement, which not every pooler
