@@ -46,9 +46,9 @@ func (p *pass) beginStarts(ctx context.Context) error {
 			starts = starts[n:]
 			continue
 		}
-		// A step of a chain gets the results of those before it, a callback those of all members: its index is above Total, and it must
-		// not get the result of another callback. The results are read once and shared by all first steps of a nested group.
-		got, err := p.members(ctx, first.flow, min(first.index, first.flow.Total), nil)
+		// A step of a chain gets the results of those before it, a callback those of all members, but of no other callback: the statement
+		// leaves them out. The results are read once and shared by all first steps of a nested group.
+		got, err := p.members(ctx, first.flow, first.index, nil)
 		if err != nil {
 			return err
 		}
