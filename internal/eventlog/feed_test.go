@@ -375,6 +375,8 @@ func TestFeed(t *testing.T) {
 		f.subscribe(t, Query{}, &at)
 		f.follow(at)
 		require.True(t, f.after(at).complete)
+		f.subscribe(t, Query{}, &at).Close()
+		require.True(t, f.after(at).complete, "somebody is still there")
 	})
 
 	t.Run("StartStopStress", func(t *testing.T) {
