@@ -81,7 +81,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, logged := errors.AsType[loggedError](err); logged {
 		return 1
 	}
-	for line := range strings.Lines(withoutURLs(err)) { // one line for each wrong setting
+	// A URL may contain a password. There is one line for each wrong setting.
+	for line := range strings.Lines(quotedURL.ReplaceAllString(err.Error(), "the URL")) {
 		_, _ = fmt.Fprintln(stderr, "ojsd:", strings.TrimSuffix(line, "\n")) // an error of stderr cannot be reported
 	}
 	_, wrong := errors.AsType[wrongCall](err)
@@ -99,6 +100,3 @@ func (e wrongCall) Unwrap() error { return e.error }
 
 // quotedURL matches the URL in an error of url.Parse.
 var quotedURL = regexp.MustCompile(`"[a-zA-Z0-9+.-]+://[^"]*"`)
-
-// withoutURLs removes URLs, which may contain passwords, from a message.
-func withoutURLs(err error) string { return quotedURL.ReplaceAllString(err.Error(), "the URL") }

@@ -39,29 +39,28 @@ func serverConfig(c config.Config, log *slog.Logger) app.Config {
 // serve runs a server. An error goes into the log, not to stderr as text.
 // By then the log has its format, and whatever collects it should have the reason, too.
 func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
-	logSettings(ctx, c.Logger, loaded)
-	collectGarbageLater()
+	// Values are shown without secrets.
+	var changed []slog.Attr
+	for _, v := range loaded.Changed() {
+		changed = append(changed, slog.String(v.Env, v.Shown()))
+	}
+	c.Logger.LogAttrs(ctx, slog.LevelInfo, "settings that differ from the defaults", slog.String("category", "lifecycle"), slog.GroupAttrs("attributes", changed...))
+	// An unknown variable is most often a misspelt one, whose setting silently kept its default.
+	for _, unknown := range config.UnknownVariables(os.Environ()) {
+		c.Logger.LogAttrs(ctx, slog.LevelWarn, "the environment has a variable that is no setting: "+unknown.Name+" has no effect; the nearest setting is "+unknown.Nearest,
+			slog.String("category", "lifecycle"), slog.Group("attributes", slog.String("variable", unknown.Name), slog.String("nearest", unknown.Nearest)))
+	}
+	// Memory is traded for processor time while that is cheap. GOGC overrides it.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(lazyPercent)
+		adjustAfterCollections(&collections{percent: lazyPercent})
+	}
 	err := app.Run(ctx, c)
 	if err == nil {
 		return nil
 	}
 	c.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
 	return loggedError{err}
-}
-
-// logSettings logs the settings that differ from the defaults, and warns of unknown variables.
-// Values are shown without secrets. An unknown variable is most often a misspelt one, whose setting silently kept its
-// default.
-func logSettings(ctx context.Context, log *slog.Logger, loaded *config.Loaded) {
-	var attrs []slog.Attr
-	for _, v := range loaded.Changed() {
-		attrs = append(attrs, slog.String(v.Env, v.Shown()))
-	}
-	log.LogAttrs(ctx, slog.LevelInfo, "settings that differ from the defaults", slog.String("category", "lifecycle"), slog.GroupAttrs("attributes", attrs...))
-	for _, unknown := range config.UnknownVariables(os.Environ()) {
-		log.LogAttrs(ctx, slog.LevelWarn, "the environment has a variable that is no setting: "+unknown.Name+" has no effect; the nearest setting is "+unknown.Nearest,
-			slog.String("category", "lifecycle"), slog.Group("attributes", slog.String("variable", unknown.Name), slog.String("nearest", unknown.Nearest)))
-	}
 }
 
 // loggedError is an error that is in the log already.
@@ -89,36 +88,24 @@ const (
 	smallHeap = 64 << 20
 )
 
-// collectGarbageLater trades memory for processor time while that is cheap. GOGC overrides it.
-// It is called by commands that serve, once per process.
-func collectGarbageLater() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(lazyPercent)
-		adjustAfterCollections(&collections{percent: lazyPercent})
-	}
-}
-
 // collections is an object that nothing refers to, so that its finalizer runs after each collection.
 // Each run of the finalizer makes the next one. Only the goroutine of finalizers uses it.
 type collections struct{ percent int }
 
+// adjustAfterCollections sets GOGC for what each collection has left.
 func adjustAfterCollections(c *collections) {
 	runtime.SetFinalizer(c, func(c *collections) {
-		c.adjust()
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(live)
+		percent := 100
+		if live[0].Value.Uint64() < smallHeap {
+			percent = lazyPercent
+		}
+		// It stops the program for a moment, so only if something changes.
+		if percent != c.percent {
+			c.percent = percent
+			debug.SetGCPercent(percent)
+		}
 		adjustAfterCollections(c)
 	})
-}
-
-// adjust sets GOGC for what the collection has left. It stops the program for a moment, so it does that only if something changes.
-func (c *collections) adjust() {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
-	percent := 100
-	if live[0].Value.Uint64() < smallHeap {
-		percent = lazyPercent
-	}
-	if percent != c.percent {
-		c.percent = percent
-		debug.SetGCPercent(percent)
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -24,34 +25,23 @@ type settings struct {
 }
 
 func newSettings(table []config.Setting, dev bool) settings {
-	return settings{Plugins: kong.Plugins{makeFlags(table, dev)}, table: table, dev: dev}
-}
-
-// makeFlags returns a pointer to a struct with a field for each flag.
-// Fields have names by number, because kong takes the names of flags from the tags.
-func makeFlags(table []config.Setting, dev bool) any {
+	// Fields have names by number, because kong takes the names of flags from the tags.
 	var fields []reflect.StructField
 	for i, s := range table {
 		field := reflect.StructField{Name: fmt.Sprintf("Flag%d", i), Type: reflect.TypeFor[textFlag]()}
-		help := fmt.Sprintf("%s (%s) ($%s)", strings.TrimSuffix(s.Help, "."), defaultText(s, dev), s.Env)
+		standard := s.Default
+		if dev {
+			standard = s.Dev
+		}
+		help := fmt.Sprintf("%s (%s) ($%s)", strings.TrimSuffix(s.Help, "."), cmp.Or(standard, "empty"), s.Env)
 		field.Tag = reflect.StructTag(fmt.Sprintf(`name:%q group:%q placeholder:%q help:%q`, s.Flag, s.Area+":", strings.ToUpper(s.Kind), help))
 		if s.Kind == "bool" {
 			field.Type, field.Tag = reflect.TypeFor[boolFlag](), field.Tag+` negatable:""`
 		}
 		fields = append(fields, field)
 	}
-	return reflect.New(reflect.StructOf(fields)).Interface()
-}
-
-func defaultText(s config.Setting, dev bool) string {
-	text := s.Default
-	if dev {
-		text = s.Dev
-	}
-	if text == "" {
-		return "empty"
-	}
-	return text
+	flags := reflect.New(reflect.StructOf(fields)).Interface() // a pointer to a struct with a field for each flag
+	return settings{Plugins: kong.Plugins{flags}, table: table, dev: dev}
 }
 
 // given are the flags of the command line.

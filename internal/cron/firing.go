@@ -382,9 +382,13 @@ func (f *firing) fireAll(ctx context.Context) error {
 	for _, t := range ticks {
 		switch err := f.fire(ctx, []*tick{t}); {
 		case err == nil, errors.Is(err, errDuplicates):
-		// The lock of the unique key did not become free within uniqueWait.
+		// The lock of the unique key did not become free within uniqueWait. The tick stays due and is taken out of the pass, so nothing is
+		// recorded about it.
 		case pg.IsTimeout(err):
-			f.postpone(ctx, t)
+			f.ticks = slices.DeleteFunc(f.ticks, func(other *tick) bool { return other == t })
+			f.store.timer.Schedule(uniqueRetry)
+			f.store.logger.WarnContext(ctx, "another transaction keeps the unique key of a cron's job locked; trying again",
+				slog.String("cron", t.row.Name), slog.Duration("retry_in", uniqueRetry))
 		case pg.IsRowError(err) && !pg.IsNoPartition(err):
 			t.reason = skippedFailed
 			f.store.logger.ErrorContext(ctx, "the database refused the job of a cron; register the cron with another template",
@@ -450,24 +454,12 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	return err
 }
 
-// skippedBy is why a job was not stored: its unique policy, or the rules of its queue. An id that is taken counts as a
-// duplicate.
-func skippedBy(refused *ojs.Error) string {
-	switch {
-	case refused == nil || refused.Code == spec.DuplicateID("").Code:
-		return skippedDuplicate
-	case ojs.ErrorKind(refused.Type) == ojs.ErrQueuePaused:
-		return skippedQueue
-	}
-	return skippedFailed
-}
-
 // errDuplicates rolls back ticks because unique policies prevent the jobs of some, which are skipped then. The tick was
 // recorded as fired by then, which the roll-back takes back.
 var errDuplicates = errors.New("an equivalent job exists")
 
-// markDuplicates finds the ticks of which the job was not stored because an equivalent one exists. It reports whether there
-// are any. jobs has one element for each fresh tick, in the order of the insert.
+// markDuplicates finds the ticks of which the job was not stored, because an equivalent one exists or its queue does not take it. It
+// reports whether there are any. jobs has one element for each fresh tick, in the order of the insert.
 func markDuplicates(ticks []*tick, jobs []*job.Job, inserted queue.Inserted) (found bool) {
 	for i, j := range jobs {
 		existing, refused := inserted.Existing(i), inserted.Refused(i)
@@ -475,25 +467,24 @@ func markDuplicates(ticks []*tick, jobs []*job.Job, inserted queue.Inserted) (fo
 			continue
 		}
 		found = true
-		for _, t := range ticks {
-			if t.job == j {
-				t.reason, t.existing, t.refused = skippedBy(refused), existingJob(existing, refused), refused
-			}
+		t := ticks[slices.IndexFunc(ticks, func(t *tick) bool { return t.job == j })]
+		t.reason, t.refused = skippedFailed, refused
+		switch {
+		case refused == nil || refused.Code == spec.DuplicateID("").Code: // an id that is taken counts as a duplicate
+			t.reason = skippedDuplicate
+		case ojs.ErrorKind(refused.Type) == ojs.ErrQueuePaused:
+			t.reason = skippedQueue
+		}
+		if existing != nil {
+			t.existing = &existing.ID
+			continue
+		}
+		text, _ := refused.Details["existing_job_id"].(string)
+		if id, ok := spec.ParseID(text); ok {
+			t.existing = &id
 		}
 	}
 	return found
-}
-
-// nil if the refusal names no job.
-func existingJob(existing *job.Record, refused *ojs.Error) *[16]byte {
-	if existing != nil {
-		return &existing.ID
-	}
-	text, _ := refused.Details["existing_job_id"].(string)
-	if id, ok := spec.ParseID(text); ok {
-		return &id
-	}
-	return nil
 }
 
 // limitUniqueWait bounds the wait for unique keys, which an application may have locked in a transaction that it keeps
@@ -503,14 +494,6 @@ func limitUniqueWait(ctx context.Context, tx pgx.Tx, jobs []*job.Job) error {
 		return nil
 	}
 	return dbsqlc.New(tx).SystemLockTimeout(ctx, uniqueWait)
-}
-
-// postpone leaves a tick due whose unique key is locked. It is taken out of the pass, so nothing is recorded about it.
-func (f *firing) postpone(ctx context.Context, t *tick) {
-	f.ticks = slices.DeleteFunc(f.ticks, func(other *tick) bool { return other == t })
-	f.store.timer.Schedule(uniqueRetry)
-	f.store.logger.WarnContext(ctx, "another transaction keeps the unique key of a cron's job locked; trying again",
-		slog.String("cron", t.row.Name), slog.Duration("retry_in", uniqueRetry))
 }
 
 // record stores the outcome of ticks and advances their crons; fresh are those that were not stored before. All ticks of a
@@ -556,7 +539,10 @@ func (f *firing) skipAll(ctx context.Context) error {
 func (f *firing) addChanges(ticks []*tick, fresh map[[16]byte]bool) {
 	for _, t := range ticks {
 		if fresh[t.row.ID] {
-			f.changes = append(f.changes, tickChange(t.row, t.reason))
+			// The bus does not need the job: it has an event of its own.
+			f.changes = append(f.changes, eventlog.Change{
+				Type: tickEvent(t.reason), Subject: t.row.Name, JobType: t.row.Type, Queue: t.row.Queue, Reason: t.reason,
+			})
 		}
 	}
 }
@@ -835,11 +821,6 @@ func tickEvent(reason string) string {
 		return ojs.EventCronSkipped
 	}
 	return ojs.EventCronTriggered
-}
-
-// The bus does not need the job: it has an event of its own.
-func tickChange(row *Record, reason string) eventlog.Change {
-	return eventlog.Change{Type: tickEvent(reason), Subject: row.Name, JobType: row.Type, Queue: row.Queue, Reason: reason}
 }
 
 // They are made from the rows that were inserted, not from those that were asked for.

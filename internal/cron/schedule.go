@@ -105,8 +105,14 @@ func (s *Schedule) Next(after time.Time) (next time.Time, ok bool) {
 		if p.last {
 			p.wallEnd = end.Add(p.offset)
 		}
+		from := at.UTC().Add(p.offset)
+		// Named hours run only in the first pass of a repeated hour: these wall clocks had their run in the period before. Other expressions
+		// run in both passes.
+		if s.fields.named && p.repeatedUntil.After(from) {
+			from = p.repeatedUntil
+		}
 		// A wall clock at or behind wallEnd belongs to the next period, where it is looked for again.
-		if wall, ok := s.fields.next(p.from(at, s.fields.named), p.wallEnd); ok {
+		if wall, ok := s.fields.next(from, p.wallEnd); ok {
 			return wall.Add(-p.offset).UTC(), true
 		}
 		// A zone without further changes has one period without an end; the horizon bounds the search there.
@@ -201,17 +207,6 @@ func (s *Schedule) period(at time.Time) period {
 	return p
 }
 
-// from is the wall clock at which the search for a run begins. Named hours run only in the first pass of a repeated hour.
-// Other expressions run in both passes.
-func (p period) from(at time.Time, named bool) time.Time {
-	wall := at.UTC().Add(p.offset)
-	// These wall clocks had their run in the period before.
-	if named && p.repeatedUntil.After(wall) {
-		return p.repeatedUntil
-	}
-	return wall
-}
-
 // zoneName rejects paths outside the database of time zones. The zones of right/ count leap seconds.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)+$`)
 
@@ -290,26 +285,33 @@ func parseFields(texts []string) (f fields, err error) {
 		text  string
 		set   *set
 	}{{secondField, texts[0], &f.second}, {minuteField, texts[1], &f.minute}, {hourField, texts[2], &f.hour}, {monthField, texts[4], &f.month}} {
-		if *part.set, err = part.field.parse(part.text); err != nil {
+		// A list of values, ranges and steps. Names may be in any letter case.
+		for item := range strings.SplitSeq(strings.ToUpper(part.text), ",") {
+			values, err := part.field.item(item)
+			if err != nil {
+				return f, err
+			}
+			*part.set |= values
+		}
+	}
+	month, week := texts[3], texts[5]
+	// A field such as */2 counts as free although it restricts (docs/reference/scheduling.md, Expressions).
+	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
+	f.days.either = !free(month) && !free(week)
+	for item := range strings.SplitSeq(strings.ToUpper(month), ",") {
+		if err := f.days.addMonthDay(item, month == "?"); err != nil {
 			return f, err
 		}
 	}
-	f.days, err = parseDays(texts[3], texts[5])
-	return f, err
-}
-
-// parse reads a list of values, ranges and steps. An error of one item fails the list, and names the field.
-func (f field) parse(text string) (values set, err error) {
-	for item := range strings.SplitSeq(strings.ToUpper(text), ",") {
-		s, err := f.item(item)
-		if err != nil {
-			return 0, err
+	for item := range strings.SplitSeq(strings.ToUpper(week), ",") {
+		if err := f.days.addWeekday(item, week == "?"); err != nil {
+			return f, err
 		}
-		values |= s
 	}
-	return values, nil
+	return f, nil
 }
 
+// item reads a value, a range or a step, in capitals. An error names the field and not the item: the item may be long.
 // a/n means from a to the maximum, a alone only a.
 func (f field) item(text string) (set, error) {
 	span, stepText, stepped := strings.Cut(text, "/")
@@ -429,24 +431,6 @@ type days struct {
 	nth      [6]set // 5#3 is 5 in nth[3]
 
 	either bool // both fields restrict, so one match is enough
-}
-
-// Items are compared in capitals, so names may be in any letter case.
-func parseDays(month, week string) (d days, err error) {
-	// A field such as */2 counts as free although it restricts (docs/reference/scheduling.md, Expressions).
-	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
-	d.either = !free(month) && !free(week)
-	for item := range strings.SplitSeq(strings.ToUpper(month), ",") {
-		if err := d.addMonthDay(item, month == "?"); err != nil {
-			return d, err
-		}
-	}
-	for item := range strings.SplitSeq(strings.ToUpper(week), ",") {
-		if err := d.addWeekday(item, week == "?"); err != nil {
-			return d, err
-		}
-	}
-	return d, nil
 }
 
 // addMonthDay reads one item of the list: L, LW, L-3, 15W, or what every field takes. whole is for ?, which stands for any

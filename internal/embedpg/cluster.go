@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,7 +25,7 @@ const (
 )
 
 // place is the location of a cluster and the user that runs it.
-// It is filled by newPlace and resolve, under the lock of the Server.
+// It is filled by newPlace, chooseData and chooseSocket, under the lock of the Server.
 type place struct {
 	base      string // Config.DataDir, absolute: lock, log, port
 	data      string // the parent of pgdata: base, or a directory below elsewhere
@@ -67,15 +68,6 @@ func newPlace(dataDir string) (place, error) {
 
 func (p *place) pgdata() string  { return filepath.Join(p.data, "pgdata") }
 func (p *place) logFile() string { return filepath.Join(p.base, "postgres.log") }
-
-// resolve chooses the user, the directory of the cluster and that of the socket.
-// It may run again for a restart.
-func (p *place) resolve() error {
-	if err := p.chooseData(); err != nil {
-		return err
-	}
-	return p.chooseSocket()
-}
 
 // chooseData puts the cluster into base if the server's user has access to it. It has none if, for example, base is below
 // /root, of mode 0700. Then the cluster is below elsewhere, with a link named pgdata in base, so that later starts find it and
@@ -150,13 +142,6 @@ func (p *place) chooseSocket() error {
 	return p.give(p.socket)
 }
 
-func (p *place) removeSocketDir() {
-	if p.tmpSocket {
-		_ = os.RemoveAll(p.socket) // if it fails, the system cleans the temporary directory
-		p.socket, p.tmpSocket = "", false
-	}
-}
-
 func socketFits(dir string) bool { return len(filepath.Join(dir, ".s.PGSQL.65535")) <= maxSocketPath }
 
 // give makes the server's user the owner of a directory.
@@ -207,26 +192,27 @@ func (a *account) blockedBy(dir string) string {
 	path := "/"
 	for name := range strings.SplitSeq(dir, "/") {
 		path = filepath.Join(path, name)
-		if info, err := os.Stat(path); err == nil && !a.mayEnter(info) {
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			continue
+		}
+		// Supplementary groups and access lists are not looked at, so it may say no too often, which only moves the cluster.
+		enter := os.FileMode(0o001)
+		switch {
+		case stat.Uid == a.uid:
+			enter = 0o100
+		case stat.Gid == a.gid:
+			enter = 0o010
+		}
+		if info.Mode()&enter == 0 {
 			return path
 		}
 	}
 	return ""
-}
-
-// Supplementary groups and access lists are not looked at, so it may say no too often, which only moves the cluster.
-func (a *account) mayEnter(info os.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok:
-		return true
-	case stat.Uid == a.uid:
-		return info.Mode()&0o100 != 0
-	case stat.Gid == a.gid:
-		return info.Mode()&0o010 != 0
-	default:
-		return info.Mode()&0o001 != 0
-	}
 }
 
 // clusterMajor is the PostgreSQL version that created the cluster, 0 if there is no cluster yet.
@@ -305,21 +291,13 @@ func (p *place) initdb(ctx context.Context, bin binaries, dir string, fsync bool
 func (p *place) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = "/" // the server's user may have no access to the current directory
-	cmd.Env = serverEnv(os.Environ())
+	// Variables are dropped that would redirect the programs or translate their messages, which are parsed: PGHOST or PGDATA of the user's
+	// shell would lead to a server of the system.
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "PG") || strings.HasPrefix(entry, "LC_") || strings.HasPrefix(entry, "LANG")
+	}), "LC_ALL=C")
 	cmd.SysProcAttr = sysProcAttr(p.runAs)
 	return cmd
-}
-
-// serverEnv drops variables that would redirect the PostgreSQL programs or translate their messages, which are parsed.
-// PGHOST or PGDATA of the user's shell would otherwise lead to a server of the system.
-func serverEnv(env []string) []string {
-	kept := []string{"LC_ALL=C"}
-	for _, entry := range env {
-		if !strings.HasPrefix(entry, "PG") && !strings.HasPrefix(entry, "LC_") && !strings.HasPrefix(entry, "LANG") {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
 }
 
 // lockDir locks a data directory against other processes. The kernel unlocks it when the process ends in any way, so a lock is
@@ -390,24 +368,20 @@ func (s *Server) clearLeftover(ctx context.Context) error {
 		return nil //nolint:nilerr // the start fails with PostgreSQL's own message
 	}
 	command := commandLine(pid)
-	switch {
-	case strings.Contains(command, s.place.pgdata()):
-		s.log.InfoContext(ctx, "stopping the postgres of an earlier run", "pid", pid)
-		return stopLeftover(ctx, pid)
-	case command != "" && !strings.Contains(command, "postgres"):
+	if !strings.Contains(command, s.place.pgdata()) {
 		// Another program has the process id now, as is usual after the restart of a container, where ids are small.
 		// PostgreSQL would take that program for a postmaster and refuse to start.
-		if err := os.Remove(file); err != nil {
-			return fmt.Errorf("remove stale postmaster.pid: %w", err)
+		if command != "" && !strings.Contains(command, "postgres") {
+			if err := os.Remove(file); err != nil {
+				return fmt.Errorf("remove stale postmaster.pid: %w", err)
+			}
 		}
+		// Otherwise the process has ended, and PostgreSQL checks for orphaned backends itself; or it is another postgres, which
+		// must not be stopped.
+		return nil
 	}
-	// Otherwise the process has ended, and PostgreSQL checks for orphaned backends itself; or it is another postgres, which
-	// must not be stopped.
-	return nil
-}
-
-// stopLeftover stops a postmaster that is not a child of this process, so it polls for its end.
-func stopLeftover(ctx context.Context, pid int) error {
+	// The postmaster is not a child of this process, so its end is polled for.
+	s.log.InfoContext(ctx, "stopping the postgres of an earlier run", "pid", pid)
 	if err := syscall.Kill(pid, syscall.SIGINT); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop postgres of an earlier run (process %d): %w", pid, err)
 	}

@@ -163,10 +163,19 @@ func (s *Server) Remove(ctx context.Context) error {
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := s.acquire(); err != nil {
+	if s.lock == nil { // after Kill the directory is locked
+		var err error
+		if s.place, err = newPlace(s.cfg.DataDir); err != nil {
+			return err
+		}
+		if s.lock, err = lockDir(s.place.base); err != nil {
+			return err
+		}
+	}
+	if err := s.place.chooseData(); err != nil {
 		return err
 	}
-	if err := s.place.resolve(); err != nil {
+	if err := s.place.chooseSocket(); err != nil {
 		return err
 	}
 	if s.place.data != s.place.base {
@@ -186,22 +195,12 @@ func (s *Server) start(ctx context.Context) error {
 	return s.launchOnFreePort(ctx, bin)
 }
 
-// acquire locks the data directory. After Kill it is locked already.
-func (s *Server) acquire() error {
-	if s.lock != nil {
-		return nil
-	}
-	var err error
-	if s.place, err = newPlace(s.cfg.DataDir); err != nil {
-		return err
-	}
-	s.lock, err = lockDir(s.place.base)
-	return err
-}
-
 // release removes the socket directory and unlocks the data directory.
 func (s *Server) release() {
-	s.place.removeSocketDir()
+	if s.place.tmpSocket {
+		_ = os.RemoveAll(s.place.socket) // if it fails, the system cleans the temporary directory
+		s.place.socket, s.place.tmpSocket = "", false
+	}
 	if s.lock != nil {
 		unlock(s.lock)
 		s.lock = nil
@@ -209,7 +208,7 @@ func (s *Server) release() {
 }
 
 // halt signals the postmaster and waits for its end. If ctx ends first, it sends SIGQUIT, then SIGKILL.
-// It sets proc to nil before it signals, so that watch does not report the end as unexpected. An error means that PostgreSQL
+// It sets proc to nil before it signals, so that the end is not reported as unexpected (launch). An error means that PostgreSQL
 // was killed, not that it still runs.
 func (s *Server) halt(ctx context.Context, sig syscall.Signal) error {
 	if s.proc == nil {

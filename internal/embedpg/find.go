@@ -169,11 +169,15 @@ func Install(ctx context.Context) error {
 
 // Without root and sudo it changes nothing and says what to run.
 func install(ctx context.Context, out io.Writer) error {
-	manager, ok := findManager()
-	if !ok {
+	i := slices.IndexFunc(packageManagers, func(m packageManager) bool {
+		_, err := exec.LookPath(m.program)
+		return err == nil
+	})
+	if i < 0 {
 		return fmt.Errorf("%w, and no package manager that ojsd knows was found: install PostgreSQL %d or newer, "+
 			"or set DATABASE_URL to use a server that runs already", ErrNotInstalled, minMajor)
 	}
+	manager := packageManagers[i]
 	// One script, so that sudo asks for a password once.
 	command := []string{"sh", "-c", manager.script}
 	if os.Geteuid() != 0 && !manager.asUser {
@@ -194,13 +198,4 @@ func install(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("%s: %w", manager.program, err)
 	}
 	return nil
-}
-
-func findManager() (packageManager, bool) {
-	for _, manager := range packageManagers {
-		if _, err := exec.LookPath(manager.program); err == nil {
-			return manager, true
-		}
-	}
-	return packageManager{}, false
 }

@@ -1,6 +1,7 @@
 package embedpg
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -53,4 +54,26 @@ func TestLockDir(t *testing.T) {
 			unlock(lock)
 		}
 	})
+}
+
+func TestBlockedBy(t *testing.T) {
+	t.Parallel()
+	own, ownGroup := uint32(os.Getuid()), uint32(os.Getgid())
+	for _, c := range []struct {
+		mode     os.FileMode
+		uid, gid uint32
+		enters   bool
+	}{
+		{0o100, own, ownGroup, true}, {0o677, own, ownGroup, false},
+		{0o010, own + 1, ownGroup, true}, {0o767, own + 1, ownGroup, false},
+		{0o001, own + 1, ownGroup + 1, true}, {0o776, own + 1, ownGroup + 1, false},
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+		require.NoError(t, os.Chmod(dir, c.mode))
+		blockedBy := (&account{uid: c.uid, gid: c.gid}).blockedBy(dir)
+		require.Equal(t, c.enters, blockedBy == "", "%o %v", c.mode, c)
+		require.NoError(t, os.Chmod(dir, 0o700)) // so that it can be removed
+	}
+	require.Empty(t, (*account)(nil).blockedBy("/root"))
 }

@@ -41,7 +41,10 @@ func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 		err := s.launch(ctx, bin)
 		switch {
 		case err == nil:
-			return s.place.rememberPort(s.port)
+			if err := os.WriteFile(s.place.portFile(), []byte(strconv.Itoa(s.port)+"\n"), 0o644); err != nil {
+				return fmt.Errorf("remember port: %w", err)
+			}
+			return nil
 		case errors.Is(err, errPortTaken) && !fixed && attempt < 10:
 		case errors.Is(err, errOrphans) && ctx.Err() == nil:
 			time.Sleep(100 * time.Millisecond)
@@ -51,37 +54,29 @@ func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 	}
 }
 
+// maxLog is the size at which a start rotates the log. One older file is kept.
+const maxLog = 16 << 20
+
 // launch starts the postmaster without pg_ctl, because only a direct child can be waited for and gets the parent-death
 // signal. It returns when the server accepts connections.
 // If it fails, the postmaster has been stopped.
 func (s *Server) launch(ctx context.Context, bin binaries) error {
-	logFile, offset, err := s.openLog()
+	// The log is rotated only here, so a run may make it larger.
+	if info, err := os.Stat(s.place.logFile()); err == nil && info.Size() > maxLog {
+		if err := os.Rename(s.place.logFile(), s.place.logFile()+".1"); err != nil {
+			return fmt.Errorf("rotate postgres log: %w", err)
+		}
+	}
+	logFile, err := os.OpenFile(s.place.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("open postgres log: %w", err)
 	}
 	defer func() { _ = logFile.Close() }() // the child has its own descriptor
-	// ctx limits only the start, so its end must not kill the server.
-	cmd := s.place.command(context.WithoutCancel(ctx), bin.path("postgres"), s.arguments()...)
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	p, err := startProcess(cmd)
+	info, err := logFile.Stat()
 	if err != nil {
-		return fmt.Errorf("run postgres: %w", err)
+		return fmt.Errorf("open postgres log: %w", err)
 	}
-	s.proc = p
-	if err := s.waitReady(ctx, p); err != nil {
-		// Before explain, so that the log is complete.
-		haltErr := s.halt(ctx, syscall.SIGQUIT)
-		return s.explain(errors.Join(err, haltErr), offset)
-	}
-	s.log.DebugContext(ctx, "private postgres is ready", "port", s.port, "pid", cmd.Process.Pid, "pgdata", s.place.pgdata())
-	// It ends with the process.
-	go s.watch(p)
-	return nil
-}
-
-// arguments puts every setting on the command line, so that no file of an existing cluster changes. clearLeftover recognizes
-// the cluster by -D.
-func (s *Server) arguments() []string {
+	// Every setting is on the command line, so that no file of an existing cluster changes. clearLeftover recognizes the cluster by -D.
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    strconv.Itoa(s.port),
@@ -94,7 +89,29 @@ func (s *Server) arguments() []string {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
 	}
-	return args
+	// ctx limits only the start, so its end must not kill the server.
+	cmd := s.place.command(context.WithoutCancel(ctx), bin.path("postgres"), args...)
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	p, err := startProcess(cmd)
+	if err != nil {
+		return fmt.Errorf("run postgres: %w", err)
+	}
+	s.proc = p
+	if err := s.waitReady(ctx, p); err != nil {
+		// Before explain, so that the log is complete.
+		haltErr := s.halt(ctx, syscall.SIGQUIT)
+		return s.explain(errors.Join(err, haltErr), info.Size())
+	}
+	s.log.DebugContext(ctx, "private postgres is ready", "port", s.port, "pid", cmd.Process.Pid, "pgdata", s.place.pgdata())
+	go func() { // it logs the end of PostgreSQL if neither Stop nor Kill caused it
+		<-p.exited
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.proc == p {
+			s.log.Error("private PostgreSQL has ended unexpectedly; see its log", "error", p.err, "log", s.place.logFile())
+		}
+	}()
+	return nil
 }
 
 // waitReady connects to the socket, which only the child can have created. On the TCP port another server might answer.
@@ -124,41 +141,8 @@ func (s *Server) waitReady(ctx context.Context, p *process) error {
 	}
 }
 
-// watch logs the end of PostgreSQL if neither Stop nor Kill caused it.
-func (s *Server) watch(p *process) {
-	<-p.exited
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.proc == p {
-		s.log.Error("private PostgreSQL has ended unexpectedly; see its log", "error", p.err, "log", s.place.logFile())
-	}
-}
-
-// maxLog is the size at which a start rotates the log. One older file is kept.
-const maxLog = 16 << 20
-
-// openLog returns the log and its current size, where the messages of this run begin.
-// The log is rotated only here, so a run may make it larger.
-func (s *Server) openLog() (*os.File, int64, error) {
-	if info, err := os.Stat(s.place.logFile()); err == nil && info.Size() > maxLog {
-		if err := os.Rename(s.place.logFile(), s.place.logFile()+".1"); err != nil {
-			return nil, 0, fmt.Errorf("rotate postgres log: %w", err)
-		}
-	}
-	f, err := os.OpenFile(s.place.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, 0, fmt.Errorf("open postgres log: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return nil, 0, fmt.Errorf("open postgres log: %w", err)
-	}
-	return f, info.Size(), nil
-}
-
 // explain adds the log of PostgreSQL to the error of a failed start.
-// It reads only what this run has written. Messages are in English, because serverEnv sets the locale.
+// It reads only what this run has written, from offset on. Messages are in English, because command sets the locale.
 func (s *Server) explain(err error, offset int64) error {
 	text, readErr := os.ReadFile(s.place.logFile())
 	if readErr != nil {
@@ -171,12 +155,8 @@ func (s *Server) explain(err error, offset int64) error {
 	case strings.Contains(messages, "shared memory block") && strings.Contains(messages, "still in use"):
 		return fmt.Errorf("%w: %s", errOrphans, messages)
 	}
-	return fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), lastLines(messages, 15))
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	lines := strings.Split(messages, "\n")
+	return fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), strings.Join(lines[max(0, len(lines)-15):], "\n"))
 }
 
 // process is a running postmaster.
@@ -251,14 +231,6 @@ func FreePort() (int, error) {
 		}
 	}
 	return 0, errors.New("no free loopback port found")
-}
-
-// It is written only after a successful start.
-func (p *place) rememberPort(port int) error {
-	if err := os.WriteFile(p.portFile(), []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
-		return fmt.Errorf("remember port: %w", err)
-	}
-	return nil
 }
 
 func (p *place) portFile() string { return filepath.Join(p.base, "port") }

@@ -74,18 +74,15 @@ func WorkerSource(workerID string) string {
 	}
 	b := []byte("workers/")
 	for i := range len(workerID) {
-		if c := workerID[i]; unreserved(c) {
+		c := workerID[i]
+		// What RFC 3986 lets a URI always have as it is.
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0 {
 			b = append(b, c)
 		} else {
 			b = fmt.Appendf(b, "%%%02X", c)
 		}
 	}
 	return string(b)
-}
-
-// unreserved reports whether RFC 3986 lets a character of a URI always stand as it is.
-func unreserved(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
 }
 
 const (
@@ -199,7 +196,7 @@ var ErrNotPosition = errors.New("not an event id")
 const (
 	idPrefix = "evt_"
 	idLength = len(idPrefix) + 36
-	// maxSub is the last place behind a number. When it is taken, the relay moves to the next number (publication.skipNumber).
+	// maxSub is the last place behind a number. When it is taken, the relay moves to the next number (publication.publishLate).
 	maxSub = 1<<16 - 1
 )
 

@@ -139,9 +139,15 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		f.follow(end)
 	}
 	for more := true; more; {
-		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage})
+		bounded, cancel := context.WithTimeout(ctx, readTimeout)
+		page, err := f.reader.listAfter(bounded, Query{After: &end, Internal: true, Limit: feedPage})
+		cancel()
+		// The process was suspended for longer than retention keeps events. The next run begins at the end of the log and wakes the streams,
+		// and those that are behind it read the table.
 		if _, ok := errors.AsType[*ExpiredError](err); ok {
-			f.stopFollowing() // the process was suspended for longer than retention keeps events
+			f.mu.Lock()
+			f.following, f.recent, f.bytes = false, nil, 0
+			f.mu.Unlock()
 			f.Wake()
 			return streams, nil
 		}
@@ -161,23 +167,6 @@ func (f *Feed) bounds(ctx context.Context) (head, pruned Position, err error) {
 	return f.reader.bounds(ctx)
 }
 
-func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return f.reader.listAfter(ctx, q)
-}
-
-// acquireRead waits until a stream may read the table. Call release after the read. The feed's own reads do not count: all
-// streams wait for them.
-func (f *Feed) acquireRead(ctx context.Context) (release func(), err error) {
-	select {
-	case f.reads <- struct{}{}:
-		return func() { <-f.reads }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // follow starts at a position with nothing in memory. It wakes the streams, so that those who read the table in the meantime
 // see that memory goes on from here.
 //
@@ -191,14 +180,6 @@ func (f *Feed) follow(from Position) {
 	}
 	f.following, f.start, f.end, f.recent, f.bytes = true, from, from, nil, 0
 	f.broadcast()
-}
-
-// stopFollowing drops what is in memory. The next read begins at the end of the log, and streams that are behind it read the table.
-// It does not wake the streams: the next run does so, when it starts again at the end of the log.
-func (f *Feed) stopFollowing() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.following, f.recent, f.bytes = false, nil, 0
 }
 
 // add keeps the events that were read, unless the last subscriber has closed meanwhile. Old events go first when either bound
@@ -263,25 +244,6 @@ func (f *Feed) after(at Position) window {
 func (f *Feed) aged(items []*Item) bool {
 	return len(items) > 0 && (f.config.MaxAge > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.MaxAge ||
 		f.config.MaxCount > 0 && int64(len(items)) > f.config.MaxCount)
-}
-
-// join wakes the feed for the first subscriber. Later ones need no wake-up: the feed follows the log already, or is about to.
-func (f *Feed) join() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.subscribers++
-	if f.subscribers == 1 {
-		f.Wake()
-	}
-}
-
-// leave drops what is in memory with the last subscriber: nothing keeps it up to date any more.
-func (f *Feed) leave() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.subscribers--; f.subscribers == 0 {
-		f.following, f.recent, f.bytes = false, nil, 0
-	}
 }
 
 // Subscribers is the number of open subscriptions. The relay asks it before each pass: while somebody reads the log, passes
@@ -363,7 +325,7 @@ type Dropped struct {
 
 // Subscribe follows the events behind from. If from is nil, it starts at the end of the log, or at the oldest kept event if
 // the query has a Since. It ignores Query.After and Query.Limit. The caller must Close the subscription.
-// The bounds are read before join, so events that are published in between are behind the position and will be returned.
+// The bounds are read before it joins, so events that are published in between are behind the position and will be returned.
 func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Subscription, error) {
 	match, err := NewMatcher(query)
 	if err != nil {
@@ -382,16 +344,27 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 		}
 	}
 	s.returned = s.at
-	f.join()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subscribers++
+	if f.subscribers == 1 { // later ones need no wake-up: the feed follows the log already, or is about to
+		f.Wake()
+	}
 	return s, nil
 }
 
 // Close ends the subscription. It may be called twice. The last Close of a node lets the feed drop its memory.
 func (s *Subscription) Close() {
-	if !s.closed {
-		s.closed = true
-		s.setReadingTable(false)
-		s.feed.leave()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.setReadingTable(false)
+	f := s.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.subscribers--; f.subscribers == 0 { // nothing keeps the memory up to date any more
+		f.following, f.recent, f.bytes = false, nil, 0
 	}
 }
 
@@ -459,7 +432,14 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 			s.gap = read.gap
 		}
 		s.waiting = append(s.waiting, read.items...)
-		s.dropOver(keep, &d)
+		if over := len(s.waiting) - keep; over > 0 {
+			if d.Count == 0 {
+				d.Oldest = s.waiting[0].Event.Position
+			}
+			d.Count += over
+			d.Newest = s.waiting[over-1].Event.Position
+			s.waiting, s.returned = s.waiting[over:], d.Newest
+		}
 		if len(read.items) == 0 && read.changed != nil {
 			break
 		}
@@ -467,22 +447,10 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 	if d.Count == 0 {
 		return nil, nil
 	}
-	s.stream.countDropped(d.Count)
+	if s.stream != nil {
+		s.stream.counter.dropped.Add(int64(d.Count))
+	}
 	return &d, nil
-}
-
-// dropOver drops all waiting events but the newest keep.
-func (s *Subscription) dropOver(keep int, d *Dropped) {
-	over := len(s.waiting) - keep
-	if over <= 0 {
-		return
-	}
-	if d.Count == 0 {
-		d.Oldest = s.waiting[0].Event.Position
-	}
-	d.Count += over
-	d.Newest = s.waiting[over-1].Event.Position
-	s.waiting, s.returned = s.waiting[over:], d.Newest
 }
 
 // batch is what one step read.
@@ -499,7 +467,21 @@ func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 	if recent.complete && !s.unchecked && !s.feed.aged(recent.items) {
 		s.caughtUp = true
 		s.setReadingTable(false)
-		return batch{items: s.takeRecent(recent, limit), changed: recent.changed}, nil
+		read := batch{changed: recent.changed}
+		for _, item := range recent.items {
+			s.at = item.Event.Position
+			if !s.match.Match(item.Event) {
+				continue
+			}
+			if read.items = append(read.items, item); len(read.items) == limit {
+				return read, nil
+			}
+		}
+		// To the end of the window, so that events that did not match are not looked at again.
+		if s.at.Before(recent.end) {
+			s.at = recent.end
+		}
+		return read, nil
 	}
 	s.setReadingTable(true)
 	read, more, err := s.readTable(ctx, limit)
@@ -518,34 +500,19 @@ func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 	return read, nil
 }
 
-// takeRecent moves the position over the feed's events and returns the matching ones. If nothing matched, it goes to the end of
-// the window, so that the same events are not looked at again.
-func (s *Subscription) takeRecent(recent window, limit int) (items []*Item) {
-	for _, item := range recent.items {
-		s.at = item.Event.Position
-		if s.match.Match(item.Event) {
-			if items = append(items, item); len(items) == limit {
-				return items
-			}
-		}
-	}
-	if s.at.Before(recent.end) {
-		s.at = recent.end
-	}
-	return items
-}
-
 // readTable reads one page of the table, for a stream that is too far behind for memory. A position outside of the limits of
 // retention becomes a gap, and the stream goes on behind what was lost.
 func (s *Subscription) readTable(ctx context.Context, limit int) (read batch, more bool, err error) {
 	q := s.query
 	q.After, q.Limit = &s.at, limit
-	release, err := s.feed.acquireRead(ctx)
-	if err != nil {
-		return batch{}, false, err
+	// So many streams of the node may read at once. The feed's own reads do not count: all streams wait for them.
+	select {
+	case s.feed.reads <- struct{}{}:
+	case <-ctx.Done():
+		return batch{}, false, ctx.Err()
 	}
 	page, err := s.feed.reader.ListAfter(ctx, q)
-	release()
+	<-s.feed.reads
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
 		gap := &Gap{Start: s.at, End: expired.Pruned}
 		s.at = expired.Pruned
@@ -591,13 +558,6 @@ type Stream struct {
 
 // Close ends the count of the connection. Close its subscriptions first.
 func (s *Stream) Close() { s.counter.open.Add(-1) }
-
-// A nil stream is one that nobody counts.
-func (s *Stream) countDropped(n int) {
-	if s != nil {
-		s.counter.dropped.Add(int64(n))
-	}
-}
 
 // CountIn counts the subscription as part of a connection. Call it before Next.
 func (s *Subscription) CountIn(stream *Stream) { s.stream = stream }

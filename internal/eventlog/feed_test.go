@@ -369,13 +369,14 @@ func TestFeed(t *testing.T) {
 		t.Parallel()
 		f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(&pg.DB{}, nil), FeedConfig{})
 		at := NewPosition(time.Now(), 7, 0)
-		f.join()
-		f.leave() // while the feed reads the bounds of the log
+		f.subscribe(t, Query{}, &at).Close() // while the feed reads the bounds of the log
 		f.follow(at)
 		require.False(t, f.after(at).complete)
-		f.join()
+		f.subscribe(t, Query{}, &at)
 		f.follow(at)
 		require.True(t, f.after(at).complete)
+		f.subscribe(t, Query{}, &at).Close()
+		require.True(t, f.after(at).complete, "somebody is still there")
 	})
 
 	t.Run("StartStopStress", func(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/testsignal"
@@ -115,16 +114,12 @@ func (l *Listener) run(ctx context.Context) {
 			pause = minReconnect
 		}
 		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling until it is back", slog.Any("error", err), slog.Duration("retry_in", pause))
-		l.poll(ctx, time.Now().Add(pause))
-	}
-}
-
-// poll calls the handlers at intervals until the next try to connect. It calls them at least once, also if until is nearer than
-// PollFallback.
-func (l *Listener) poll(ctx context.Context, until time.Time) {
-	for ctx.Err() == nil && time.Now().Before(until) {
-		serviceutil.CancellableSleep(ctx, min(time.Until(until), l.config.PollFallback))
-		l.dispatchAll()
+		// The handlers are called at intervals until the next try, and at least once, also if that is nearer than PollFallback.
+		next := time.Now().Add(pause)
+		for ctx.Err() == nil && time.Now().Before(next) {
+			serviceutil.CancellableSleep(ctx, min(time.Until(next), l.config.PollFallback))
+			l.dispatchAll()
+		}
 	}
 }
 
@@ -132,7 +127,14 @@ func (l *Listener) poll(ctx context.Context, until time.Time) {
 // In the other order a notification that is sent between the two would be lost: its event is not yet visible to the handlers'
 // queries, and nobody listens yet.
 func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
-	conn, pooled, err := l.connect(ctx)
+	config, err := pgx.ParseConfig(l.config.URL)
+	if err != nil {
+		return false, fmt.Errorf("parse listen url: %w", err)
+	}
+	pg.Prepare(config, "ojsd listen")
+	connecting, cancel := context.WithTimeout(ctx, listenTimeout)
+	conn, pooled, err := pg.ConnectSession(connecting, config)
+	cancel()
 	if err != nil {
 		return false, err
 	}
@@ -154,48 +156,23 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	}
 	l.TestSignals.Listening.Signal(struct{}{})
 	l.dispatchAll()
-	limit := time.Duration(0) // without limit
-	if pooled {
-		limit = l.config.PollFallback
-	}
 	for {
-		n, err := l.next(ctx, conn, limit)
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if pooled {
+			wait, cancel = context.WithTimeout(ctx, l.config.PollFallback)
+		}
+		n, err := conn.WaitForNotification(wait)
+		cancel()
 		switch {
-		case err != nil:
-			return true, err
-		case n != nil:
+		case err == nil:
 			l.config.Handlers[n.Channel](n.Payload)
-		default:
+		// The time has passed without a notification. The connection stays usable.
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed():
 			l.dispatchAll()
+		default:
+			return true, err
 		}
 	}
-}
-
-// next returns nil if limit passes without a notification; the connection stays usable.
-func (l *Listener) next(ctx context.Context, conn *pgx.Conn, limit time.Duration) (*pgconn.Notification, error) {
-	wait := ctx
-	if limit > 0 {
-		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
-	n, err := conn.WaitForNotification(wait)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed() {
-		return nil, nil
-	}
-	return n, err
-}
-
-// connect reports whether a pooler is in between: notifications may then never come although LISTEN succeeds.
-func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
-	config, err := pgx.ParseConfig(l.config.URL)
-	if err != nil {
-		return nil, false, fmt.Errorf("parse listen url: %w", err)
-	}
-	pg.Prepare(config, "ojsd listen")
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
-	return pg.ConnectSession(ctx, config)
 }
 
 // subscribe issues LISTEN for each channel that has a handler. The simple protocol needs no prepared statement, which not every pooler

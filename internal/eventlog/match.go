@@ -206,25 +206,18 @@ func validTypePattern(p string) bool {
 	prefix, wild := strings.CutSuffix(p, "*")
 	segments := strings.Split(prefix, ".")
 	for i, s := range segments {
-		if s == "" && wild && i > 0 && i == len(segments)-1 {
-			return true // job.*
+		if s == "" {
+			return wild && i > 0 && i == len(segments)-1 // job.*
 		}
-		if !validSegment(s) {
-			return false
+		for n := range len(s) {
+			c := s[n]
+			letter := c >= 'a' && c <= 'z'
+			if !letter && (n == 0 || c != '_' && (c < '0' || c > '9')) {
+				return false
+			}
 		}
 	}
 	return true
-}
-
-func validSegment(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= 'a' && c <= 'z'
-		if !letter && (i == 0 || c != '_' && (c < '0' || c > '9')) {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // MatchPattern reports whether a valid pattern matches a type or a source. Its result must equal that of LIKE with

@@ -68,8 +68,12 @@ var errLogLocked = errors.New("the log is locked by retention or reset")
 func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	if err := r.configure(ctx); err != nil {
-		return pass{}, err
+	// How events are shown is stored once. A later start of a node with another name changes it for all nodes.
+	if !r.configured {
+		if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Service, true); err != nil {
+			return pass{}, fmt.Errorf("configure: %w", err)
+		}
+		r.configured = true
 	}
 	conn, err := r.pool.Acquire(ctx)
 	if err != nil {
@@ -125,18 +129,6 @@ func (r *Relay) transaction(ctx context.Context, conn *pgx.Conn) (pass, error) {
 	return p.done, nil
 }
 
-// configure stores how events are shown, once. A later start of a node with another name changes it for all nodes.
-func (r *Relay) configure(ctx context.Context) error {
-	if r.configured {
-		return nil
-	}
-	if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Service, true); err != nil {
-		return fmt.Errorf("configure: %w", err)
-	}
-	r.configured = true
-	return nil
-}
-
 func (r *Relay) scan(ctx context.Context, q *dbsqlc.Queries) (scan, error) {
 	row, err := q.RelayScan(ctx, dbsqlc.RelayScanParams{Span: r.span, LateRows: maxNumbers, Scanned: r.scanned})
 	return scan{
@@ -185,9 +177,6 @@ func (o observations) bind(bound int64) {
 		}
 	}
 }
-
-// unbound reports whether an observation has no bound yet.
-func (o observations) unbound() bool { return len(o) > 0 && o[len(o)-1].bound == 0 }
 
 // decision is how far the watermark may go.
 type decision struct {
@@ -268,10 +257,17 @@ func (p *publication) run(ctx context.Context) error {
 			return err
 		}
 		return p.commit(ctx)
-	// The observation of this scan needs a bound, or no later pass could take the missing number for a rolled back one.
-	default:
-		return p.bind(ctx)
+	case len(r.observations) == 0 || r.observations[len(r.observations)-1].bound != 0:
+		return nil
 	}
+	// The observation of this scan needs a bound, or no later pass could take the missing number for a rolled back one. The id that is drawn
+	// makes this transaction one that has to be ended; runOnce rolls it back.
+	bound, err := p.q.RelayBound(ctx)
+	if err != nil {
+		return fmt.Errorf("bound: %w", err)
+	}
+	r.observations.bind(bound)
+	return nil
 }
 
 // claim locks the log against retention and reset, and deletes the gaps of transactions that were rolled back. It must come
@@ -304,20 +300,6 @@ func (p *publication) commit(ctx context.Context) error {
 	return nil
 }
 
-// bind completes the observation of a pass that writes nothing. The id that is drawn makes this transaction one that has to be
-// ended; runOnce rolls it back.
-func (p *publication) bind(ctx context.Context) error {
-	if !p.relay.observations.unbound() {
-		return nil
-	}
-	bound, err := p.q.RelayBound(ctx)
-	if err != nil {
-		return fmt.Errorf("bound: %w", err)
-	}
-	p.relay.observations.bind(bound)
-	return nil
-}
-
 // publishLate moves rows whose number was passed over behind all published rows and before all unpublished ones, and
 // leaves the rest to the next pass. Both keep the order of a subject. The late transaction had locked the subject's row,
 // so its event follows the published ones of that subject. A change made after that lock was released is not published
@@ -326,8 +308,22 @@ func (p *publication) publishLate(ctx context.Context) error {
 	p.done.more = true
 	watermark, lastSub := p.found.watermark, p.found.lastSub
 	late := p.found.late[:min(len(p.found.late), maxSub-int(lastSub))]
+	// All places of one number are taken after a transaction of 100 000 events that others have overtaken. The watermark moves over one
+	// number, to have places for more late rows. The number is drawn before the claim, so that the transaction that owns it is below the
+	// claim's bound.
 	if len(late) == 0 {
-		return p.skipNumber(ctx)
+		if _, err := p.q.RelayDrawNumber(ctx); err != nil {
+			return fmt.Errorf("draw number: %w", err)
+		}
+		bound, err := p.claim(ctx)
+		if err != nil {
+			return err
+		}
+		p.done.watermark++
+		if err := p.q.RelaySkipNumber(ctx, p.done.watermark, bound); err != nil {
+			return fmt.Errorf("skip number: %w", err)
+		}
+		return p.commit(ctx)
 	}
 	if _, err := p.claim(ctx); err != nil {
 		return err
@@ -342,24 +338,6 @@ func (p *publication) publishLate(ctx context.Context) error {
 	}
 	p.done.late, p.done.published = len(late), len(late)
 	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: watermark, AfterSub: lastSub, Upto: watermark, Durable: true})
-}
-
-// skipNumber moves the watermark over one number, to have places for more late rows: all places of one number are taken
-// after a transaction of 100 000 events that others have overtaken. The number is drawn before the claim, so that the
-// transaction that owns it is below the claim's bound.
-func (p *publication) skipNumber(ctx context.Context) error {
-	if _, err := p.q.RelayDrawNumber(ctx); err != nil {
-		return fmt.Errorf("draw number: %w", err)
-	}
-	bound, err := p.claim(ctx)
-	if err != nil {
-		return err
-	}
-	p.done.watermark++
-	if err := p.q.RelaySkipNumber(ctx, p.done.watermark, bound); err != nil {
-		return fmt.Errorf("skip number: %w", err)
-	}
-	return p.commit(ctx)
 }
 
 // publishNext publishes the rows up to the new watermark and records the numbers that it passes over.
@@ -408,7 +386,14 @@ func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublis
 	}
 	p.relay.owesNotify = p.relay.owesNotify || params.NoNotify
 	p.relay.observations.bind(row.Bound)
-	p.done.counts = newCounts(&row)
+	// The columns are arrays of one length for each of the two counts.
+	p.done.counts = Counts{Types: make(map[string]int64, len(row.Types)), FromSQL: make([]SQLCount, len(row.SqlTypes))}
+	for i, name := range row.Types {
+		p.done.counts.Types[name] = row.Counts[i]
+	}
+	for i := range row.SqlTypes {
+		p.done.counts.FromSQL[i] = SQLCount{Type: row.SqlTypes[i], JobType: row.SqlJobTypes[i], Queue: row.SqlQueues[i], N: row.SqlCounts[i]}
+	}
 	return nil
 }
 
@@ -428,16 +413,4 @@ type Counts struct {
 type SQLCount struct {
 	Type, JobType, Queue string
 	N                    int64
-}
-
-// newCounts reads the columns of RelayPublish, which are arrays of one length for each of the two counts.
-func newCounts(row *dbsqlc.RelayPublishRow) Counts {
-	c := Counts{Types: make(map[string]int64, len(row.Types)), FromSQL: make([]SQLCount, len(row.SqlTypes))}
-	for i, name := range row.Types {
-		c.Types[name] = row.Counts[i]
-	}
-	for i := range c.FromSQL {
-		c.FromSQL[i] = SQLCount{Type: row.SqlTypes[i], JobType: row.SqlJobTypes[i], Queue: row.SqlQueues[i], N: row.SqlCounts[i]}
-	}
-	return c
 }

@@ -71,18 +71,31 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 			page.HasMore = true
 			break
 		}
-		page.Events = append(page.Events, eventOf(shown(row)))
+		page.Events = append(page.Events, eventOf(dbsqlc.OjsEventShown{
+			Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+			Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+			ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+		}))
 	}
-	if page.HasMore {
+	// With a job or a subject the statement finds its rows by an index and looks at all of them, so it has examined the whole log.
+	looked := int64(math.MaxInt64)
+	if query.JobID == nil && query.Subject == "" {
+		looked = p.AfterPlace>>16 + r.maxLooked
+	}
+	// The end is how far the query has examined all published events, matching or not, so that the next one need not read them again. Nothing is
+	// added behind an event of the number looked if there are later numbers: an event that is committed late gets its place at the end of
+	// the log. A position at the end of the log is that of the newest published event, also if it did not match: a reader whose filter
+	// matches seldom does not read the same events again.
+	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
+	switch {
+	case page.HasMore:
 		page.End = page.Events[len(page.Events)-1].Position
-	} else {
-		// With a job or a subject the statement finds its rows by an index and looks at all of them, so it has examined the
-		// whole log.
-		looked := int64(math.MaxInt64)
-		if query.JobID == nil && query.Subject == "" {
-			looked = p.AfterPlace>>16 + r.maxLooked
-		}
-		page.End, page.HasMore = end(looked, query.After, log)
+	case log.HeadSeq > looked:
+		page.End, page.HasMore = NewPosition(log.HeadTime.Time, looked, maxSub), true
+	case log.HeadTime.Valid && (query.After == nil || query.After.Before(head)):
+		page.End = head
+	case query.After != nil:
+		page.End = *query.After
 	}
 	if !page.End.IsZero() {
 		page.Cursor = page.End.String()
@@ -150,25 +163,6 @@ func (r *Reader) floor(ctx context.Context) (dbsqlc.EventFloorRow, error) {
 	return begin, nil
 }
 
-// end is how far a query has examined all published events, matching or not, so that the next one need not read them again, and
-// whether there are later ones. looked is the last number that it looked at. Nothing is added behind an event of that number if
-// there are later numbers: an event that is committed late gets its place at the end of the log. A position at the end is that
-// of the newest published event, also if it did not match: a reader whose filter matches seldom does not read the same events
-// again.
-func end(looked int64, after *Position, log dbsqlc.EventListAfterRow) (end Position, more bool) {
-	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
-	switch {
-	case log.HeadSeq > looked:
-		return NewPosition(log.HeadTime.Time, looked, maxSub), true
-	case log.HeadTime.Valid && (after == nil || after.Before(head)):
-		return head, false
-	case after != nil:
-		return *after, false
-	default:
-		return Position{}, false
-	}
-}
-
 // expired is the error for a position before the beginning of the log. It names the oldest event, from which the client can go on.
 // The statement for the oldest event runs after the one that found the position expired, so the event named may itself expire
 // before the client goes on from it.
@@ -211,7 +205,11 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	for _, row := range rows {
 		total = min(row.Total, maxTotal)
 		if row.Seq > 0 {
-			events = append(events, eventOf(newest(row)))
+			events = append(events, eventOf(dbsqlc.OjsEventShown{
+				Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+				Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+				ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+			}))
 		}
 	}
 	return events, total, nil
@@ -302,23 +300,6 @@ func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	r.relay.waitCaughtUp(ctx)
 }
 
-// shown is the event of a row, without the columns about the end of the log.
-func shown(r dbsqlc.EventListAfterRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
-}
-
-func newest(r dbsqlc.EventListNewestRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
-}
-
 // HistoryPage is a piece of a job's history.
 type HistoryPage struct {
 	Events []Event
@@ -383,7 +364,7 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 	// Seq and sub are one number in SQL, seq * 65536 + sub, so that one comparison finds the place.
 	before := int64(math.MaxInt64)
 	if query.Before != nil {
-		before = query.Before.Seq<<16 | int64(query.Before.Sub)
+		before = query.Before.place()
 	}
 	rows, err := r.q.HistoryListNewest(ctx, dbsqlc.HistoryListNewestParams{
 		Before: before, MaxLooked: r.maxLooked, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
@@ -408,7 +389,11 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 			page.More, page.End = true, page.Events[n-1].Position
 			return page, nil
 		}
-		page.Events = append(page.Events, eventOf(historyRow(row)))
+		page.Events = append(page.Events, eventOf(dbsqlc.OjsEventShown{
+			Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
+			Queue: row.Queue, Attempt: row.Attempt, WorkerID: row.WorkerID, WorkflowID: row.WorkflowID, FromState: row.FromState,
+			ToState: row.ToState, DurationMs: row.DurationMs, Head: row.Head, Compat: row.Compat, Data: row.Data, Lane: row.Lane,
+		}))
 	}
 	// Numbers below Low were not looked at. The clock gives the position a time, which only an id needs; paging compares seq
 	// and sub.
@@ -416,14 +401,6 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		page.More, page.End = true, NewPosition(clock.Now(), looked.Low, 0)
 	}
 	return page, nil
-}
-
-func historyRow(r dbsqlc.HistoryListNewestRow) dbsqlc.OjsEventShown {
-	return dbsqlc.OjsEventShown{
-		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
-		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
-	}
 }
 
 // Names of events in the history of a job that are no types of public events.

@@ -443,23 +443,19 @@ func (p *progress) reach(woken uint64) {
 	}
 }
 
-// next returns a channel that the next reach closes.
-func (p *progress) next() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	return p.changed
-}
-
 // waitCaughtUp waits for a pass that started after the last commit of this node and published all that was visible to it.
 // While it waits, the relay rests less (Relay.rest).
 func (r *Relay) waitCaughtUp(ctx context.Context) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)
 	for woken := r.woken.Load(); r.progress.reached.Load() < woken; {
-		next := r.progress.next() // before the second Load, or a reach between both would be missed
+		// The channel is taken before the second Load, or a reach between both would be missed.
+		r.progress.mu.Lock()
+		if r.progress.changed == nil {
+			r.progress.changed = make(chan struct{})
+		}
+		next := r.progress.changed
+		r.progress.mu.Unlock()
 		if r.progress.reached.Load() >= woken {
 			return
 		}

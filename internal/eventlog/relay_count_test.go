@@ -156,13 +156,10 @@ func TestStreamCounter(t *testing.T) {
 	b.setReadingTable(false)
 	c.setReadingTable(false)
 	require.Zero(t, counter.CatchingUp())
-	one.countDropped(3)
-	require.EqualValues(t, 3, counter.Dropped())
 	one.Close()
 	two.Close()
 	require.Zero(t, counter.Connections())
 	(&Subscription{}).setReadingTable(true) // not counted
-	(*Stream)(nil).countDropped(1)
 }
 
 func TestCountsOfASubscription(t *testing.T) {

@@ -265,31 +265,10 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	if err != nil {
 		return Tested{}, pg.ClientError(err)
 	}
-	m, err := d.testMessage(w, secrets, now)
-	if err != nil {
-		return Tested{}, err
-	}
-	res := d.sender.send(context.WithoutCancel(ctx), m) // the attempt is logged even if the client has disconnected
-	status := "dead"
-	if res.accepted() {
-		status = "delivered"
-	}
-	id, _ := spec.ParseUUIDv7(m.ID[len(DeliveryPrefix):])
-	err = d.store.LogTest(context.WithoutCancel(ctx), TestDelivery{
-		DeliveryOutcome: DeliveryOutcome{
-			ID: id, Status: status, Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration, Secret: m.Signer.ID,
-		},
-		Webhook: w.ID, At: now, Type: testType, Subject: m.Webhook, Body: m.Body,
-	})
-	return Tested{DeliveryID: m.ID, Success: status == "delivered", Result: res}, err
-}
-
-// Attempt 1 signs with the secret that a real first attempt would use.
-func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*Message, error) {
 	webhook := ID(w.ID)
 	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
 	if err != nil {
-		return nil, err
+		return Tested{}, err
 	}
 	e := envelope{
 		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
@@ -300,14 +279,28 @@ func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*
 	}
 	body, err := json.Marshal(e)
 	if err != nil {
-		return nil, err
+		return Tested{}, err
 	}
-	return &Message{
-		URL: w.Url, ID: DeliveryID(job.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
-		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
+	id := job.NewID()
+	m := &Message{
+		URL: w.Url, ID: DeliveryID(id), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
+		Body: string(body), Secrets: secrets, Standard: w.StandardWebhooks,
+		Signer:      signer(secrets, w.ProvenSecret.Bytes, 1), // as a real first attempt
 		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
 		Clock: NewClock(now),
-	}, nil
+	}
+	res := d.sender.send(context.WithoutCancel(ctx), m) // the attempt is logged even if the client has disconnected
+	status := "dead"
+	if res.accepted() {
+		status = "delivered"
+	}
+	err = d.store.LogTest(context.WithoutCancel(ctx), TestDelivery{
+		DeliveryOutcome: DeliveryOutcome{
+			ID: id, Status: status, Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration, Secret: m.Signer.ID,
+		},
+		Webhook: w.ID, At: now, Type: testType, Subject: m.Webhook, Body: m.Body,
+	})
+	return Tested{DeliveryID: m.ID, Success: status == "delivered", Result: res}, err
 }
 
 // TestDelivery is the one attempt of a test event.

@@ -434,16 +434,12 @@ func (c Config) decide(res Result, try int) (o DeliveryOutcome, gone bool) {
 	case try > len(c.RetrySchedule):
 		o.Status = "dead"
 	default:
-		o.Status, o.Delay = "failed", max(c.pause(try), res.RetryAfter)
+		// The random part keeps deliveries that failed together from being retried together.
+		pause := c.RetrySchedule[try-1]
+		pause += time.Duration(rand.Float64() * c.RetryJitter * float64(pause))
+		o.Status, o.Delay = "failed", max(pause, res.RetryAfter)
 	}
 	return o, gone
-}
-
-// pause is the pause of the schedule plus a random part, so that deliveries that failed together are not retried together.
-// decide has checked that try is inside the schedule.
-func (c Config) pause(try int) time.Duration {
-	pause := c.RetrySchedule[try-1]
-	return pause + time.Duration(rand.Float64()*c.RetryJitter*float64(pause))
 }
 
 // DeliveryOutcome is the outcome of one attempt. decide makes it; deliver adds the ids, the claim and the secret. Delay

@@ -128,28 +128,8 @@ func (s *sender) attempt(ctx context.Context, m *Message) Result {
 	if err := s.admit(ctx, req.URL); err != nil {
 		return Result{Error: classify(ctx, err)}
 	}
-	s.headers(req.Header, m)
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return Result{Error: classify(ctx, err)}
-	}
-	defer func() { _ = resp.Body.Close() }() // it has been read
-	// The status of a response whose body breaks off is kept for the log.
-	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp, m.Clock.Now())}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	if err != nil {
-		res.Error = "body"
-		if ctx.Err() != nil {
-			res.Error = "timeout"
-		}
-	}
-	res.Snippet = snippet(body)
-	return res
-}
-
-// docs/reference/webhooks.md, Request lists them. The timestamp is made here and not at the claim, so it is that of the
-// attempt.
-func (s *sender) headers(h http.Header, m *Message) {
+	// docs/reference/webhooks.md, Request lists the headers. The timestamp is made here and not at the claim, so it is that of the attempt.
+	h := req.Header
 	h.Set("Content-Type", "application/json")
 	if m.CloudEvents {
 		h.Set("Content-Type", "application/cloudevents+json")
@@ -164,6 +144,24 @@ func (s *sender) headers(h http.Header, m *Message) {
 		h.Set("traceparent", m.Traceparent)
 	}
 	m.sign(h, m.Clock.Now())
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return Result{Error: classify(ctx, err)}
+	}
+	defer func() { _ = resp.Body.Close() }() // it has been read
+	// The status of a response whose body breaks off is kept for the log.
+	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp, m.Clock.Now())}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	if err != nil {
+		res.Error = "body"
+		if ctx.Err() != nil {
+			res.Error = "timeout"
+		}
+	}
+	// PostgreSQL stores valid text without U+0000. Cutting by bytes may split a character, which ToValidUTF8 then drops.
+	text := strings.ToValidUTF8(string(body[:min(len(body), maxSnippet)]), "")
+	res.Snippet = strings.ReplaceAll(text, "\x00", "")
+	return res
 }
 
 // classify turns an error into the word that the delivery log shows. Its text may contain internals that clients must not
@@ -215,16 +213,6 @@ func retryAfter(resp *http.Response, now time.Time) time.Duration {
 		return min(max(at.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
-}
-
-// snippet is the beginning of a response, as valid text for PostgreSQL. Cutting by bytes may split a character, which
-// ToValidUTF8 then drops. PostgreSQL stores no U+0000.
-func snippet(body []byte) string {
-	if len(body) > maxSnippet {
-		body = body[:maxSnippet]
-	}
-	text := strings.ToValidUTF8(string(body), "")
-	return strings.ReplaceAll(text, "\x00", "")
 }
 
 // Clock shows the time of the database, which it has read once. The clock of the node, which may be wrong, only measures how long

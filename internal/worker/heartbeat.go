@@ -38,7 +38,9 @@ type BeatResult struct {
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
 	if res.taken {
-		return BeatResult{}, errTaken(b.WorkerID)
+		taken := spec.NewError(ojs.ErrNotOwner, "The id "+b.WorkerID+" is that of a worker of somebody else.", map[string]any{"worker_id": b.WorkerID})
+		taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
+		return BeatResult{}, taken
 	}
 	for wait := s.jobs.LockWait(); err == nil && len(res.locked) > 0 && wait.Again(ctx); {
 		b.Jobs.IDs, b.jobsOnly = res.locked, true
@@ -51,12 +53,6 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 		res.locked = more.locked
 	}
 	return res, pg.WriteError(err)
-}
-
-func errTaken(id string) error {
-	taken := spec.NewError(ojs.ErrNotOwner, "The id "+id+" is that of a worker of somebody else.", map[string]any{"worker_id": id})
-	taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
-	return taken
 }
 
 // flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.
@@ -83,8 +79,11 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	return res, s.classifyUnextended(ctx, beats, res)
 }
 
-// at has the beats that still need an answer; a row that came back takes its entry away. The flush is no transaction, so a
-// second try reads what the other node has committed.
+// beatWorkers writes the beats of workers. at has those that still need an answer; a row that came back takes its entry away. The flush
+// is no transaction, so a second try reads what the other node has committed.
+//
+// nil of a list means "not reported" and keeps what is stored. What the worker fetches on this node is sent along, for
+// workers that report no queues.
 func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
 	at := make(map[string]int, len(beats))
 	for i, b := range beats {
@@ -95,7 +94,31 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	// If the first beats of a worker reach two nodes at the same moment, one node inserts it and the other one finds it in its
 	// second try.
 	for tries := 0; len(at) > 0 && tries < 3; tries++ {
-		rows, err := s.db.Q.WorkerHeartbeat(ctx, s.beatParams(beats, at))
+		p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
+		for i, b := range beats {
+			if j, wanted := at[b.WorkerID]; !wanted || j != i {
+				continue
+			}
+			// Only what it has fetched on this node; the row keeps what another node has stored.
+			queues, count := s.workers.Fetches(b.WorkerID)
+			p.Ids = append(p.Ids, b.WorkerID)
+			p.Registers = append(p.Registers, b.Register)
+			p.States = append(p.States, b.State)
+			// The column has 32 bits; a larger number is a mistake that must not fail the beat.
+			p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
+			p.ActiveJobIds = append(p.ActiveJobIds, textList(b.Jobs.Texts))
+			p.Queues = append(p.Queues, jsonList(b.Queues))
+			p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
+			p.FetchQueues = append(p.FetchQueues, jsonList(queues))
+			p.FetchCounts = append(p.FetchCounts, int32(min(count, 1<<31-1)))
+			p.Hostnames = append(p.Hostnames, b.Hostname)
+			p.Tenants = append(p.Tenants, b.Tenant)
+			p.Pids = append(p.Pids, b.PID)
+			p.Facts = append(p.Facts, b.Facts)
+			p.Loads = append(p.Loads, b.Load)
+			p.Sources = append(p.Sources, eventlog.WorkerSource(b.WorkerID))
+		}
+		rows, err := s.db.Q.WorkerHeartbeat(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -115,36 +138,6 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		return fmt.Errorf("%d first beats of workers were not written: other nodes insert and delete the same workers", len(at))
 	}
 	return nil
-}
-
-// nil of a list means "not reported" and keeps what is stored. What the worker fetches on this node is sent along, for
-// workers that report no queues.
-func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbeatParams {
-	p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
-	for i, b := range beats {
-		if j, wanted := at[b.WorkerID]; !wanted || j != i {
-			continue
-		}
-		// Only what it has fetched on this node; the row keeps what another node has stored.
-		queues, count := s.workers.Fetches(b.WorkerID)
-		p.Ids = append(p.Ids, b.WorkerID)
-		p.Registers = append(p.Registers, b.Register)
-		p.States = append(p.States, b.State)
-		// The column has 32 bits; a larger number is a mistake that must not fail the beat.
-		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
-		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.Jobs.Texts))
-		p.Queues = append(p.Queues, jsonList(b.Queues))
-		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
-		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
-		p.FetchCounts = append(p.FetchCounts, int32(min(count, 1<<31-1)))
-		p.Hostnames = append(p.Hostnames, b.Hostname)
-		p.Tenants = append(p.Tenants, b.Tenant)
-		p.Pids = append(p.Pids, b.PID)
-		p.Facts = append(p.Facts, b.Facts)
-		p.Loads = append(p.Loads, b.Load)
-		p.Sources = append(p.Sources, eventlog.WorkerSource(b.WorkerID))
-	}
-	return p
 }
 
 func jsonList(values []string) []byte {
@@ -247,10 +240,6 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 	}
 	return nil
 }
-
-// beatInterval is how often collected beats are written: well within the silence after which a worker is dead. A worker
-// that only fetches therefore looks silent for up to this much longer than it is.
-func (s *Store) beatInterval() time.Duration { return min(5*time.Second, s.config.DeadAfter/4) }
 
 // writeBeats writes the collected calls of workers. Without any it sends no statement. Ages are sent instead of times,
 // because the clock of the node may be wrong; the statement subtracts them from the clock of the database and never moves

@@ -48,11 +48,9 @@ func NewLiveness(archetype *baseservice.Archetype, s *Store) *Liveness {
 }
 
 // ReadQuiet requests a read, because the quiet state of some worker may have changed. It does not block.
-func (l *Liveness) ReadQuiet() { signal(l.read) }
-
-func signal(c chan struct{}) {
+func (l *Liveness) ReadQuiet() {
 	select {
-	case c <- struct{}{}:
+	case l.read <- struct{}{}:
 	default:
 	}
 }
@@ -68,6 +66,9 @@ func (l *Liveness) Start(ctx context.Context) error {
 func (l *Liveness) loop(ctx context.Context) {
 	var readAt, writeAt <-chan time.Time
 	var readLast time.Time
+	// Beats are written well within the silence after which a worker is dead. A worker that only fetches therefore looks silent for up to
+	// this much longer than it is.
+	writeGap := min(5*time.Second, l.store.config.DeadAfter/4)
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,7 +88,7 @@ func (l *Liveness) loop(ctx context.Context) {
 		// The first beat after a write starts the timer, so a beat waits for one interval at most.
 		case <-l.store.workers.Beaten():
 			if writeAt == nil {
-				writeAt = time.After(l.store.beatInterval())
+				writeAt = time.After(writeGap)
 			}
 		case <-writeAt:
 			writeAt = nil
@@ -185,13 +186,26 @@ func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 // claimDead expires silent workers. It returns them and the dead workers that another node has not finished. Any number of
 // nodes may call it. Expire changes a row once, and WorkerReapClaim moves reap_at by five seconds, so that two nodes work
 // on one dead worker only if the first takes longer than that; the guards of FailLost make that harmless. The dead of
-// others are taken up even while this node listens: they were declared dead by a node that could hear.
+// others are taken up even while this node listens: they were declared dead by a node that could hear. WorkerExpire is one
+// statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
 func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if s.listening() == 0 {
-		if dead, err = s.expire(ctx); err != nil {
+		rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
+			ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+		})
+		if err != nil {
 			return nil, err
+		}
+		eventlog.Emit(ctx, s.commits, rows, expireChange)
+		for _, r := range rows {
+			// A revived worker starts anew, so it is not quiet any more. Other nodes are notified by the statement if the worker was quiet.
+			s.workers.SetQuiet(r.ID, false)
+			dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
+		}
+		if len(rows) > 0 {
+			s.commits.Committed()
 		}
 	}
 	// Those that this node has just declared dead have a later reap_at and are not among them.
@@ -200,27 +214,6 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 		dead = append(dead, newDeadWorker(w.ID, w.DeadAt, w.LastSeenAt))
 	}
 	return dead, err
-}
-
-// expire declares silent workers dead and emits their events. A revived worker starts anew, so it is not quiet any more. It
-// is one statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
-func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
-	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
-		ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
-	})
-	if err != nil {
-		return nil, err
-	}
-	eventlog.Emit(ctx, s.commits, rows, expireChange)
-	for _, r := range rows {
-		// Other nodes are notified by the statement if the worker was quiet.
-		s.workers.SetQuiet(r.ID, false)
-		dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
-	}
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	return dead, nil
 }
 
 // recoverJobs fails the jobs of dead workers and marks the workers as done. If a row is locked it leaves them to the next
@@ -253,9 +246,15 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 	for _, d := range dead {
 		silences[d.id] = d.silence
 	}
-	// Each round lists what is left, so jobs that others have ended meanwhile are not touched.
+	ids, deadAt := idsOf(dead)
+	// Each round lists what is left, so jobs that others have ended meanwhile are not touched. Only jobs that were fetched before the death
+	// count: a worker that has come back keeps those that it fetched since.
 	for kept := 0; ; {
-		rows, err := s.listReserved(ctx, dead, kept)
+		bounded, cancel := s.db.Bounded(ctx)
+		rows, err := s.db.Q.JobListByDeadWorkers(bounded, dbsqlc.JobListByDeadWorkersParams{
+			WorkerIds: ids, DeadAt: deadAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), SkipRows: int32(kept), MaxRows: reapBatch,
+		})
+		cancel()
 		if err != nil {
 			return requeued, err
 		}
@@ -287,17 +286,6 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 	}
 }
 
-// listReserved leaves out the first skip jobs. Only jobs that were fetched before the death count: a worker that has come
-// back keeps those that it fetched since.
-func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) ([]dbsqlc.JobListByDeadWorkersRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	ids, deadAt := idsOf(dead)
-	return s.db.Q.JobListByDeadWorkers(ctx, dbsqlc.JobListByDeadWorkersParams{
-		WorkerIds: ids, DeadAt: deadAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), SkipRows: int32(skip), MaxRows: reapBatch,
-	})
-}
-
 // Delete removes a dead worker and fails the jobs that are reserved for it. A worker that is alive is a conflict. The jobs
 // go first: after an error the entry is still there, and the call can be repeated. It waits for locked jobs as long as
 // package queue does.
@@ -324,10 +312,21 @@ var errAlive = errors.New("the worker is alive")
 // reapOne fails all jobs that are reserved for a dead worker, also those that it fetched after it was declared dead. The
 // new time of death covers them.
 func (s *Store) reapOne(ctx context.Context, ref Ref) (requeued int, err error) {
-	dead, err := s.expireAgain(ctx, ref)
-	if err != nil {
-		return 0, err
+	// If this node stops after this statement, another one finishes after five seconds.
+	bounded, cancel := s.db.Bounded(ctx)
+	row, err := s.db.Q.WorkerReapAgain(bounded, ref.ID, ref.Tenant)
+	cancel()
+	// No row means unknown or alive, which a second look tells apart.
+	if errors.Is(err, pgx.ErrNoRows) {
+		if _, err := s.Get(ctx, ref); err != nil {
+			return 0, err
+		}
+		return 0, errAlive
 	}
+	if err != nil {
+		return 0, pg.WriteError(err)
+	}
+	dead := newDeadWorker(row.ID, row.DeadAt, row.LastSeenAt)
 	err = s.jobs.RetryLocked(ctx, func() error {
 		n, err := s.loseJobs(ctx, []deadWorker{dead})
 		requeued += n
@@ -337,22 +336,4 @@ func (s *Store) reapOne(ctx context.Context, ref Ref) (requeued int, err error) 
 		return pg.ClientError(err)
 	})
 	return requeued, err
-}
-
-// expireAgain sets the time of death of a dead worker to now. If this node stops, another one finishes after five seconds.
-// No row means unknown or alive, which a second look tells apart.
-func (s *Store) expireAgain(ctx context.Context, ref Ref) (deadWorker, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	row, err := s.db.Q.WorkerReapAgain(ctx, ref.ID, ref.Tenant)
-	if errors.Is(err, pgx.ErrNoRows) {
-		if _, err := s.Get(ctx, ref); err != nil {
-			return deadWorker{}, err
-		}
-		return deadWorker{}, errAlive
-	}
-	if err != nil {
-		return deadWorker{}, pg.WriteError(err)
-	}
-	return newDeadWorker(row.ID, row.DeadAt, row.LastSeenAt), nil
 }

@@ -252,13 +252,9 @@ func (p *pass) lock(ctx context.Context, root [16]byte, more ...pg.Step) (bool, 
 	if err != nil || len(rows) == 0 {
 		return false, err
 	}
-	p.addRoot(rows[0].Workflow)
-	return true, nil
-}
-
-func (p *pass) addRoot(w dbsqlc.Workflow) {
-	p.root = &flow{Workflow: w}
+	p.root = &flow{Workflow: rows[0].Workflow}
 	p.flows[0] = p.root
+	return true, nil
 }
 
 // load reads workflows of the tree that were not read yet, and those above them. Counts go upwards through all ancestors
@@ -330,27 +326,56 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (moved int, more bool
 		return 0, false, nil
 	}
 	more = len(rows) == portion
-	// more is set: the rest of the rows stays pending and is taken by the next portion.
-	if n := oneOfEach(rows); n < len(rows) {
-		rows, more = rows[:n], true
-	}
 	var numbers []int32
-	for _, r := range rows {
-		if r.Flow >= 0 {
+	seen := make(map[[16]byte]bool, len(rows))
+	for i, r := range rows {
+		// The second change of a job follows in a transaction of its own, with the rest of the rows: whether it still matters depends on
+		// what the first has led to. A job has two pending changes if it was discarded, retried by hand, and ended again before its tree
+		// followed.
+		if seen[r.JobID] {
+			rows, more = rows[:i], true
+			break
+		}
+		seen[r.JobID] = true
+		if r.Flow >= 0 { // below 0: the job is that of no step, and its change is deleted without any effect
 			numbers = append(numbers, r.Flow)
 		}
 	}
 	if err := p.load(ctx, numbers); err != nil {
 		return 0, false, err
 	}
+	// The changes that matter, by their jobs.
+	of := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
+	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows))}
+	for i := range rows {
+		a.Ids[i] = rows[i].ID
+		if rows[i].Flow >= 0 && !p.decided(&rows[i]) {
+			of[rows[i].JobID] = &rows[i]
+		}
+	}
+	// WorkflowPendingApply finds the element of a job by width_bucket, which requires ascending ids without duplicates.
+	a.JobIds = slices.SortedFunc(maps.Keys(of), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
+	for _, id := range a.JobIds {
+		r, state := of[id], stepState(of[id].State)
+		ended := r.At
+		// A job that was retried by hand takes back the end of its step.
+		ended.Valid = state != pending
+		a.LastIds, a.States, a.Attempts = append(a.LastIds, r.ID), append(a.States, state), append(a.Attempts, r.Attempt.Int32)
+		a.StartedAt, a.EndedAt, a.Errors = append(a.StartedAt, r.StartedAt), append(a.EndedAt, ended), append(a.Errors, r.Error)
+	}
 	// The rows of all steps are stored before the first decision: when a member ends its group, the values of the members
 	// are read from the table, and must include those of the same portion.
-	followed, err := p.take(ctx, rows)
-	if err != nil {
+	if err := p.q.WorkflowPendingApply(ctx, a); err != nil {
 		return 0, false, err
 	}
-	for _, r := range followed {
-		if err := p.follow(ctx, r); err != nil {
+	for i := range rows {
+		r := &rows[i]
+		if of[r.JobID] == nil {
+			continue
+		}
+		// StepState was read before the statement above, so moved sees the transition.
+		st := &step{flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID}
+		if err := p.moved(ctx, st, stepState(r.State), cause{row: r, trace: p.s.tracer.Executed(r.JobID)}); err != nil {
 			return 0, false, err
 		}
 	}
@@ -361,20 +386,6 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (moved int, more bool
 	return len(rows), more, p.later.Flush(ctx)
 }
 
-// oneOfEach counts the changes up to the second one of a job, which follows in a transaction of its own: whether it still matters
-// depends on what the first has led to. A job has two pending changes if it was discarded, retried by hand, and ended again
-// before its tree followed.
-func oneOfEach(rows []dbsqlc.WorkflowPendingListRow) int {
-	seen := make(map[[16]byte]bool, len(rows))
-	for i, r := range rows {
-		if seen[r.JobID] {
-			return i
-		}
-		seen[r.JobID] = true
-	}
-	return len(rows)
-}
-
 // decided reports whether a change, that of a job which was retried by hand, comes too late: the step has ended, and what follows from its
 // end has been decided, because callbacks were fired or its nested workflow has ended. The step stays as it is then, or a workflow could
 // fail without a failure. After the end of the whole tree it shows what became of the job. (docs/reference/workflows.md,
@@ -382,39 +393,6 @@ func oneOfEach(rows []dbsqlc.WorkflowPendingListRow) int {
 func (p *pass) decided(r *dbsqlc.WorkflowPendingListRow) bool {
 	f := p.flows[r.Flow]
 	return f != nil && p.root.running() && r.Kind != kindCallback && r.StepState != pending && (!f.running() || f.MembersFailed.Valid)
-}
-
-// take removes the changes, stores them in the steps of their jobs, and returns those that matter. A change of a job that
-// no step has is deleted without any effect.
-func (p *pass) take(ctx context.Context, rows []dbsqlc.WorkflowPendingListRow) (followed []*dbsqlc.WorkflowPendingListRow, err error) {
-	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows))}
-	of := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
-	for i := range rows {
-		a.Ids[i] = rows[i].ID
-		if rows[i].Flow >= 0 && !p.decided(&rows[i]) { // below 0: the job is that of no step
-			of[rows[i].JobID] = &rows[i]
-			followed = append(followed, &rows[i])
-		}
-	}
-	// WorkflowPendingApply finds the element of a job by width_bucket, which requires ascending ids without duplicates;
-	// oneOfEach and the map see to the latter.
-	a.JobIds = slices.SortedFunc(maps.Keys(of), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
-	for _, id := range a.JobIds {
-		r, state := of[id], stepState(of[id].State)
-		ended := r.At
-		// A job that was retried by hand takes back the end of its step.
-		ended.Valid = state != pending
-		a.LastIds, a.States, a.Attempts = append(a.LastIds, r.ID), append(a.States, state), append(a.Attempts, r.Attempt.Int32)
-		a.StartedAt, a.EndedAt, a.Errors = append(a.StartedAt, r.StartedAt), append(a.EndedAt, ended), append(a.Errors, r.Error)
-	}
-	return followed, p.q.WorkflowPendingApply(ctx, a)
-}
-
-// follow applies one change of a job. The state of the step in r is the one before take, so moved sees the transition. Two
-// rows of a portion are never of the same step, so it cannot be stale.
-func (p *pass) follow(ctx context.Context, r *dbsqlc.WorkflowPendingListRow) error {
-	st := &step{flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID}
-	return p.moved(ctx, st, stepState(r.State), cause{row: r, trace: p.s.tracer.Executed(r.JobID)})
 }
 
 // stepState is the state of the step of a job. Every state in which a job can still run is pending, also retryable: a retry
@@ -435,8 +413,17 @@ func stepState(job string) string {
 // replaces by an existing job, ends at once. The loop ends because every round begins steps that have not begun before.
 func (p *pass) settle(ctx context.Context) error {
 	for len(p.events) > 0 || len(p.starts) > 0 || len(p.batch.items) > 0 {
-		if err := p.writeEvents(ctx); err != nil {
-			return err
+		if len(p.events) > 0 {
+			subject := spec.FormatID(p.root.ID)
+			a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Tenant: p.root.Tenant, Node: p.s.commits.Node}
+			for _, e := range p.events {
+				a.Types, a.Sources, a.Data = append(a.Types, e.kind), append(a.Sources, e.source), append(a.Data, e.data)
+				p.changes = append(p.changes, eventlog.Change{Type: e.kind, Subject: subject, At: p.now.Time})
+			}
+			p.events = nil
+			if err := p.q.WorkflowEventInsert(ctx, a); err != nil {
+				return err
+			}
 		}
 		if err := p.beginStarts(ctx); err != nil {
 			return err
@@ -496,8 +483,10 @@ func (p *pass) store(ctx context.Context) error {
 // its jobs.
 func (p *pass) committed(ctx context.Context) {
 	eventlog.Emit(ctx, p.s.commits, p.changes, func(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change { return append(changes, *c) })
-	for _, span := range p.spans {
-		span.accept()
+	for _, sp := range p.spans {
+		if state, id := sp.item.began(); state == pending {
+			sp.span.Accepted(id, string(ojs.StateAvailable))
+		}
 	}
 	// AfterCommit wakes parked fetches of this node, and with it the worker that has just sent the ack. It may find that jobs of workflows
 	// have ended, for example because the unique policy of a new job has replaced one. A creation waits until these have followed. A turn
@@ -511,8 +500,14 @@ func (p *pass) committed(ctx context.Context) {
 	if len(p.changes) > 0 {
 		p.s.commits.Committed()
 	}
-	if p.ended != nil {
-		p.s.tracer.Workflow(p.ended.span())
+	if e := p.ended; e != nil {
+		run := tracing.WorkflowRun{
+			ID: e.root.ID, Name: e.root.Name, Type: e.root.Type, State: e.root.State, Meta: e.root.Meta, Start: e.started, End: e.ended,
+		}
+		if e.failure != nil {
+			run.Error = e.failure.Error
+		}
+		p.s.tracer.Workflow(run)
 	}
 }
 
@@ -672,8 +667,15 @@ func (p *pass) end(ctx context.Context, f *flow, last *step, c cause) error {
 	f.State, f.EndedAt, f.changed = f.outcome(last), p.now, true
 	// Only these can have steps left that never begin: the rest of a chain, and callbacks that did not fire.
 	if Type(f.Type) == Chain && f.State == failed || len(f.Callbacks) > 0 {
-		if err := p.cancelWaiting(ctx, f); err != nil {
+		if _, err := p.cancelBelow(ctx, f.Flow, f.LastFlow); err != nil {
 			return err
+		}
+		// Workflows nested in the rest of a chain have not begun and are not loaded; their rows get their end here. In all other types
+		// every member has ended.
+		if Type(f.Type) == Chain && f.LastFlow > f.Flow {
+			if err := p.endBelow(ctx, f.Flow+1, f.LastFlow); err != nil {
+				return err
+			}
 		}
 	}
 	if f.Flow == 0 {
@@ -695,15 +697,6 @@ func (p *pass) end(ctx context.Context, f *flow, last *step, c cause) error {
 		return err
 	}
 	return p.moved(ctx, above, f.State, c)
-}
-
-// cancelWaiting cancels what has not begun of a workflow and of those nested in it. The latter are not loaded: they have
-// not begun. Their rows get their end from endBelow.
-func (p *pass) cancelWaiting(ctx context.Context, f *flow) error {
-	if _, err := p.cancelBelow(ctx, f.Flow, f.LastFlow); err != nil || f.LastFlow == f.Flow || Type(f.Type) != Chain {
-		return err // in all other types every member has ended
-	}
-	return p.endBelow(ctx, f.Flow+1, f.LastFlow)
 }
 
 // The statement reads the stored state. It does not touch workflows in memory, so a caller that has one of them loaded must
@@ -888,31 +881,4 @@ func (p *pass) rootEnded(ctx context.Context, f *flow) error {
 	b = append(append(append(b, `,"error":`...), first.Error...), '}')
 	p.events = append(p.events, event{ojs.EventWorkflowFailed, "api", b})
 	return nil
-}
-
-// writeEvents stores the events that have been added, in their order. The changes for the bus are collected here and
-// emitted after the commit.
-func (p *pass) writeEvents(ctx context.Context) error {
-	if len(p.events) == 0 {
-		return nil
-	}
-	subject := spec.FormatID(p.root.ID)
-	a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Tenant: p.root.Tenant, Node: p.s.commits.Node}
-	for _, e := range p.events {
-		a.Types, a.Sources, a.Data = append(a.Types, e.kind), append(a.Sources, e.source), append(a.Data, e.data)
-		p.changes = append(p.changes, eventlog.Change{Type: e.kind, Subject: subject, At: p.now.Time})
-	}
-	p.events = nil
-	return p.q.WorkflowEventInsert(ctx, a)
-}
-
-// span describes the span of the tree.
-func (e *endedRoot) span() tracing.WorkflowRun {
-	run := tracing.WorkflowRun{
-		ID: e.root.ID, Name: e.root.Name, Type: e.root.Type, State: e.root.State, Meta: e.root.Meta, Start: e.started, End: e.ended,
-	}
-	if e.failure != nil {
-		run.Error = e.failure.Error
-	}
-	return run
 }

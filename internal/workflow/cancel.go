@@ -30,7 +30,15 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	// From here on nothing of the tree begins, whatever happens to the rest of this call.
-	counts, err := s.cancelTree(bounded, id, force)
+	// A retry of the transaction reads the tree anew. It writes no event and no row of jobs_done, so it needs no partitions: the end of
+	// a cancelled tree shows in job.cancelled of its jobs.
+	var counts CancelCounts
+	err := pg.Retry(func() error {
+		return s.db.InTx(bounded, func(tx pgx.Tx) (err error) {
+			counts, err = newPass(s, tx).cancelTree(bounded, id, force)
+			return err
+		})
+	})
 	if err != nil {
 		return nil, counts, pg.ClientError(err)
 	}
@@ -50,28 +58,24 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	return w, counts, nil
 }
 
-// cancelTree ends the tree and its steps that have no job. It writes no event and no row of jobs_done, so it needs no
-// partitions: the end of a cancelled tree shows in job.cancelled of its jobs.
-func (s *Store) cancelTree(ctx context.Context, id [16]byte, force bool) (counts CancelCounts, err error) {
-	err = pg.Retry(func() error {
-		return s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
-			p := newPass(s, tx)
-			counts, err = p.cancelTree(ctx, id, force)
-			return err
-		})
-	})
-	return counts, err
-}
-
-// An advance that waits for the lock finds the root ended and only counts. Changes that are pending at this moment count
-// later, and StepsAlreadyCompleted lacks them.
+// cancelTree ends the tree and its steps that have no job. An advance that waits for the lock finds the root ended and only
+// counts. Changes that are pending at this moment count later, and StepsAlreadyCompleted lacks them.
 func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts CancelCounts, err error) {
 	found, err := p.lock(ctx, id)
 	if err != nil {
 		return counts, err
 	}
 	if !found {
-		return counts, p.notRoot(ctx, id)
+		rows, err := p.q.WorkflowGet(ctx, id)
+		if err != nil {
+			return counts, err
+		}
+		if len(rows) == 0 {
+			return counts, spec.NotFound("workflow", spec.FormatID(id))
+		}
+		// The text names the root, so that the client can cancel that.
+		w := rows[0].Workflow
+		return counts, errConflict(id, w.State, "is nested in workflow "+spec.FormatID(w.RootID)+", which has to be cancelled as a whole")
 	}
 	if !p.root.running() {
 		return counts, errConflict(id, p.root.State, "has ended as "+p.root.State)
@@ -113,19 +117,6 @@ func (p *pass) cancelNested(ctx context.Context) error {
 		}
 	}
 	return p.endBelow(ctx, 1, p.root.LastFlow)
-}
-
-// notRoot tells a nested workflow from none. The text of the error names the root, so that the client can cancel that.
-func (p *pass) notRoot(ctx context.Context, id [16]byte) error {
-	rows, err := p.q.WorkflowGet(ctx, id)
-	if err != nil {
-		return err
-	}
-	if len(rows) == 0 {
-		return spec.NotFound("workflow", spec.FormatID(id))
-	}
-	w := rows[0].Workflow
-	return errConflict(id, w.State, "is nested in workflow "+spec.FormatID(w.RootID)+", which has to be cancelled as a whole")
 }
 
 // cancelJobs cancels the jobs of a cancelled tree that have not ended, and counts those of members. Jobs that another transaction

@@ -43,8 +43,16 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	if err := s.admit(bounded, nodes); err != nil {
 		return answer, pg.ClientError(err)
 	}
-	// Only for the first jobs; queues of later steps are created when these are inserted.
-	if err := s.createQueues(bounded, nodes[0]); err != nil {
+	// The queues of the first jobs are created before the transaction, so that other producers do not wait for its end. They stay if the
+	// creation fails. Queues of later steps are created when these are inserted.
+	var first []*job.Job
+	_ = nodes[0].first(func(n *node, index int, child *node) error {
+		if child == nil {
+			first = append(first, n.def.Members[index].Job)
+		}
+		return nil
+	})
+	if err := s.jobs.CreateQueues(bounded, first); err != nil {
 		return answer, pg.ClientError(err)
 	}
 	var p *pass
@@ -120,20 +128,7 @@ func (s *Store) admit(ctx context.Context, nodes []*node) error {
 	return err
 }
 
-// createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its
-// end. They stay if the creation fails.
-func (s *Store) createQueues(ctx context.Context, root *node) error {
-	var jobs []*job.Job
-	_ = root.first(func(n *node, index int, child *node) error {
-		if child == nil {
-			jobs = append(jobs, n.def.Members[index].Job)
-		}
-		return nil
-	})
-	return s.jobs.CreateQueues(ctx, jobs)
-}
-
-// Workflows come before jobs, and jobs before steps: the id that is taken is found before anything else is written, and the
+// create inserts workflows before jobs, and jobs before steps: the id that is taken is found before anything else is written, and the
 // rows of steps already have their jobs, which saves an update of each. No lock is taken, as no other transaction sees the
 // tree.
 func (p *pass) create(ctx context.Context, nodes []*node) error {
@@ -148,25 +143,21 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 		p.flows[n.Flow] = n.flow
 	}
 	p.root = nodes[0].flow
-	if err := p.insertWorkflows(ctx, nodes); err != nil {
-		return err
-	}
-	items, err := p.insertFirst(ctx, nodes[0])
-	if err != nil {
-		return err
-	}
-	if err := p.insertSteps(ctx, nodes, items); err != nil {
-		return err
-	}
-	return p.settleFirst(ctx, items)
-}
-
-// Two creations with one id at once: the second one waits at the primary key until the first has ended, and then finds the
-// id taken or free.
-func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 	for part := range slices.Chunk(nodes, portion) {
-		a := workflowRows(part)
-		a.RootID, a.CreatedAt, a.Tenant = p.root.ID, p.now, p.root.Tenant
+		a := dbsqlc.WorkflowInsertParams{RootID: p.root.ID, CreatedAt: p.now, Tenant: p.root.Tenant}
+		for _, n := range part {
+			parent := int32(-1) // none, as in WorkflowInsert
+			if n.ParentIndex.Valid {
+				parent = n.ParentIndex.Int32
+			}
+			a.Ids, a.Flows, a.LastFlows, a.Ancestors = append(a.Ids, n.ID), append(a.Flows, n.Flow), append(a.LastFlows, n.LastFlow), append(a.Ancestors, integers(n.Ancestors))
+			a.ParentIndexes, a.Paths, a.Types, a.Names = append(a.ParentIndexes, parent), append(a.Paths, n.Path), append(a.Types, n.Type), append(a.Names, n.Name)
+			a.Meta, a.TraceIds, a.StepsForms = append(a.Meta, n.Meta), append(a.TraceIds, n.TraceID.String), append(a.StepsForms, n.StepsForm)
+			// The texts of arrays need no quotes: names of callbacks are fixed words.
+			a.Totals, a.JobCounts, a.Callbacks = append(a.Totals, n.Total), append(a.JobCounts, n.JobCount), append(a.Callbacks, "{"+strings.Join(n.Callbacks, ",")+"}")
+		}
+		// Of two creations with one id at once, the second one waits at the primary key until the first has ended, and then finds the id
+		// taken or free.
 		stored, err := p.q.WorkflowInsert(ctx, a)
 		if err != nil {
 			return err
@@ -176,7 +167,32 @@ func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 			return spec.NewError(ojs.ErrDuplicateJob, "A workflow with id "+id+" already exists.", map[string]any{"field": "id", "existing_workflow_id": id})
 		}
 	}
-	return nil
+	items, err := p.insertFirst(ctx, nodes[0])
+	if err != nil {
+		return err
+	}
+	if err := p.insertSteps(ctx, nodes, items); err != nil {
+		return err
+	}
+	// Last the jobs that unique policies have left out. Without them nothing follows and nothing is read or written here. With them a
+	// chain may go on, or end, within its own creation; all its rows exist by now, which the statements of settle need.
+	a := dbsqlc.WorkflowStepBeginParams{RootID: p.root.ID}
+	for _, it := range items {
+		if it.duplicateOf != nil {
+			a.Flows, a.Indexes, a.States = append(a.Flows, it.step.flow), append(a.Indexes, it.step.index), append(a.States, completed)
+			a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, *it.duplicateOf), append(a.Deduplicated, true), append(a.Errors, nil)
+		}
+	}
+	if len(a.Flows) == 0 {
+		return nil
+	}
+	if err := p.q.WorkflowStepBegin(ctx, a); err != nil {
+		return err
+	}
+	if err := p.applyRefusals(ctx, items); err != nil {
+		return err
+	}
+	return p.settle(ctx)
 }
 
 // insertFirst inserts the jobs of the steps that begin at once. A job that a unique policy refuses fails all of the
@@ -200,7 +216,7 @@ func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 		}
 		return nil
 	}
-	got := &passed{values: noValues()}
+	got := &passed{values: values{[]byte(`[]`), []byte(`{}`)}}
 	err := root.first(func(n *node, index int, child *node) error {
 		m := n.def.Members[index]
 		it := &item{flow: n.flow, passed: got, step: &step{flow: n.Flow, index: int32(index), id: m.ID, kind: kindJob, state: pending}}
@@ -234,8 +250,15 @@ func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) er
 	var rows []stepRow
 	bytes := 0
 	insert := func() error {
-		a := stepRows(rows)
-		a.RootID = p.root.ID
+		// Zero ids and a child of 0 stand for NULL, as in WorkflowStepInsert: a nested workflow never has the number 0.
+		a := dbsqlc.WorkflowStepInsertParams{RootID: p.root.ID}
+		for i := range rows {
+			r := &rows[i]
+			a.Flows, a.Indexes, a.StepIds, a.Kinds = append(a.Flows, r.flow), append(a.Indexes, r.index), append(a.StepIds, r.id), append(a.Kinds, r.kind)
+			a.Callbacks, a.Types, a.Queues, a.States = append(a.Callbacks, r.callback), append(a.Types, r.jobType), append(a.Queues, r.queue), append(a.States, r.state)
+			a.JobIds, a.ChildFlows, a.Templates = append(a.JobIds, r.job), append(a.ChildFlows, r.child), append(a.Templates, r.template)
+			a.DependsOn, a.NeededBy = append(a.DependsOn, integers(r.dependsOn)), append(a.NeededBy, integers(r.neededBy))
+		}
 		rows, bytes = rows[:0], 0
 		return p.q.WorkflowStepInsert(ctx, a)
 	}
@@ -254,29 +277,6 @@ func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) er
 		return nil
 	}
 	return insert()
-}
-
-// settleFirst applies the inserts that unique policies have left out. Without such jobs nothing follows and nothing is read
-// or written here. With them a chain may go on, or end, within its own creation; all its rows exist by now, which the
-// statements of settle need.
-func (p *pass) settleFirst(ctx context.Context, items []*item) error {
-	a := dbsqlc.WorkflowStepBeginParams{RootID: p.root.ID}
-	for _, it := range items {
-		if it.duplicateOf != nil {
-			a.Flows, a.Indexes, a.States = append(a.Flows, it.step.flow), append(a.Indexes, it.step.index), append(a.States, completed)
-			a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, *it.duplicateOf), append(a.Deduplicated, true), append(a.Errors, nil)
-		}
-	}
-	if len(a.Flows) == 0 {
-		return nil
-	}
-	if err := p.q.WorkflowStepBegin(ctx, a); err != nil {
-		return err
-	}
-	if err := p.applyRefusals(ctx, items); err != nil {
-		return err
-	}
-	return p.settle(ctx)
 }
 
 // existing leaves out the equivalent job if it is one of the same definition, which is not stored either. A client must not
@@ -307,7 +307,30 @@ func treeOf(def *Definition) []*node {
 	var nodes []*node
 	var add func(def *Definition, above *node, index int) *node
 	add = func(def *Definition, above *node, index int) *node {
-		n := newNode(def, int32(len(nodes)), above, index)
+		// Open begins at Total, because members that wait count as open. Nested workflows begin as running even if their step waits; only
+		// their step tells.
+		n := &node{def: def, children: map[int]*node{}, flow: &flow{Workflow: dbsqlc.Workflow{
+			ID: def.ID, Flow: int32(len(nodes)), Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, Tenant: def.Tenant,
+			StepsForm: def.StepsForm, Total: int32(len(def.Members)), Open: int32(len(def.Members)), JobCount: int32(def.Leaves), Callbacks: []string{},
+		}}}
+		if n.ID == [16]byte{} {
+			n.ID = job.NewID()
+		}
+		if n.Name == "" {
+			n.Name = string(def.Type)
+		}
+		if trace := job.TraceID(def.Meta); trace != "" {
+			n.TraceID = pgtype.Text{String: trace, Valid: true}
+		}
+		for _, c := range def.Callbacks {
+			n.Callbacks = append(n.Callbacks, c.Name)
+		}
+		if above != nil {
+			n.Ancestors = append(append(n.Ancestors, above.Ancestors...), above.Flow)
+			n.ParentIndex = pgtype.Int4{Int32: int32(index), Valid: true}
+			// Events and errors name steps by it: ids joined by dots, the nearest last.
+			n.Path = above.Path + above.def.Members[index].ID + "."
+		}
 		nodes = append(nodes, n)
 		for i, m := range def.Members {
 			if m.Nested != nil {
@@ -322,34 +345,6 @@ func treeOf(def *Definition) []*node {
 		n.RootID = nodes[0].ID
 	}
 	return nodes
-}
-
-// Open begins at Total, because members that wait count as open. Nested workflows begin as running even if their step
-// waits; only their step tells.
-func newNode(def *Definition, number int32, above *node, index int) *node {
-	n := &node{def: def, children: map[int]*node{}, flow: &flow{Workflow: dbsqlc.Workflow{
-		ID: def.ID, Flow: number, Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, Tenant: def.Tenant, StepsForm: def.StepsForm,
-		Total: int32(len(def.Members)), Open: int32(len(def.Members)), JobCount: int32(def.Leaves), Callbacks: []string{},
-	}}}
-	if n.ID == [16]byte{} {
-		n.ID = job.NewID()
-	}
-	if n.Name == "" {
-		n.Name = string(def.Type)
-	}
-	if trace := job.TraceID(def.Meta); trace != "" {
-		n.TraceID = pgtype.Text{String: trace, Valid: true}
-	}
-	for _, c := range def.Callbacks {
-		n.Callbacks = append(n.Callbacks, c.Name)
-	}
-	if above != nil {
-		n.Ancestors = append(append(n.Ancestors, above.Ancestors...), above.Flow)
-		n.ParentIndex = pgtype.Int4{Int32: int32(index), Valid: true}
-		// Events and errors name steps by it: ids joined by dots, the nearest last.
-		n.Path = above.Path + above.def.Members[index].ID + "."
-	}
-	return n
 }
 
 // first calls begin for the steps that begin when the tree does, in the order of the definition; child is nil for a job. A
@@ -374,22 +369,6 @@ func (n *node) first(begin func(n *node, index int, child *node) error) error {
 		}
 	}
 	return nil
-}
-
-// -1 stands for no parent, as in WorkflowInsert. The texts of arrays need no quotes: names of callbacks are fixed words.
-func workflowRows(nodes []*node) dbsqlc.WorkflowInsertParams {
-	var a dbsqlc.WorkflowInsertParams
-	for _, n := range nodes {
-		parent := int32(-1)
-		if n.ParentIndex.Valid {
-			parent = n.ParentIndex.Int32
-		}
-		a.Ids, a.Flows, a.LastFlows, a.Ancestors = append(a.Ids, n.ID), append(a.Flows, n.Flow), append(a.LastFlows, n.LastFlow), append(a.Ancestors, integers(n.Ancestors))
-		a.ParentIndexes, a.Paths, a.Types, a.Names = append(a.ParentIndexes, parent), append(a.Paths, n.Path), append(a.Types, n.Type), append(a.Names, n.Name)
-		a.Meta, a.TraceIds, a.StepsForms = append(a.Meta, n.Meta), append(a.TraceIds, n.TraceID.String), append(a.StepsForms, n.StepsForm)
-		a.Totals, a.JobCounts, a.Callbacks = append(a.Totals, n.Total), append(a.JobCounts, n.JobCount), append(a.Callbacks, "{"+strings.Join(n.Callbacks, ",")+"}")
-	}
-	return a
 }
 
 // integers is an array of integers as PostgreSQL reads it. Arrays of arrays of different lengths cannot be sent as one
@@ -417,7 +396,7 @@ type stepRow struct {
 
 // steps are the rows of the members and callbacks of a workflow. begun are the steps that have begun. Callbacks get the
 // indexes behind the members. A step that stands for an existing job is stored as pending without a job first, and ended by
-// settleFirst.
+// create.
 func (n *node) steps(begun map[place]*item) []stepRow {
 	neededBy := make(map[int][]int32)
 	for i, m := range n.def.Members {
@@ -455,17 +434,4 @@ func (n *node) steps(begun map[place]*item) []stepRow {
 		})
 	}
 	return rows
-}
-
-// Zero ids and a child of 0 stand for NULL, as in WorkflowStepInsert: a nested workflow never has the number 0.
-func stepRows(rows []stepRow) dbsqlc.WorkflowStepInsertParams {
-	var a dbsqlc.WorkflowStepInsertParams
-	for i := range rows {
-		r := &rows[i]
-		a.Flows, a.Indexes, a.StepIds, a.Kinds = append(a.Flows, r.flow), append(a.Indexes, r.index), append(a.StepIds, r.id), append(a.Kinds, r.kind)
-		a.Callbacks, a.Types, a.Queues, a.States = append(a.Callbacks, r.callback), append(a.Types, r.jobType), append(a.Queues, r.queue), append(a.States, r.state)
-		a.JobIds, a.ChildFlows, a.Templates = append(a.JobIds, r.job), append(a.ChildFlows, r.child), append(a.Templates, r.template)
-		a.DependsOn, a.NeededBy = append(a.DependsOn, integers(r.dependsOn)), append(a.NeededBy, integers(r.neededBy))
-	}
-	return a
 }

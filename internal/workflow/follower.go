@@ -107,21 +107,15 @@ func (f *Follower) loop(ctx context.Context) {
 			}
 		}
 		began := time.Now()
-		f.look(ctx, age)
+		f.moved.Store(false) // first; see Follower
+		again, err := f.store.FollowLeft(ctx, age)
+		if again || err != nil {
+			f.moved.Store(true)
+		}
+		if err != nil && ctx.Err() == nil {
+			f.Logger.WarnContext(ctx, "changes of workflow jobs were not looked for; trying again", slog.String("category", "error"), slog.Any("error", err))
+		}
 		rest = time.Now().Add(lookCost * time.Since(began))
-	}
-}
-
-// look lets the trees follow whose changes are older than age. It looks again if there are younger ones, or an error. moved
-// is cleared first; see Follower.
-func (f *Follower) look(ctx context.Context, age time.Duration) {
-	f.moved.Store(false)
-	again, err := f.store.FollowLeft(ctx, age)
-	if again || err != nil {
-		f.moved.Store(true)
-	}
-	if err != nil && ctx.Err() == nil {
-		f.Logger.WarnContext(ctx, "changes of workflow jobs were not looked for; trying again", slog.String("category", "error"), slog.Any("error", err))
 	}
 }
 
@@ -244,7 +238,10 @@ const pruneRoots = 100
 // root, by the clock of the database.
 func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, err error) {
 	for {
-		roots, err := s.listEnded(ctx, keep)
+		// The clock of the database decides, so nodes agree on what is old.
+		bounded, cancel := s.db.Bounded(ctx)
+		roots, err := s.db.Q.WorkflowListEnded(bounded, pg.Interval(keep), pruneRoots)
+		cancel()
 		if err != nil {
 			return deleted, err
 		}
@@ -260,13 +257,6 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, e
 	}
 }
 
-// The clock of the database decides, so nodes agree on what is old.
-func (s *Store) listEnded(ctx context.Context, keep time.Duration) ([][16]byte, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return s.db.Q.WorkflowListEnded(ctx, pg.Interval(keep), pruneRoots)
-}
-
 // The lock keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps go
 // before workflows, in portions, so that no statement exceeds its time; all are one transaction, so no reader finds half a
 // tree. Jobs stay: they have a retention of their own.
@@ -278,8 +268,19 @@ func (s *Store) delete(ctx context.Context, root [16]byte) error {
 		if _, err := q.WorkflowLock(ctx, root); err != nil {
 			return err
 		}
-		if err := deleteSteps(ctx, q, root); err != nil {
-			return err
+		for more := true; more; {
+			places, err := q.WorkflowStepListPlace(ctx, root, portion)
+			if err != nil {
+				return err
+			}
+			// Less than a portion is left if there is no place at its end; the last round then deletes all that is left.
+			upto := dbsqlc.WorkflowStepDeleteParams{RootID: root, Flow: math.MaxInt32, Index: math.MaxInt32}
+			if more = len(places) > 0; more {
+				upto.Flow, upto.Index = places[0].Flow, places[0].Index
+			}
+			if err := q.WorkflowStepDelete(ctx, upto); err != nil {
+				return err
+			}
 		}
 		for n := int64(portion); n == portion; {
 			var err error
@@ -289,21 +290,4 @@ func (s *Store) delete(ctx context.Context, root [16]byte) error {
 		}
 		return q.WorkflowStartDelete(ctx, root)
 	})
-}
-
-// Less than a portion is left if there is no place at its end; the last round then deletes all that is left.
-func deleteSteps(ctx context.Context, q *dbsqlc.Queries, root [16]byte) error {
-	for {
-		upto := dbsqlc.WorkflowStepDeleteParams{RootID: root, Flow: math.MaxInt32, Index: math.MaxInt32}
-		last, err := q.WorkflowStepListPlace(ctx, root, portion)
-		if err != nil {
-			return err
-		}
-		if len(last) > 0 {
-			upto.Flow, upto.Index = last[0].Flow, last[0].Index
-		}
-		if err := q.WorkflowStepDelete(ctx, upto); err != nil || len(last) == 0 {
-			return err
-		}
-	}
 }

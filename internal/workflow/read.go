@@ -140,15 +140,41 @@ func (v *view) readSteps(ctx context.Context) error {
 			v.bytes += int64(len(r.Result))
 		}
 		if len(rows) < portion {
-			v.finish()
-			return nil
+			break
 		}
 		last := rows[len(rows)-1]
 		a.AfterFlow, a.AfterIndex, a.MaxBytes = last.Flow, last.Index, max(0, maxResults-v.bytes)
 	}
+	// Now what depends on other steps: the names of steps that others depend on, and states of nested workflows. Inner workflows come
+	// first, because the start of a nested workflow is needed for the step above it.
+	for _, number := range slices.Backward(v.order) {
+		w := v.flows[number]
+		for i := range w.Steps {
+			st := &w.Steps[i]
+			if w.Type == DAG {
+				for n, d := range st.DependsOn {
+					index, _ := strconv.Atoi(d)
+					st.DependsOn[n] = w.Steps[index].ID
+				}
+			}
+			if st.Workflow == nil {
+				continue
+			}
+			// The step of a nested workflow is active once one of its jobs has started: docs/reference/workflows.md, States.
+			st.StartedAt = earliest(st.Workflow.Steps)
+			if st.State == pending && st.StartedAt != nil {
+				st.State = active
+			}
+		}
+		if w.ID != w.RootID {
+			w.StartedAt = earliest(w.Steps)
+		}
+	}
+	return nil
 }
 
-// Dependencies of a dag are kept as decimal indexes until finish, because they may name steps of a later portion.
+// step shows a step with what its job tells. Dependencies of a dag are decimal indexes, until all steps have been read: they may name
+// steps of a later portion.
 func (v *view) step(w *Workflow, r *dbsqlc.WorkflowStepListTreeRow) Step {
 	st := Step{
 		Index: int(r.Index), ID: r.StepID, Type: r.Type, State: r.State, JobState: r.JobState, Callback: r.Callback, Queue: r.Queue,
@@ -170,17 +196,10 @@ func (v *view) step(w *Workflow, r *dbsqlc.WorkflowStepListTreeRow) Step {
 			st.DependsOn = append(st.DependsOn, strconv.Itoa(int(d)))
 		}
 	}
-	if r.Kind == kindWorkflow {
+	switch {
+	case r.Kind == kindWorkflow:
 		st.Workflow = v.flows[r.ChildFlow]
-		return st
-	}
-	v.ofJob(&st, r)
-	return st
-}
-
-// ofJob adds what the job of a step tells. That of a step that has ended may be deleted.
-func (v *view) ofJob(st *Step, r *dbsqlc.WorkflowStepListTreeRow) {
-	if r.State == pending {
+	case r.State == pending:
 		st.Attempt, st.StartedAt = int(r.JobAttempt), timestamp(r.JobStartedAt)
 		switch r.JobState {
 		case active:
@@ -190,49 +209,14 @@ func (v *view) ofJob(st *Step, r *dbsqlc.WorkflowStepListTreeRow) {
 		default:
 			st.StartedAt = nil
 		}
-		return
-	}
-	if st.JobID == nil || r.Deduplicated {
-		return
-	}
-	switch r.State {
-	case completed, cancelled:
+	// The job of a step that has ended may be deleted.
+	case st.JobID == nil || r.Deduplicated:
+	case r.State == completed || r.State == cancelled:
 		st.JobState = r.State
-	case failed:
+	case r.State == failed:
 		st.JobState = "discarded"
 	}
-}
-
-// finish sets what depends on other steps: names of steps that others depend on, and states of nested workflows. Inner
-// workflows come first, because the start of a nested workflow is needed for the step above it.
-func (v *view) finish() {
-	for _, number := range slices.Backward(v.order) { // nested ones first
-		w := v.flows[number]
-		for i := range w.Steps {
-			st := &w.Steps[i]
-			if w.Type == DAG {
-				for n, d := range st.DependsOn {
-					index, _ := strconv.Atoi(d)
-					st.DependsOn[n] = w.Steps[index].ID
-				}
-			}
-			if st.Workflow != nil {
-				w.began(st)
-			}
-		}
-		if w.ID != w.RootID {
-			w.StartedAt = earliest(w.Steps)
-		}
-	}
-}
-
-// began sets the state of the step of a nested workflow: active once one of its jobs has started.
-// docs/reference/workflows.md, States.
-func (w *Workflow) began(st *Step) {
-	st.StartedAt = earliest(st.Workflow.Steps)
-	if st.State == pending && st.StartedAt != nil {
-		st.State = active
-	}
+	return st
 }
 
 // It returns nil if none has started.
@@ -245,7 +229,7 @@ func earliest(steps []Step) (first *time.Time) {
 	return first
 }
 
-// A nested workflow has no such row; finish takes the earliest start of its steps.
+// A nested workflow has no such row; readSteps takes the earliest start of its steps.
 func (v *view) readStart(ctx context.Context) error {
 	if v.top.Flow != 0 {
 		return nil
@@ -359,10 +343,23 @@ func (s *Store) list(ctx context.Context, q *dbsqlc.Queries, f Filter) (page Pag
 			page.Next = &floor[0]
 		}
 	}
-	if page.Workflows, err = roots(ctx, q, ids); err != nil {
+	starts, err := q.WorkflowListStarts(ctx, ids)
+	if err != nil {
 		return page, err
 	}
-	for _, w := range page.Workflows {
+	startedAt := make(map[[16]byte]*time.Time, len(starts))
+	for _, st := range starts {
+		startedAt[st.RootID] = timestamp(st.StartedAt)
+	}
+	rows, err := q.WorkflowListRoots(ctx, ids) // newest first, like the ids
+	if err != nil {
+		return page, err
+	}
+	page.Workflows = make([]*Workflow, len(rows))
+	for i := range rows {
+		w := shownWorkflow(&rows[i].Workflow)
+		w.StartedAt = startedAt[w.ID]
+		page.Workflows[i] = w
 		page.StepCounts = append(page.StepCounts, w.Total)
 	}
 	total, err := s.count(ctx, q, f)
@@ -384,25 +381,6 @@ func listIDs(ctx context.Context, q *dbsqlc.Queries, f Filter, p dbsqlc.Workflow
 	return q.WorkflowListPageByState(ctx, dbsqlc.WorkflowListPageByStateParams{
 		State: f.State, Before: p.Before, MaxLooked: p.MaxLooked, Type: p.Type, Name: p.Name, SkipRows: p.SkipRows, PageRows: p.PageRows,
 	})
-}
-
-// Rows come newest first, like the ids.
-func roots(ctx context.Context, q *dbsqlc.Queries, ids [][16]byte) ([]*Workflow, error) {
-	rows, err := q.WorkflowListRoots(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	starts, err := q.WorkflowListStarts(ctx, ids)
-	startedAt := make(map[[16]byte]*time.Time, len(starts))
-	for _, st := range starts {
-		startedAt[st.RootID] = timestamp(st.StartedAt)
-	}
-	list := make([]*Workflow, len(rows))
-	for i := range rows {
-		list[i] = shownWorkflow(&rows[i].Workflow)
-		list[i].StartedAt = startedAt[list[i].ID]
-	}
-	return list, err
 }
 
 // It uses the same index as the page, by the same rule. Without a filter it ends at the 10 000th root.

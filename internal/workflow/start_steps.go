@@ -34,39 +34,34 @@ func (p *pass) beginStarts(ctx context.Context) error {
 	starts := p.starts
 	p.starts = nil
 	for len(starts) > 0 {
-		first, n := starts[0], 1
-		if !first.ofDAG() {
-			if err := p.begin(ctx, first); err != nil {
-				return err
-			}
-		} else {
-			indexes := []int32{first.index}
+		first := starts[0]
+		if first.ofDAG() {
+			indexes, n := []int32{first.index}, 1
 			for ; n < len(starts) && starts[n].ofDAG() && starts[n].flow == first.flow && starts[n].trace == first.trace && starts[n].index > starts[n-1].index; n++ {
 				indexes = append(indexes, starts[n].index)
 			}
 			if err := p.beginReady(ctx, first, indexes); err != nil {
 				return err
 			}
+			starts = starts[n:]
+			continue
 		}
-		starts = starts[n:]
+		// A step of a chain gets the results of those before it, a callback those of all members, but of no other callback: the statement
+		// leaves them out. The results are read once and shared by all first steps of a nested group.
+		got, err := p.members(ctx, first.flow, first.index, nil)
+		if err != nil {
+			return err
+		}
+		if err := p.beginAll(ctx, first.flow, first.index, first.index, &passed{got, first.trace}); err != nil {
+			return err
+		}
+		starts = starts[1:]
 	}
 	return nil
 }
 
 // ofDAG reports whether the step is a member of a dag.
 func (s *start) ofDAG() bool { return Type(s.flow.Type) == DAG && s.index < s.flow.Total }
-
-// begin begins a step: with the results that it gets, its job is inserted, or the first steps of its nested workflow begin.
-// The results are read once and shared by all first steps of a nested group.
-func (p *pass) begin(ctx context.Context, s start) error {
-	// A callback has an index above Total, and must not get the result of another callback.
-	below := min(s.index, s.flow.Total) // a step of a chain gets the results of those before it, a callback those of all members
-	got, err := p.members(ctx, s.flow, below, nil)
-	if err != nil {
-		return err
-	}
-	return p.beginAll(ctx, s.flow, s.index, s.index, &passed{got, s.trace})
-}
 
 // beginReady begins members of a dag. Neighbours that depend on the same steps share their results, which may be large.
 // Only steps that are still waiting begin. A portion ends at portionBytes of templates, so the statement may return fewer
@@ -207,24 +202,17 @@ func (p *pass) prepare(ctx context.Context, it *item) {
 	j.Unbounded = !p.creating
 	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
 	j.TraceID = job.TraceID(j.Meta)
-	j.Extra = appendAttributes(j.Extra, p.root.ID, it)
-	if span := p.s.tracer.Enqueue(ctx, j); span.Begun() {
-		p.spans = append(p.spans, enqueueSpan{span, it})
-	}
-}
-
-// appendAttributes returns extra with the attributes that only jobs of workflows have. They are part of the stored job, so
-// parent_results do not change when a step before is retried (docs/reference/workflows.md, Results). The names cannot meet
-// those of a client: the decoder of jobs knows them as the server's own.
-func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
-	b := make([]byte, 0, len(extra)+256+len(it.passed.list)+len(it.passed.named))
-	if len(extra) > len(`{}`) {
-		b = append(append(b, extra[:len(extra)-1]...), ',')
+	// The attributes that only jobs of workflows have are part of the stored job, so parent_results do not change when a step before is
+	// retried (docs/reference/workflows.md, Results). The names cannot meet those of a client: the decoder of jobs knows them as the
+	// server's own.
+	b := make([]byte, 0, len(j.Extra)+256+len(it.passed.list)+len(it.passed.named))
+	if len(j.Extra) > len(`{}`) {
+		b = append(append(b, j.Extra[:len(j.Extra)-1]...), ',')
 	} else {
 		b = append(b, '{')
 	}
 	b = append(spec.AppendID(append(b, `"workflow_id":"`...), it.flow.ID), '"')
-	b = append(spec.AppendID(append(b, `,"root_workflow_id":"`...), root), '"')
+	b = append(spec.AppendID(append(b, `,"root_workflow_id":"`...), p.root.ID), '"')
 	if it.step.kind == kindCallback {
 		b = append(append(append(b, `,"workflow_callback":"`...), it.step.callback...), '"')
 	} else {
@@ -233,7 +221,10 @@ func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
 	}
 	b = append(append(b, `,"parent_results":`...), it.passed.list...)
 	b = append(append(b, `,"parent_results_map":`...), it.passed.named...)
-	return append(b, '}')
+	j.Extra = append(b, '}')
+	if span := p.s.tracer.Enqueue(ctx, j); span.Begun() {
+		p.spans = append(p.spans, enqueueSpan{span, it})
+	}
 }
 
 // insert inserts the jobs of the batch, in order, and applies what unique policies have decided about them. The jobs come
@@ -339,12 +330,6 @@ type enqueueSpan struct {
 	item *item
 }
 
-func (s enqueueSpan) accept() {
-	if state, id := s.item.began(); state == pending {
-		s.span.Accepted(id, string(ojs.StateAvailable))
-	}
-}
-
 // errorObject is the error of a step. 2 048 bytes bound the message, because the error of a step is copied into jobs and
 // answers.
 func errorObject(code, message string) []byte {
@@ -356,8 +341,6 @@ func errorObject(code, message string) []byte {
 // values are results as a job gets them: as an array, and as an object by step ids. Both are valid compact JSON, always an
 // array and an object.
 type values struct{ list, named []byte }
-
-func noValues() values { return values{[]byte(`[]`), []byte(`{}`)} }
 
 // members are the values of the members with indexes below a bound or, if only is not empty, of these in its order. The
 // bound of maxResults is kept by the statement, so results that are left out never reach the node. A dag gives only the

@@ -90,7 +90,7 @@ type Deps struct {
 //
 // mu guards turns and the next turn in each of its values, and is never held during a statement. turns has an entry for
 // each root that a goroutine of this node serves. slots has an element for each transaction of Advance that runs, at most
-// places(db). left has room for one signal: a second one before the Follower looks would have it look at the same rows.
+// maxAdvancing. left has room for one signal: a second one before the Follower looks would have it look at the same rows.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -111,18 +111,17 @@ type Store struct {
 
 // New returns a store on the database. Package queue is to call Follow when jobs of workflows have ended (queue.Hooks).
 func New(deps Deps, config Config) *Store {
+	// A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue
+	// calls it after its commit, when the connection is back in the pool. Otherwise acks and advances could wait for each
+	// other.
+	places := min(maxAdvancing, max(1, int(deps.DB.Pool.Config().MaxConns)/2))
 	return &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
 		schemas: deps.Schemas, config: config,
-		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places(deps.DB)), left: make(chan struct{}, 1),
+		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places), left: make(chan struct{}, 1),
 		maxLooked: pg.MaxLooked,
 	}
 }
-
-// A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue
-// calls it after its commit, when the connection is back in the pool. Otherwise acks and advances could wait for each
-// other.
-func places(db *pg.DB) int { return min(maxAdvancing, max(1, int(db.Pool.Config().MaxConns)/2)) }
 
 // Type is the kind of a workflow. It is stored as text and never changes. Clients send the first three; a dag has no type
 // of its own in a request.

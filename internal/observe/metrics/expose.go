@@ -49,9 +49,17 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 			return fmt.Errorf("openmetrics: %w", err)
 		}
 	}
-	// A reader of this format may refuse the whole answer because of such a name.
+	// OpenMetrics does not allow a counter whose name without _total is that of another family, such as go_memstats_alloc_bytes_total of
+	// the Go runtime. A reader may refuse the whole answer because of it.
 	if openMetrics {
-		families = slices.DeleteFunc(families, namesake(families))
+		names := make(map[string]bool, len(families))
+		for _, f := range families {
+			names[f.GetName()] = true
+		}
+		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
+			short, counts := strings.CutSuffix(f.GetName(), "_total")
+			return counts && names[short]
+		})
 	}
 	encoder := expfmt.NewEncoder(w, format)
 	for _, f := range families {
@@ -64,19 +72,6 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 		return closer.Close()
 	}
 	return nil
-}
-
-// namesake finds counters whose name without _total is that of another family, which OpenMetrics does not allow: the Go
-// runtime's go_memstats_alloc_bytes_total.
-func namesake(families []*dto.MetricFamily) func(f *dto.MetricFamily) bool {
-	names := make(map[string]bool, len(families))
-	for _, f := range families {
-		names[f.GetName()] = true
-	}
-	return func(f *dto.MetricFamily) bool {
-		short, counts := strings.CutSuffix(f.GetName(), "_total")
-		return counts && names[short]
-	}
 }
 
 // Shutdown pushes the last values, until ctx ends. It must run before the pool is closed: the last push reads gauges.
@@ -163,15 +158,6 @@ func (f *histogramFamily) add(labels attribute.Set, h *histogram, bounds []int64
 	f.show(labels, r)
 }
 
-// addAll adds one series for the sum of several histograms.
-func (f *histogramFamily) addAll(labels attribute.Set, hs []histogram, bounds []int64) {
-	var r reading
-	for i := range hs {
-		r.add(&hs[i], bounds, f.bounds)
-	}
-	f.show(labels, r)
-}
-
 // A histogram without values has no series, so that a metric that nobody uses does not fill the answer.
 func (f *histogramFamily) show(labels attribute.Set, r reading) {
 	if r.count == 0 {
@@ -214,8 +200,6 @@ type limiter struct {
 	mu     sync.Mutex
 	values map[string]struct{}
 }
-
-func newLimiter(limit int) *limiter { return &limiter{max: limit, values: map[string]struct{}{}} }
 
 // Which values are the first depends on what this node has seen, so nodes may show different ones.
 func (l *limiter) label(value string) string {

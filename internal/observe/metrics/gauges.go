@@ -76,7 +76,17 @@ func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	r := round{up: 1}
-	families := m.databaseFamilies(ctx, &r)
+	var families []family
+	// If the overview cannot be read, nothing else is tried: the others need its list of queues, or would wait for the same database.
+	if g, err := m.Gauges(ctx); r.missing(err) {
+		r.up = 0 // for any error
+	} else {
+		families = eventFamilies(g.Events)
+		families = append(families, m.queueFamilies(ctx, g, &r)...)
+		families = append(families, m.limitFamilies(ctx, g, &r)...)
+		families = append(families, m.databaseFamilies(ctx, &r)...)
+		families = append(families, m.webhookGauges(ctx, &r)...)
+	}
 	// It is shown whatever happened to the others, so that an alert has a series to look at.
 	up := gauge("ojs.database.up", "1", "1 if the database answered when the figures of the whole deployment were read, else 0; what could not be read has no series.")
 	up.set(noLabels, r.up)
@@ -93,24 +103,6 @@ func (r *round) missing(err error) bool {
 		r.up = 0
 	}
 	return err != nil
-}
-
-// If the overview cannot be read, nothing else is tried: the others need its list of queues, or would wait for the same
-// database.
-func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
-	g, err := m.Gauges(ctx)
-	if r.missing(err) {
-		r.up = 0 // for any error
-		return nil
-	}
-	families := eventFamilies(g.Events)
-	families = append(families, m.queueFamilies(ctx, g, r)...)
-	families = append(families, m.boundFamilies(g)...)
-	families = append(families, m.limitFamilies(ctx, g, r)...)
-	families = append(families, m.xminFamilies(ctx, r)...)
-	families = append(families, m.relayFamilies(ctx, r)...)
-	families = append(families, m.tableFamilies(ctx, r)...)
-	return append(families, m.webhookGauges(ctx, r)...)
 }
 
 // publish_lag is the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the delay is
@@ -142,10 +134,27 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 	dead := gauge("ojs.dead_letter.depth", "{job}", "Dead letters.")
 	oldest := gauge("ojs.queue.oldest_ready_seconds", "s", "How long the job has been available that will be fetched next, at the priority where that is longest; 0: none.")
 	workers.set(noLabels, float64(g.WorkersActive))
-	// Both are read with statements of their own; without one of them only its series is missing.
-	letters, err := m.deadLetters(ctx, g)
+	// Dead letters and ages are read with statements of their own; without one of them only its series is missing.
+	counts, err := m.gauges.deadLetters.get(ctx, m.sources().Database.DeadLetterCounts)
 	noLetters := r.missing(err)
-	ages, err := m.readyAges(ctx, g)
+	letters := make(map[string]int64, len(counts))
+	for queue, n := range counts {
+		if _, known := g.Queues[queue]; !known {
+			queue = OtherQueues
+		}
+		letters[queue] += n
+	}
+	ages, err := m.gauges.ready.get(ctx, func(ctx context.Context) (map[string]time.Duration, error) {
+		// The age of a queue without available jobs is 0 without asking.
+		var queues []string
+		for name, q := range g.Queues {
+			if q.Jobs[ojs.StateAvailable] > 0 && name != OtherQueues {
+				queues = append(queues, name)
+			}
+		}
+		slices.Sort(queues)
+		return m.gauges.survey.ages(ctx, m.sources().Database, queues)
+	})
 	noAges := r.missing(err)
 	for name, q := range g.Queues {
 		labels := label("queue", name)
@@ -166,88 +175,44 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 	return []family{depth, active, jobs, workers, busy, dead, oldest}
 }
 
-// deadLetters counts dead letters by the queues of g, and the others under OtherQueues.
-func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, error) {
-	counts, err := m.gauges.deadLetters.get(ctx, m.sources().Database.DeadLetterCounts)
-	if err != nil {
-		return nil, err
-	}
-	shown := make(map[string]int64, len(counts))
-	for queue, n := range counts {
-		if _, known := g.Queues[queue]; !known {
-			queue = OtherQueues
-		}
-		shown[queue] += n
-	}
-	return shown, nil
-}
-
-// readyAges is how long the next job of each queue has waited. Queues without available jobs are left out: their age is 0
-// without asking.
-func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Duration, error) {
-	return m.gauges.ready.get(ctx, func(ctx context.Context) (map[string]time.Duration, error) {
-		var queues []string
-		for name, q := range g.Queues {
-			if q.Jobs[ojs.StateAvailable] > 0 && name != OtherQueues {
-				queues = append(queues, name)
-			}
-		}
-		slices.Sort(queues)
-		return m.gauges.survey.ages(ctx, m.sources().Database, queues)
-	})
-}
-
-// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each.
-func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
-	h, err := m.gauges.xmin.get(ctx, m.sources().Database.OldestXminHolder)
-	if r.missing(err) {
-		return nil
-	}
+// databaseFamilies are what keeps dead rows from being cleaned and relays from publishing, and the sizes of tables.
+func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	seconds := gauge("ojs.db.xmin_age_seconds", "s", "Age of the transaction that keeps the oldest dead rows from being cleaned; 0: none.")
 	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}", "Transactions begun since the oldest state that somebody may still look at.")
 	holder := gauge("ojs.db.xmin_holder", "s", "Age of that transaction, with who holds it, from 10 s on; 0 for a replication slot or standby, whose age is not known.")
-	// No holder is an age of 0, which is a value and not a missing series.
-	if h == nil {
-		h = &XminHolder{}
+	if h, err := m.gauges.xmin.get(ctx, m.sources().Database.OldestXminHolder); !r.missing(err) {
+		// No holder is an age of 0, which is a value and not a missing series.
+		if h == nil {
+			h = &XminHolder{}
+		}
+		seconds.set(noLabels, h.Seconds)
+		transactions.set(noLabels, float64(h.Transactions))
+		// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each. A slot or a
+		// standby has no age that is known, and is named at once.
+		if h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds()) {
+			holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
+		}
 	}
-	seconds.set(noLabels, h.Seconds)
-	transactions.set(noLabels, float64(h.Transactions))
-	if h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds()) {
-		// A slot or a standby has no age that is known, and is named at once.
-		holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
+	// Normally no session is shown here: a relay has the lock for milliseconds.
+	relay := gauge("ojs.events.relay_holder", "s", "Age of the transaction that keeps every relay from publishing, from 5 s on, with who holds it.")
+	if h, err := m.gauges.relay.get(ctx, m.sources().Database.OldestRelayHolder); !r.missing(err) && h != nil {
+		relay.set(attribute.NewSet(attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
 	}
-	return []family{seconds, transactions, holder}
-}
-
-// Normally there is none: a relay has the lock for milliseconds.
-func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
-	h, err := m.gauges.relay.get(ctx, m.sources().Database.OldestRelayHolder)
-	if r.missing(err) {
-		return nil
-	}
-	holder := gauge("ojs.events.relay_holder", "s", "Age of the transaction that keeps every relay from publishing, from 5 s on, with who holds it.")
-	if h != nil {
-		holder.set(attribute.NewSet(attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
-	}
-	return []family{holder}
-}
-
-// Rows are estimates of PostgreSQL and need no count.
-func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
-	tables, err := m.gauges.tables.get(ctx, m.sources().Database.TableStats)
-	if r.missing(err) {
-		return nil
-	}
+	// Rows are estimates of PostgreSQL and need no count.
 	live := gauge("ojs.db.table_live_rows", "{row}", "Rows of a table, as Postgres estimates them.")
 	dead := gauge("ojs.db.table_dead_rows", "{row}", "Dead rows that have not been cleaned yet, as Postgres estimates them.")
 	size := gauge("ojs.db.table_bytes", "By", "Size of a table with its partitions and indexes.")
-	for _, t := range tables {
-		labels := label("table", t.Name)
-		live.set(labels, float64(t.Live))
-		dead.set(labels, float64(t.Dead))
-		size.set(labels, float64(t.Bytes))
+	tables, err := m.gauges.tables.get(ctx, m.sources().Database.TableStats)
+	if !r.missing(err) {
+		for _, t := range tables {
+			labels := label("table", t.Name)
+			live.set(labels, float64(t.Live))
+			dead.set(labels, float64(t.Dead))
+			size.set(labels, float64(t.Bytes))
+		}
 	}
-	return []family{live, dead, size}
+	// One that could not be read has no series, and is left out by Produce.
+	return []family{seconds, transactions, holder, relay, live, dead, size}
 }
 
 // A node with webhooks switched off shows none, although others may deliver.
@@ -269,24 +234,6 @@ func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 	pending := gauge("ojs.webhook.pending", "{delivery}", "Webhook deliveries that are not finished.")
 	pending.set(noLabels, float64(g.pending))
 	return []family{subscriptions, pending}
-}
-
-// componentFamilies are the states of this node's services as in health. A service that is off has no series.
-func (m *Metrics) componentFamilies() []family {
-	if m.sources().Components == nil {
-		return nil
-	}
-	fine := gauge("ojs.component_ok", "1", "1 if the service of this node is ok, 0 if it is degraded; as in /health.")
-	for name, state := range m.sources().Components() {
-		switch state {
-		case "off":
-		case "ok":
-			fine.set(label("component", name), 1)
-		default:
-			fine.set(label("component", name), 0)
-		}
-	}
-	return []family{fine}
 }
 
 // cached is one kind of gauges with the result of the last read. Readers that come during a read wait for its result.
@@ -326,7 +273,12 @@ func (p *cached[T]) get(ctx context.Context, read func(ctx context.Context) (T, 
 		var nothing T
 		return nothing, errNoTime
 	}
-	defer p.end()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		close(p.reading)
+		p.reading = nil
+	}()
 	// Readers that have waited for another read come here and take its result.
 	if !p.due() {
 		return p.value, p.err
@@ -343,7 +295,14 @@ func (p *cached[T]) get(ctx context.Context, read func(ctx context.Context) (T, 
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	}
-	p.read(ctx, read)
+	start, before := time.Now(), p.err
+	// An error replaces the value, so that nobody takes old figures for new ones.
+	p.value, p.err = read(ctx)
+	p.at = time.Now()
+	p.took = p.at.Sub(start)
+	if p.err != nil && before == nil && p.onFailure != nil {
+		p.onFailure(p.err) // only the first of several in a row
+	}
 	return p.value, p.err
 }
 
@@ -366,13 +325,6 @@ func (p *cached[T]) begin(ctx context.Context) bool {
 	}
 }
 
-func (p *cached[T]) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.reading)
-	p.reading = nil
-}
-
 // The pause grows with the time of the last read, so that reads take a twentieth of the time at most however slow the database
 // is.
 func (p *cached[T]) due() bool {
@@ -384,18 +336,6 @@ func (p *cached[T]) due() bool {
 		pause = min(p.every, max(afterFailure, p.took))
 	}
 	return p.at.IsZero() || time.Since(p.at) >= pause
-}
-
-func (p *cached[T]) read(ctx context.Context, read func(ctx context.Context) (T, error)) {
-	start := time.Now()
-	before := p.err
-	// An error replaces the value, so that nobody takes old figures for new ones.
-	p.value, p.err = read(ctx)
-	p.at = time.Now()
-	p.took = p.at.Sub(start)
-	if p.err != nil && before == nil && p.onFailure != nil {
-		p.onFailure(p.err) // only the first of several in a row
-	}
 }
 
 // readySurvey caches the positions of the heads of the queues. Under a pinned xmin a full read, from the start of the index,
@@ -419,7 +359,21 @@ func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (
 	if len(queues) == 0 {
 		return nil, nil
 	}
-	heads, err := s.read(ctx, st, queues)
+	err := errTooSlow
+	var heads []ReadyHead
+	if time.Since(s.at) >= share*s.took {
+		start := time.Now()
+		heads, err = st.ReadyHeads(ctx, queues)
+		// A full read that failed counts too, or one that always times out would be tried at every scrape.
+		s.at = time.Now()
+		s.took = s.at.Sub(start)
+		if err == nil {
+			s.heads = map[readyLevel]ReadyHead{}
+		}
+	}
+	if err != nil && s.heads != nil {
+		heads, err = st.ReadyHeadsFrom(ctx, slices.Collect(maps.Values(s.heads)))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -433,23 +387,3 @@ func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (
 
 // errTooSlow says that the next full read has to wait, and that no earlier one has succeeded.
 var errTooSlow = errors.New("the index of ready jobs has too many dead entries")
-
-// The failed full read counts too, or a read that always times out would be tried at every scrape.
-func (s *readySurvey) read(ctx context.Context, st *Database, queues []string) ([]ReadyHead, error) {
-	err := errTooSlow
-	if time.Since(s.at) >= share*s.took {
-		var heads []ReadyHead
-		start := time.Now()
-		heads, err = st.ReadyHeads(ctx, queues)
-		s.at = time.Now()
-		s.took = s.at.Sub(start)
-		if err == nil {
-			s.heads = map[readyLevel]ReadyHead{}
-			return heads, nil
-		}
-	}
-	if s.heads == nil {
-		return nil, err
-	}
-	return st.ReadyHeadsFrom(ctx, slices.Collect(maps.Values(s.heads)))
-}

@@ -60,6 +60,31 @@ func TestGauges(t *testing.T) {
 		require.EqualValues(t, 2, g.Queues[metrics.OtherQueues].Jobs[ojs.StateAvailable])
 	})
 
+	t.Run("ShowLimitsOfQueuesOfTheirOwn", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("a"), domaintest.NewJob("b"), domaintest.NewJob("c"))
+		m, err := metrics.New(metrics.Config{MaxLabelValues: 2, GaugeInterval: time.Minute, Sources: func() metrics.Sources {
+			limits := func(queue string) (int64, bool) {
+				return map[string]int64{"a": 4, metrics.OtherQueues: 9}[queue], queue != "a"
+			}
+			return metrics.Sources{Database: b.database, QueueLimits: limits}
+		}})
+		require.NoError(t, err)
+		var text strings.Builder
+		require.NoError(t, m.WriteText(t.Context(), &text, false))
+		var shown []string
+		for line := range strings.Lines(text.String()) {
+			if strings.HasPrefix(line, "ojs_queue_max_size") || strings.HasPrefix(line, "ojs_backpressure_pressure") || strings.HasPrefix(line, "ojs_rate_limit") {
+				shown = append(shown, strings.TrimSpace(line))
+			}
+		}
+		require.Equal(t, []string{
+			`ojs_backpressure_pressure{queue="a"} 0.25`, `ojs_queue_max_size{queue="a"} 4`,
+			`ojs_rate_limit_active{key="queue:b"} 0`, `ojs_rate_limit_waiting{key="queue:b"} 1`,
+		}, shown)
+	})
+
 	t.Run("BusyWorkersOfTheirQueues", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -39,21 +39,6 @@ type jobCounters struct {
 	lost   [len(losses)]atomic.Int64
 }
 
-// Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
-func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
-	var v *vec[jobKey, jobCounters]
-	types, queues := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
-	v = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
-		if v.len() >= maxPairs*m.config.MaxLabelValues {
-			return jobKey{other, other}
-		}
-		return jobKey{types.label(k.jobType), queues.label(k.queue)}
-	}, func(k jobKey) attribute.Set {
-		return attribute.NewSet(attribute.String("job_type", k.jobType), attribute.String("queue", k.queue))
-	})
-	return v
-}
-
 // maxPairs bounds the combinations of job type and queue, as a multiple of the values of each. It allows ten queues for each
 // type, or the other way round, on average.
 const maxPairs = 10
@@ -195,7 +180,11 @@ func (m *Metrics) jobFamilies() []family {
 			}
 		}
 		waited.add(labels, &j.waited, waitCompatBounds)
-		ran.addAll(labels, j.ran[:], ranCompatBounds)
+		var attempt reading
+		for i := range j.ran {
+			attempt.add(&j.ran[i], ranCompatBounds, ranBounds)
+		}
+		ran.show(labels, attempt)
 		// The names of the extension have the label type where this server says job_type.
 		short := attribute.NewSet(attribute.String("queue", k.queue), attribute.String("type", k.jobType))
 		cEnqueued.add(short, j.enqueued.Load())
@@ -215,18 +204,8 @@ func (m *Metrics) jobFamilies() []family {
 	}
 }
 
-func (m *Metrics) newLimits() {
-	m.limited = newVec[string, atomic.Int64](newLimiter(m.config.MaxLabelValues).label, func(key string) attribute.Set { return label("key", key) })
-}
-
 // Limited counts that a limit kept a fetch from jobs.
 func (m *Metrics) Limited(key string, n int) { m.limited.at(key).Add(int64(n)) }
-
-func (m *Metrics) limitedFamily() family {
-	exceeded := counter("ojs.rate_limit.exceeded", "{job}", "How often a limit kept a fetch from a job, or a claim found the limit of a queue reached.")
-	m.limited.each(func(_ string, labels attribute.Set, n *atomic.Int64) { exceeded.add(labels, n.Load()) })
-	return exceeded
-}
 
 // LimitUse is how many jobs of a limit key run and wait.
 type LimitUse = dbsqlc.MetricsLimitsRow
@@ -241,73 +220,52 @@ func (d *Database) LimitUses(ctx context.Context, maxKeys int) (uses []LimitUse,
 	return uses, err
 }
 
-// limitFamilies are the partitions with jobs, those of limited queues among them.
+// limitFamilies are the queues with a bound by depth, and the partitions with jobs, those of limited queues among them. The
+// figures of queues are those of the last read of gauges; the bound itself is kept exactly, under a lock (queue/bounds.go). The
+// settings of queues come from the cache of this node, which may be a moment old.
 func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []family {
-	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
-		return m.sources().Database.LimitUses(ctx, m.config.MaxLabelValues)
-	})
-	if r.missing(err) {
-		return nil
-	}
-	active := gauge("ojs.rate_limit.active", "{job}", "Active jobs of a limit key, or of a limited queue.")
-	waiting := gauge("ojs.rate_limit.waiting", "{job}", "Available jobs of a limit key, or of a limited queue.")
-	set := func(key string, nActive, nWaiting int64) {
-		active.set(label("key", key), float64(nActive))
-		waiting.set(label("key", key), float64(nWaiting))
-	}
-	for _, u := range uses {
-		set(u.Key, u.Active, u.Waiting)
-	}
-	m.eachQueue(g, func(name string, q QueueGauges, _ int64, limited bool) {
-		if limited {
-			set(job.QueueLimitPrefix+name, q.Jobs[ojs.StateActive], q.Jobs[ojs.StateAvailable])
-		}
-	})
-	return []family{active, waiting}
-}
-
-// boundFamilies are the queues with a bound by depth. The figures are those of the last read of gauges; the bound itself is
-// kept exactly, under a lock (queue/bounds.go).
-func (m *Metrics) boundFamilies(g Gauges) []family {
 	size := gauge("ojs.queue.max_size", "{job}", "Most jobs that may wait in a bounded queue.")
 	pressure := gauge("ojs.backpressure.pressure", "1", "Jobs that wait in a bounded queue, as a share of its bound; above 1 if others than enqueues have added some.")
-	m.eachQueue(g, func(name string, q QueueGauges, maxDepth int64, _ bool) {
+	active := gauge("ojs.rate_limit.active", "{job}", "Active jobs of a limit key, or of a limited queue.")
+	waiting := gauge("ojs.rate_limit.waiting", "{job}", "Available jobs of a limit key, or of a limited queue.")
+	queueLimits := m.sources().QueueLimits
+	for name, q := range g.Queues {
+		if name == OtherQueues || queueLimits == nil {
+			continue // without series of its own
+		}
+		maxDepth, limited := queueLimits(name)
 		if maxDepth > 0 {
 			depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
 			size.set(label("queue", name), float64(maxDepth))
 			pressure.set(label("queue", name), float64(depth)/float64(maxDepth))
 		}
-	})
-	return []family{size, pressure}
-}
-
-// eachQueue calls f for the queues that have series of their own. The settings of queues come from the cache of this node,
-// which may be a moment old.
-func (m *Metrics) eachQueue(g Gauges, f func(name string, q QueueGauges, maxDepth int64, limited bool)) {
-	if m.sources().QueueLimits == nil {
-		return
-	}
-	for name, q := range g.Queues {
-		if name != OtherQueues {
-			maxDepth, limited := m.sources().QueueLimits(name)
-			f(name, q, maxDepth, limited)
+		if limited {
+			active.set(label("key", job.QueueLimitPrefix+name), float64(q.Jobs[ojs.StateActive]))
+			waiting.set(label("key", job.QueueLimitPrefix+name), float64(q.Jobs[ojs.StateAvailable]))
 		}
 	}
+	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
+		return m.sources().Database.LimitUses(ctx, m.config.MaxLabelValues)
+	})
+	if r.missing(err) {
+		return []family{size, pressure}
+	}
+	for _, u := range uses {
+		active.set(label("key", u.Key), float64(u.Active))
+		waiting.set(label("key", u.Key), float64(u.Waiting))
+	}
+	return []family{size, pressure, active, waiting}
 }
 
 // backpressure counts what bounded queues did to enqueues (docs/reference/observability.md, Queues and workers).
 // Both count from the start of the process, on the node that refused or dropped.
 type backpressure struct{ refused, dropped atomic.Int64 }
 
-func (m *Metrics) newBackpressure() {
-	queues := newLimiter(m.config.MaxLabelValues)
-	m.bounded = newVec[string, backpressure](queues.label, func(queue string) attribute.Set { return label("queue", queue) })
-}
-
 // QueueFull counts a job that a full queue has refused. Dropped jobs are counted from their events, by Changes.
 func (m *Metrics) QueueFull(queue string) { m.bounded.at(queue).refused.Add(1) }
 
-func (m *Metrics) backpressureFamilies() []family {
+// refusalFamilies are what limits kept from fetches, and bounded queues from enqueues.
+func (m *Metrics) refusalFamilies() []family {
 	refused := counter("ojs.backpressure.rejected", "{job}", "Jobs that a full queue has refused.")
 	dropped := counter("ojs.backpressure.dropped", "{job}", "Jobs that were discarded because newer ones took their place in a full queue.")
 	overflow := counter("ojs.queue.overflow.count", "{job}", "Both together.")
@@ -316,7 +274,9 @@ func (m *Metrics) backpressureFamilies() []family {
 		dropped.add(labels, b.dropped.Load())
 		overflow.add(labels, b.refused.Load()+b.dropped.Load())
 	})
-	return []family{refused, dropped, overflow}
+	exceeded := counter("ojs.rate_limit.exceeded", "{job}", "How often a limit kept a fetch from a job, or a claim found the limit of a queue reached.")
+	m.limited.each(func(_ string, labels attribute.Set, n *atomic.Int64) { exceeded.add(labels, n.Load()) })
+	return []family{refused, dropped, overflow, exceeded}
 }
 
 // Outcomes of an attempt to deliver. They are values of the label status (docs/reference/observability.md, Webhook series).
@@ -335,21 +295,6 @@ type deliveryKey struct{ eventType, subscription string }
 type deliveryCounters struct {
 	took histogram // ms
 	dead atomic.Int64
-}
-
-// The limits are shared by all series of deliveries: a type that has its own value in one has it in all.
-func (m *Metrics) newWebhooks() {
-	types, subscriptions := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
-	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{types.label(k.eventType), k.status} },
-		func(k attemptKey) attribute.Set {
-			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
-		})
-	m.deliveries = newVec[deliveryKey, deliveryCounters](func(k deliveryKey) deliveryKey {
-		return deliveryKey{types.label(k.eventType), subscriptions.label(k.subscription)}
-	}, func(k deliveryKey) attribute.Set {
-		return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("subscription_id", k.subscription))
-	})
-	m.delivered = newVec[string, histogram](types.label, func(eventType string) attribute.Set { return label("event_type", eventType) })
 }
 
 // WebhookAttempt counts one attempt to deliver an event; status is WebhookSuccess, WebhookFailed or WebhookDead.

@@ -128,12 +128,42 @@ type Metrics struct {
 func New(config Config) (*Metrics, error) {
 	m := &Metrics{config: config.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
 	m.sources = sync.OnceValue(m.config.Sources)
-	m.jobs = m.newJobs()
+	limited := func() *limiter { return &limiter{max: m.config.MaxLabelValues, values: map[string]struct{}{}} }
+	jobTypes, queues := limited(), limited()
+	m.jobs = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
+		// Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
+		if m.jobs.len() >= maxPairs*m.config.MaxLabelValues {
+			return jobKey{other, other}
+		}
+		return jobKey{jobTypes.label(k.jobType), queues.label(k.queue)}
+	}, func(k jobKey) attribute.Set {
+		return attribute.NewSet(attribute.String("job_type", k.jobType), attribute.String("queue", k.queue))
+	})
 	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
-	m.newBackpressure()
-	m.newLimits()
-	m.newTraffic()
-	m.newWebhooks()
+	m.bounded = newVec[string, backpressure](limited().label, func(queue string) attribute.Set { return label("queue", queue) })
+	m.limited = newVec[string, atomic.Int64](limited().label, func(key string) attribute.Set { return label("key", key) })
+	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
+		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
+	})
+	// The method of a gRPC call is limited, because an unknown one is counted by the name that the client sent.
+	methods := limited()
+	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
+		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
+	})
+	m.bulks = newVec[string, bulkCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
+	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
+	// These limits are shared by all series of deliveries: a type that has its own value in one has it in all.
+	eventTypes, subscriptions := limited(), limited()
+	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{eventTypes.label(k.eventType), k.status} },
+		func(k attemptKey) attribute.Set {
+			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
+		})
+	m.deliveries = newVec[deliveryKey, deliveryCounters](func(k deliveryKey) deliveryKey {
+		return deliveryKey{eventTypes.label(k.eventType), subscriptions.label(k.subscription)}
+	}, func(k deliveryKey) attribute.Set {
+		return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("subscription_id", k.subscription))
+	})
+	m.delivered = newVec[string, histogram](eventTypes.label, func(eventType string) attribute.Set { return label("event_type", eventType) })
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gauges.init(m.config.GaugeInterval, m.config.Logger)
 	if err := m.expose(); err != nil {
@@ -148,12 +178,10 @@ func same(key string) string { return key }
 // for both.
 func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	families := m.jobFamilies()
-	families = append(families, m.backpressureFamilies()...)
-	families = append(families, m.limitedFamily())
+	families = append(families, m.refusalFamilies()...)
 	families = append(families, m.trafficFamilies()...)
 	families = append(families, m.webhookFamilies()...)
 	families = append(families, m.nodeFamilies()...)
-	families = append(families, m.componentFamilies()...)
 	families = append(families, m.gaugeFamilies(ctx)...)
 	now := time.Now()
 	var scope metricdata.ScopeMetrics
@@ -166,45 +194,53 @@ func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error
 	return []metricdata.ScopeMetrics{scope}, nil
 }
 
-// nodeFamilies are the relay, pool, listener and streams of this node.
+// nodeFamilies are the relay, pool, listener, streams and services of this node.
 func (m *Metrics) nodeFamilies() []family {
 	events := counter("ojs.events.published", "{event}", "Events that the relay of this node has published, by type.")
 	m.published.each(func(_ string, labels attribute.Set, n *atomic.Int64) { events.add(labels, n.Load()) })
 	families := []family{events}
 	if m.sources().Pool != nil {
-		families = append(families, poolFamilies(m.sources().Pool.Stat())...)
+		s := m.sources().Pool.Stat()
+		connections := gauge("ojs.db.pool_connections", "{connection}", "Connections of this node's pool.")
+		connections.set(label("state", "in_use"), float64(s.AcquiredConns()))
+		connections.set(label("state", "idle"), float64(s.IdleConns()))
+		connections.set(label("state", "connecting"), float64(s.ConstructingConns()))
+		most := gauge("ojs.db.pool_max_connections", "{connection}", "Most connections that this node's pool may have.")
+		most.set(noLabels, float64(s.MaxConns()))
+		waits := counter("ojs.db.pool_waits", "{wait}", "How often a statement had to wait for a connection of the pool.")
+		waits.add(noLabels, s.EmptyAcquireCount())
+		families = append(families, connections, most, waits)
 	}
 	if m.sources().Reconnects != nil {
 		f := counter("ojs.listener.reconnects", "{connection}", "How often the LISTEN connection has been made anew.")
 		f.add(noLabels, m.sources().Reconnects())
 		families = append(families, f)
 	}
-	return append(families, streamFamilies(m.sources().Streams)...)
-}
-
-func poolFamilies(s *pgxpool.Stat) []family {
-	connections := gauge("ojs.db.pool_connections", "{connection}", "Connections of this node's pool.")
-	connections.set(label("state", "in_use"), float64(s.AcquiredConns()))
-	connections.set(label("state", "idle"), float64(s.IdleConns()))
-	connections.set(label("state", "connecting"), float64(s.ConstructingConns()))
-	most := gauge("ojs.db.pool_max_connections", "{connection}", "Most connections that this node's pool may have.")
-	most.set(noLabels, float64(s.MaxConns()))
-	waits := counter("ojs.db.pool_waits", "{wait}", "How often a statement had to wait for a connection of the pool.")
-	waits.add(noLabels, s.EmptyAcquireCount())
-	return []family{connections, most, waits}
-}
-
-func streamFamilies(streams map[string]*eventlog.StreamCounter) []family {
 	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
 	behind := gauge("ojs.realtime.catchup_connections", "{connection}", "Event streams that read from the table because they are too far behind.")
 	dropped := counter("ojs.realtime.dropped", "{event}", "Events that slow streams have lost (realtime.overflow=drop).")
-	for transport, t := range streams {
+	for transport, t := range m.sources().Streams {
 		labels := label("transport", transport)
 		open.set(labels, float64(t.Connections()))
 		behind.set(labels, float64(t.CatchingUp()))
 		dropped.add(labels, t.Dropped())
 	}
-	return []family{open, behind, dropped}
+	families = append(families, open, behind, dropped)
+	if m.sources().Components == nil {
+		return families
+	}
+	// The states of services are those of health. A service that is off has no series.
+	fine := gauge("ojs.component_ok", "1", "1 if the service of this node is ok, 0 if it is degraded; as in /health.")
+	for name, state := range m.sources().Components() {
+		switch state {
+		case "off":
+		case "ok":
+			fine.set(label("component", name), 1)
+		default:
+			fine.set(label("component", name), 0)
+		}
+	}
+	return append(families, fine)
 }
 
 // Push starts to send all metrics over OTLP, if Config.Protocol is set. A failed push is logged and tried again at the next
@@ -217,14 +253,20 @@ func (m *Metrics) Push(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("otlp metrics: %w", err)
 	}
-	described, err := m.resource(ctx)
+	// Each node is an instance of the service, because counters are per node. A restarted node is a new instance, since its number is new,
+	// so its counters may begin with 0.
+	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
+	if m.sources().Node != 0 {
+		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources().Node))))
+	}
+	sender, err := resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		return fmt.Errorf("otlp resource: %w", err)
 	}
 	// The interval comes from the environment, 60 s by default.
 	reader := sdkmetric.NewPeriodicReader(&loggingExporter{Exporter: exporter, logger: m.config.Logger},
 		sdkmetric.WithProducer(m), sdkmetric.WithProducer(prombridge.NewMetricProducer(prombridge.WithGatherer(m.process))))
-	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(described)))
+	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(sender)))
 	return nil
 }
 
@@ -240,16 +282,6 @@ func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, erro
 		return otlpmetrichttp.New(ctx)
 	}
 	return nil, fmt.Errorf("protocol %q is not supported: use grpc or http/protobuf", protocol)
-}
-
-// resource identifies the sender: each node is an instance, because counters are per node. A restarted node is a new instance,
-// since its number is new, so its counters may begin with 0.
-func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
-	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
-	if m.sources().Node != 0 {
-		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources().Node))))
-	}
-	return resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 }
 
 // loggingExporter logs the first of several failures in a row. failed is true from the first failure to the next success.

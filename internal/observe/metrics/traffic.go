@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -10,17 +9,9 @@ import (
 
 // Bounds of requests and flushes in ns, of batches in requests.
 var (
-	requestBounds = nanoseconds(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+	requestBounds = []int64{1e6, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 500e6, 1e9, 2.5e9, 5e9}
 	batchBounds   = []int64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
 )
-
-func nanoseconds(seconds ...float64) []int64 {
-	bounds := make([]int64, len(seconds))
-	for i, s := range seconds {
-		bounds[i] = int64(s * 1e9)
-	}
-	return bounds
-}
 
 // route is a template and status a number of the server's choice, so clients cannot make series.
 type requestKey struct {
@@ -36,19 +27,6 @@ type batchCounters struct{ size, took histogram }
 
 // bulkCounters count the bulk calls of one operation.
 type bulkCounters struct{ requests, items atomic.Int64 }
-
-// The method of a gRPC call is limited, because an unknown one is counted by the name that the client sent.
-func (m *Metrics) newTraffic() {
-	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
-		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
-	})
-	methods := newLimiter(m.config.MaxLabelValues)
-	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
-		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
-	})
-	m.bulks = newVec[string, bulkCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
-	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
-}
 
 // Request counts an HTTP request that has ended. route is a template. Long polls and streams count when they end, with their
 // whole length.
@@ -76,16 +54,6 @@ func (m *Metrics) Bulk(operation string, items int) {
 	b.items.Add(int64(items))
 }
 
-func (m *Metrics) bulkFamilies() []family {
-	requests := counter("ojs.bulk.requests", "{request}", "Bulk calls that were answered with an outcome per item.")
-	items := counter("ojs.bulk.items", "{job}", "Items of these calls, whatever became of them.")
-	m.bulks.each(func(_ string, labels attribute.Set, b *bulkCounters) {
-		requests.add(labels, b.requests.Load())
-		items.add(labels, b.items.Load())
-	})
-	return []family{requests, items}
-}
-
 // The counters of requests are the counts of their histograms, so the two can never differ.
 func (m *Metrics) trafficFamilies() []family {
 	requests := counter("ojs.http.requests", "{request}", "HTTP requests; 499: nobody waited for the answer.")
@@ -110,5 +78,11 @@ func (m *Metrics) trafficFamilies() []family {
 		size.add(labels, &b.size, batchBounds)
 		flushed.add(labels, &b.took, requestBounds)
 	})
-	return append(m.bulkFamilies(), requests, took, rpcs, rpcTook, size, flushed)
+	bulks := counter("ojs.bulk.requests", "{request}", "Bulk calls that were answered with an outcome per item.")
+	items := counter("ojs.bulk.items", "{job}", "Items of these calls, whatever became of them.")
+	m.bulks.each(func(_ string, labels attribute.Set, b *bulkCounters) {
+		bulks.add(labels, b.requests.Load())
+		items.add(labels, b.items.Load())
+	})
+	return []family{requests, took, rpcs, rpcTook, size, flushed, bulks, items}
 }

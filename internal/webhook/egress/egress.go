@@ -52,28 +52,12 @@ func (r Rules) CheckURL(text string) error {
 		return refused("url must not contain a user name or password")
 	case u.Fragment != "" || strings.HasSuffix(text, "#"):
 		return refused("url must not contain a fragment")
-	}
-	if err := r.checkScheme(u.Scheme); err != nil {
-		return err
-	}
-	if err := r.checkPort(u); err != nil {
-		return err
-	}
-	return r.checkHost(u.Hostname())
-}
-
-func (r Rules) checkScheme(scheme string) error {
-	switch {
-	case scheme == "https", scheme == "http" && r.AllowHTTP:
-		return nil
-	case scheme == "http":
+	case u.Scheme == "http" && !r.AllowHTTP:
 		return refused("url must start with https://")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return refused("url must start with https://, not with %q", u.Scheme)
 	}
-	return refused("url must start with https://, not with %q", scheme)
-}
-
-// All ports are allowed: what must not be reached is decided by address.
-func (r Rules) checkPort(u *url.URL) error {
+	// All ports are allowed: what must not be reached is decided by address.
 	if text := u.Port(); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > 65535 {
@@ -82,7 +66,7 @@ func (r Rules) checkPort(u *url.URL) error {
 	} else if strings.HasSuffix(u.Host, ":") {
 		return refused("the port in url is empty")
 	}
-	return nil
+	return r.checkHost(u.Hostname())
 }
 
 // The second call, with the mapped name, ends: mapping a mapped name changes nothing.
@@ -111,7 +95,7 @@ func (r Rules) checkHost(host string) error {
 	switch {
 	case name == "localhost", !strings.Contains(name, "."):
 		return refused("%q is not the name of a public host", host)
-	case hasAnySuffix(name, ".localhost", ".local", ".internal"):
+	case strings.HasSuffix(name, ".localhost"), strings.HasSuffix(name, ".local"), strings.HasSuffix(name, ".internal"):
 		return refused("%q is the name of a private host", host)
 	}
 	return nil
@@ -127,10 +111,6 @@ func (r Rules) allowsHost(host string) bool {
 var lookup = idna.New(idna.MapForLookup(), idna.StrictDomainName(false), idna.BidiRule())
 
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
-
-func hasAnySuffix(s string, suffixes ...string) bool {
-	return slices.ContainsFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(s, suffix) })
-}
 
 // blockedPrefixes are private, local, reserved and documentation networks, and tunnels into these
 // (docs/reference/webhooks.md, URL and address rules). 2001::/23 holds Teredo and 2002::/16 holds 6to4, which carry IPv4
@@ -158,20 +138,14 @@ func (r Rules) Blocked(a netip.Addr) bool {
 	if !a.IsValid() {
 		return true
 	}
-	a = plain(a)
-	inside := func(p netip.Prefix) bool { return p.Contains(a) }
-	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks, inside)
-}
-
-// plain is the IPv4 address inside an IPv6 address, if there is one, without a zone. Prefixes never contain addresses with
-// a zone, so a zone would hide a link-local address.
-func plain(a netip.Addr) netip.Addr {
+	// Prefixes never contain addresses with a zone, so a zone would hide a link-local address.
 	a = a.WithZone("").Unmap()
 	if nat64.Contains(a) {
 		b := a.As16()
 		a = netip.AddrFrom4([4]byte(b[12:]))
 	}
-	return a
+	inside := func(p netip.Prefix) bool { return p.Contains(a) }
+	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks, inside)
 }
 
 // parseLiteral reads an address as URLs and C libraries do: also 127.1, 2130706433, 0x7f000001 and 0177.0.0.1. literal means

@@ -55,12 +55,13 @@ func TestResolve(t *testing.T) {
 	answer := map[string][]netip.Addr{
 		"public.test": {netip.MustParseAddr("93.184.216.34")}, "mixed.test": {netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("10.0.0.1")},
 		"mapped.test": {netip.MustParseAddr("::ffff:192.168.0.1")}, "own.internal": {netip.MustParseAddr("10.0.0.1")}, "empty.test": {},
+		"zone.test": {netip.MustParseAddr("fe80::1%eth0")},
 	}
 	d := Dialer{
 		Rules:  Rules{AllowHosts: []string{"own.internal"}},
 		LookUp: func(_ context.Context, host string) ([]netip.Addr, error) { return answer[host], nil },
 	}
-	for host, ok := range map[string]bool{"public.test": true, "mixed.test": false, "mapped.test": false, "own.internal": true, "0x7f.1": false, "1.2.3.4.5": false, "93.184.216.34": true, "empty.test": false} {
+	for host, ok := range map[string]bool{"public.test": true, "mixed.test": false, "mapped.test": false, "own.internal": true, "0x7f.1": false, "1.2.3.4.5": false, "93.184.216.34": true, "empty.test": false, "zone.test": false} {
 		addrs, err := d.Resolve(t.Context(), host)
 		require.Equal(t, ok, err == nil, host)
 		require.Equal(t, ok, len(addrs) > 0, host)
