@@ -25,11 +25,11 @@ import (
 	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -54,7 +54,7 @@ type Node struct {
 	// told of what.
 	node     int32
 	commits  *eventlog.Commits
-	timer    *timer.Timer
+	timer    *loop.Timer
 	domains  domains.Domains
 	relay    *eventlog.Relay
 	feed     *eventlog.Feed

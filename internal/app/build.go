@@ -23,6 +23,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -31,7 +32,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -61,7 +61,7 @@ func (n *Node) buildCommits() error {
 // The timer is made before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
-	n.timer = timer.New(n.archetype, db, domains.TimerSources(&n.domains))
+	n.timer = loop.NewTimer(n.archetype, db, domains.TimerSources(&n.domains))
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.

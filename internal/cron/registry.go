@@ -25,13 +25,13 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -50,7 +50,7 @@ type Config struct {
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
@@ -64,7 +64,7 @@ type Deps struct {
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
-	timer   *timer.Timer
+	timer   *loop.Timer
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer

@@ -25,12 +25,12 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -73,7 +73,7 @@ type Bundle struct {
 	Pool      *pgxpool.Pool
 	DB        *pg.DB
 	Commits   *eventlog.Commits
-	Timer     *timer.Timer
+	Timer     *loop.Timer
 	Archetype *baseservice.Archetype
 
 	mu      sync.Mutex
@@ -131,11 +131,11 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 		commits.RequeueEvent = ojs.EventJobEnqueued
 	}
 	b.Commits = eventlog.NewCommits(commits)
-	var sources timer.Sources
+	var sources loop.TimerSources
 	if c.Sweeps {
 		sources = domains.TimerSources(&b.Domains)
 	}
-	b.Timer = timer.New(b.Archetype, b.DB, sources)
+	b.Timer = loop.NewTimer(b.Archetype, b.DB, sources)
 	queues := queueconfig.NewCache(b.DB, c.Logger, queueconfig.CacheConfig{Listening: c.Listening})
 	c.Cron.Limits.QueueRetry, c.Workflow.Limits.QueueRetry = queues.Retry, queues.Retry
 	b.Domains = domains.New(domains.Deps{

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
@@ -21,7 +22,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -31,7 +31,7 @@ import (
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Queues  *queueconfig.Cache // also in the limits of Config, as their QueueRetry
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // nil: nothing is traced
@@ -118,8 +118,8 @@ func New(d Deps, c Config) Domains {
 
 // TimerSources are what the timer calls in the domains when something is due. The timer is built before them, because they schedule on it,
 // so d is read at each call: New must have filled it before the timer starts.
-func TimerSources(d *Domains) timer.Sources {
-	return timer.Sources{
+func TimerSources(d *Domains) loop.TimerSources {
+	return loop.TimerSources{
 		Jobs:         func(ctx context.Context, after pgtype.Timestamptz) (int, error) { return d.Jobs.ApplyDue(ctx, after) },
 		Workers:      func(ctx context.Context) (int, error) { return d.Workers.Reap(ctx) },
 		Crons:        func(ctx context.Context) (int, error) { return d.Crons.Fire(ctx) },
