@@ -22,7 +22,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -55,7 +54,7 @@ type Node struct {
 	node     int32
 	commits  *eventlog.Commits
 	timer    *loop.Timer
-	domains  domains.Domains
+	domains  api.Domains
 	relay    *eventlog.Relay
 	feed     *eventlog.Feed
 	listener *eventlog.Listener
@@ -241,7 +240,7 @@ func (n *Node) GRPCAddr() string {
 }
 
 // Domains are the node's domains, for tests of the whole program.
-func (n *Node) Domains() domains.Domains { return n.domains }
+func (n *Node) Domains() api.Domains { return n.domains }
 
 // API is the node's HTTP interface, for tests of the whole program.
 func (n *Node) API() *httpapi.API { return n.httpapi }

@@ -20,7 +20,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -61,7 +60,7 @@ func (n *Node) buildCommits() error {
 // The timer is made before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
-	n.timer = loop.NewTimer(n.archetype, db, domains.TimerSources(&n.domains))
+	n.timer = loop.NewTimer(n.archetype, db, api.TimerSources(&n.domains))
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.
@@ -69,7 +68,7 @@ func (n *Node) buildDomains() error {
 	config := n.config.domains()
 	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
 	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
-	n.domains = domains.New(domains.Deps{
+	n.domains = api.NewDomains(api.DomainDeps{
 		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
 		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
 	}, config)
@@ -152,7 +151,7 @@ func (n *Node) buildWebhooks() error {
 // There is no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
 func (n *Node) buildHTTP() error {
 	c := n.config
-	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, n.probe), n.components)
+	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
@@ -162,7 +161,7 @@ func (n *Node) buildHTTP() error {
 		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
 		ExtensionEvents: c.Events.ExtensionTypes,
 	}, httpapi.Deps{
-		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
+		Domains: n.domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
 		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
@@ -212,7 +211,7 @@ func (n *Node) buildGRPC() (err error) {
 		APIKeys: c.APIKeys, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
 		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
 	}, grpcapi.Deps{
-		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
 	})
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/job"
@@ -270,10 +269,10 @@ func publicURL(c config.Config) string {
 
 // domains is the configuration of each domain.
 // Crons and workflows decode stored definitions again, hence the limits among their settings.
-func (c Config) domains() domains.Config {
+func (c Config) domains() api.DomainConfig {
 	limits := c.Tenancy.Limits(c.Limits, "")
 	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
-	return domains.Config{
+	return api.DomainConfig{
 		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
 		Queues: queueadmin.Config{
 			ExtensionEvents: c.Events.ExtensionTypes,

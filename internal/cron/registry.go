@@ -4,7 +4,7 @@
 // A tick is one transaction: its log row, its event, its job and the next time of its cron. So it happens once, whichever
 // nodes look at the same time, and a node that stops leaves the cron due. No node owns a cron.
 //
-// The timer of each node calls Fire when the earliest next_run_at has come (app/domains.go connects them). A cron whose row
+// The timer of each node calls Fire when the earliest next_run_at has come (api/domains.go connects them). A cron whose row
 // another node has locked is skipped, not waited for. Ticks that were missed are not made up for, apart from the latest one
 // of each cron (docs/reference/scheduling.md, Firing).
 //
