@@ -28,7 +28,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -58,7 +58,7 @@ type Node struct {
 	relay    *eventlog.Relay
 	feed     *eventlog.Feed
 	listener *eventlog.Listener
-	pruner   *retention.Pruner
+	pruner   *queueadmin.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
 	limits   *limit.Follower

@@ -29,7 +29,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
@@ -101,7 +100,9 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 // Every loop may run on every node at once; what they do is guarded in the database. There is no leader.
 func (n *Node) buildLoops() error {
 	c := n.config
-	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows, Queues: n.domains.Configured}, retention.Config{
+	n.pruner = queueadmin.NewPruner(n.archetype, queueadmin.PrunerDeps{
+		DB: n.domains.DB, Commits: n.commits, Queues: n.domains.Configured, DeadLetters: n.domains.DeadLetters.Prune, Workflows: n.domains.Workflows.Prune,
+	}, queueadmin.PrunerConfig{
 		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Completed: c.Retention.Completed,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
@@ -117,7 +118,7 @@ func (n *Node) buildLoops() error {
 			if err != nil {
 				return 0 // for ever, until it is known
 			}
-			return retention.Done(view, c.Retention.Completed)
+			return queueadmin.KeepDone(view, c.Retention.Completed)
 		},
 	}, n.relay)
 	n.services = []startstop.Service{

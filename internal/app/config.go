@@ -13,7 +13,6 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
-	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -222,7 +221,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
 			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,
-			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: retention.PruneInterval,
+			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: queueadmin.PruneInterval,
 		},
 		Events: Events{
 			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
