@@ -31,7 +31,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
@@ -255,7 +254,7 @@ type Webhooks struct {
 	Enabled bool
 
 	// Rules say which URLs may be called.
-	Rules egress.Rules
+	Rules webhook.EgressRules
 
 	// CAFile contains certificates in PEM that are trusted besides the system's.
 	CAFile string

@@ -14,7 +14,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -248,7 +247,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 func webhooksFromConfig(c config.Webhooks) Webhooks {
 	w := Webhooks{
 		Enabled: c.Enabled,
-		Rules:   egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
+		Rules:   webhook.EgressRules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
 		CAFile:  c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, RetryJitter: webhook.RetryJitter, Workers: webhook.Workers,
 		MaxSubscriptions: int32(c.MaxSubscriptions),
 	}
