@@ -280,8 +280,8 @@ func dial(ctx context.Context, network, address string, shares int) (net.Conn, e
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
 		defer cancel()
 	}
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, network, address)
+	var direct net.Dialer
+	return direct.DialContext(ctx, network, address)
 }
 
 // Resolve returns the addresses of a host. It fails if one of them may not be called, because the next attempt could use that
