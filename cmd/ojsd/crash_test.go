@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/doctor"
 )
 
 // The tests of this file, of crash_webhook_test.go and of log_test.go run the program itself, as a process that they kill or as a
@@ -249,7 +248,7 @@ func (c *crashTest) verify(url string) {
 		require.GreaterOrEqual(t, count[id], 3)
 	}
 	c.verifyAttempts(conn)
-	findings, err := doctor.Examine(ctx, conn)
+	findings, err := examine(ctx, conn)
 	require.NoError(t, err)
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)

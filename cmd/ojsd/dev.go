@@ -12,7 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/embedpg"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 // devDatabase is the database in the private Postgres.
@@ -40,7 +40,7 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 		return err
 	}
 	level, unmute := muted(loaded)
-	log := logging.New(k.Stderr, loaded.Config.Logging.Format, level)
+	log := observe.NewLogger(k.Stderr, loaded.Config.Logging.Format, level)
 	settings := loaded.Config
 	if settings.Database.URL == "" {
 		pg, err := c.startPostgres(ctx, log)

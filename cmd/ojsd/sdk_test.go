@@ -25,7 +25,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/doctor"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -340,7 +339,7 @@ func (b *sdkBooks) verify(conn *pgx.Conn) {
 	require.NoError(t, err)
 	require.Equal(t, b.jobs, total)
 	requirePublished(t, conn)
-	findings, err := doctor.Examine(t.Context(), conn)
+	findings, err := examine(t.Context(), conn)
 	require.NoError(t, err)
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 // serveCmd runs a node.
@@ -59,7 +59,7 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	if err == nil {
 		return nil
 	}
-	c.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
+	c.Logger.LogAttrs(ctx, observe.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
 	return loggedError{err}
 }
 

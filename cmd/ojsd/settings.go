@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 // settings are the settings of a command. Its flags are made from the table in internal/config. kong stores only their texts;
@@ -122,5 +122,5 @@ func level(c config.Logging) slog.Level {
 }
 
 func newLogger(k *kong.Context, c config.Logging) *slog.Logger {
-	return logging.New(k.Stderr, c.Format, level(c))
+	return observe.NewLogger(k.Stderr, c.Format, level(c))
 }

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ojsd/ojsd/internal/jsonread"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -205,13 +205,13 @@ func IsPanic(err error) bool {
 // failureAttr is the group of the log line that shows an error whole.
 // shown is nil if the client was told nothing. The message is that of the original error, with its causes.
 func failureAttr(shown *ojs.Error, err error) slog.Attr {
-	kind := logging.TypeOf(err)
+	kind := observe.ErrorType(err)
 	if shown != nil {
 		kind = shown.Type
 	}
-	attrs := []any{slog.String("type", kind), slog.String("message", logging.Message(err))}
+	attrs := []any{slog.String("type", kind), slog.String("message", observe.ErrorMessage(err))}
 	if p, ok := errors.AsType[*Panic](err); ok {
-		attrs = append(attrs, slog.String("backtrace", logging.Cut(string(p.Stack))))
+		attrs = append(attrs, slog.String("backtrace", observe.CutBacktrace(string(p.Stack))))
 	}
 	return slog.Group("error", attrs...)
 }

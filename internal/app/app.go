@@ -22,14 +22,13 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/retention"
-	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -54,12 +53,12 @@ type Node struct {
 	// told of what.
 	node     int32
 	commits  *eventlog.Commits
-	timer    *timer.Timer
-	domains  domains.Domains
+	timer    *loop.Timer
+	domains  api.Domains
 	relay    *eventlog.Relay
 	feed     *eventlog.Feed
 	listener *eventlog.Listener
-	pruner   *retention.Pruner
+	pruner   *queueadmin.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
 	limits   *limit.Follower
@@ -241,7 +240,7 @@ func (n *Node) GRPCAddr() string {
 }
 
 // Domains are the node's domains, for tests of the whole program.
-func (n *Node) Domains() domains.Domains { return n.domains }
+func (n *Node) Domains() api.Domains { return n.domains }
 
 // API is the node's HTTP interface, for tests of the whole program.
 func (n *Node) API() *httpapi.API { return n.httpapi }

@@ -20,20 +20,17 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
-	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
@@ -61,7 +58,7 @@ func (n *Node) buildCommits() error {
 // The timer is made before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
-	n.timer = timer.New(n.archetype, db, domains.TimerSources(&n.domains))
+	n.timer = loop.NewTimer(n.archetype, db, api.TimerSources(&n.domains))
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.
@@ -69,7 +66,7 @@ func (n *Node) buildDomains() error {
 	config := n.config.domains()
 	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
 	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
-	n.domains = domains.New(domains.Deps{
+	n.domains = api.NewDomains(api.DomainDeps{
 		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
 		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
 	}, config)
@@ -102,7 +99,9 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 // Every loop may run on every node at once; what they do is guarded in the database. There is no leader.
 func (n *Node) buildLoops() error {
 	c := n.config
-	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows, Queues: n.domains.Configured}, retention.Config{
+	n.pruner = queueadmin.NewPruner(n.archetype, queueadmin.PrunerDeps{
+		DB: n.domains.DB, Commits: n.commits, Queues: n.domains.Configured, DeadLetters: n.domains.DeadLetters.Prune, Workflows: n.domains.Workflows.Prune,
+	}, queueadmin.PrunerConfig{
 		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Completed: c.Retention.Completed,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
@@ -118,7 +117,7 @@ func (n *Node) buildLoops() error {
 			if err != nil {
 				return 0 // for ever, until it is known
 			}
-			return retention.Done(view, c.Retention.Completed)
+			return queueadmin.KeepDone(view, c.Retention.Completed)
 		},
 	}, n.relay)
 	n.services = []startstop.Service{
@@ -152,7 +151,7 @@ func (n *Node) buildWebhooks() error {
 // There is no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
 func (n *Node) buildHTTP() error {
 	c := n.config
-	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, n.probe), n.components)
+	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
@@ -162,7 +161,7 @@ func (n *Node) buildHTTP() error {
 		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
 		ExtensionEvents: c.Events.ExtensionTypes,
 	}, httpapi.Deps{
-		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
+		Domains: n.domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
 		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
@@ -212,7 +211,7 @@ func (n *Node) buildGRPC() (err error) {
 		APIKeys: c.APIKeys, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
 		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
 	}, grpcapi.Deps{
-		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
 	})
 	return err
 }
@@ -255,7 +254,7 @@ type Webhooks struct {
 	Enabled bool
 
 	// Rules say which URLs may be called.
-	Rules egress.Rules
+	Rules webhook.EgressRules
 
 	// CAFile contains certificates in PEM that are trusted besides the system's.
 	CAFile string

@@ -7,16 +7,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/internal/app/domains"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
-	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
@@ -223,7 +220,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
 			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,
-			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: retention.PruneInterval,
+			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: queueadmin.PruneInterval,
 		},
 		Events: Events{
 			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
@@ -250,7 +247,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 func webhooksFromConfig(c config.Webhooks) Webhooks {
 	w := Webhooks{
 		Enabled: c.Enabled,
-		Rules:   egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
+		Rules:   webhook.EgressRules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
 		CAFile:  c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, RetryJitter: webhook.RetryJitter, Workers: webhook.Workers,
 		MaxSubscriptions: int32(c.MaxSubscriptions),
 	}
@@ -270,10 +267,10 @@ func publicURL(c config.Config) string {
 
 // domains is the configuration of each domain.
 // Crons and workflows decode stored definitions again, hence the limits among their settings.
-func (c Config) domains() domains.Config {
+func (c Config) domains() api.DomainConfig {
 	limits := c.Tenancy.Limits(c.Limits, "")
 	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
-	return domains.Config{
+	return api.DomainConfig{
 		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
 		Queues: queueadmin.Config{
 			ExtensionEvents: c.Events.ExtensionTypes,

@@ -10,7 +10,7 @@ import (
 
 // Who is told of what. There are two buses: the commits of this node (changeSubscribers, commitSubscribers) and the notifications of all
 // nodes (notificationHandlers). The other functions are what single parts call in others. What package queue calls in the domains above it
-// is in domains.New, what the timer calls in domains.TimerSources.
+// is in api.NewDomains, what the timer calls in api.TimerSources.
 //
 // The parts are given these functions when they are built, before the parts that the functions name. So each function reads the fields of
 // Node when it is called; no part calls before build has returned. None of the functions may block.

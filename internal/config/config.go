@@ -4,13 +4,15 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"time"
 )
 
 // Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a
-// value; no other package replaces zero by a default.
+// value; no other package replaces zero by a default. It goes to the parts of a node as it is, or the area that a part needs; tests change
+// what Default returns.
 //
 // The tags of a setting:
 //
@@ -24,8 +26,9 @@ import (
 //	secret   `ojsd config` and the log never show the value
 //	help     one sentence about the effect
 //
-// Every field of an area is a setting. Add a setting here and run `ojsd config --format
-// markdown`; nothing else is needed for flag, variable and documentation.
+// Every field of an area with the tag env is a setting. Add a setting here and run `ojsd config --format
+// markdown`; nothing else is needed for flag, variable and documentation. A field without env is a fixed value: it has its default, which only
+// tests change.
 type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
@@ -51,7 +54,17 @@ type Database struct {
 	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name then; empty: DATABASE_URL leads to the server."`
 	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN and one for health checks."`
 	Migrate   bool   `env:"OJS_MIGRATE" default:"false" dev:"true" help:"Bring the schema up to date before serving; any number of nodes may do so at once."`
+
+	// StatementTimeout bounds every statement, waiting for a connection included. Clients know it as the time after which they get
+	// 504 (docs/reference/errors.md, Catalogue).
+	StatementTimeout time.Duration `default:"15s"`
 }
+
+// Listener is where LISTEN is issued: past a transaction-mode pooler, if there is one.
+func (d Database) Listener() string { return cmp.Or(d.ListenURL, d.URL) }
+
+// Pooler says that URL leads to a transaction-mode pooler: whoever sets a URL to listen on has one.
+func (d Database) Pooler() bool { return d.ListenURL != "" }
 
 // Server is about the process and its HTTP interface.
 // All keys may do everything; several of them tell producers apart, and let a key change without an outage.
@@ -63,6 +76,11 @@ type Server struct {
 	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
 	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
 	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM."`
+
+	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits). MaxBatchSize
+	// also bounds the jobs that a call with a filter takes.
+	MaxBatchBytes Size `default:"32MiB"`
+	MaxBatchSize  int  `default:"10000"`
 }
 
 // Jobs are the defaults and limits of jobs.
@@ -72,6 +90,10 @@ type Jobs struct {
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
 	StrictQueues      bool          `env:"OJS_STRICT_QUEUES" default:"false" help:"Refuse jobs of queues that nobody has created, instead of creating the queue with its first job."`
+
+	// DuePollInterval is how often a node looks for due times of other nodes while jobs move: the node that has scheduled a run may have
+	// stopped.
+	DuePollInterval time.Duration `default:"5s"`
 }
 
 // Queues is about bounded queues.
@@ -96,6 +118,9 @@ type Workers struct {
 type Retention struct {
 	Completed time.Duration `env:"OJS_RETENTION_COMPLETED" default:"7d" range:"0..36500d" help:"How long completed and cancelled jobs are kept after the end of their day (UTC); 0: for ever."`
 	Discarded time.Duration `env:"OJS_RETENTION_DISCARDED" default:"30d" range:"0..36500d" help:"How long discarded jobs are kept that are no dead letters; 0: for ever."`
+
+	// PruneInterval is how often retention runs while jobs move.
+	PruneInterval time.Duration `default:"1m"`
 }
 
 // DeadLetter bounds the dead letters; both limits apply. Zero: no limit.
@@ -124,7 +149,25 @@ type Realtime struct {
 	RateLimitPerSecond      int    `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" range:"0..1000000" help:"The most frames per second of one stream; further ones are delayed; 0: no limit."`
 	Overflow                string `env:"OJS_REALTIME_OVERFLOW" default:"catchup" values:"catchup|drop" help:"What a stream does whose client is too slow: read from the database what it has missed (catchup), or lose the oldest events (drop)."`
 	AllowQueryToken         bool   `env:"OJS_REALTIME_ALLOW_QUERY_TOKEN" default:"false" help:"Accept an API key as ?access_token=KEY on streams, because browsers cannot set headers there."`
+
+	// MaxConnections bounds the streams of a node, and with them its goroutines and buffers: more need more nodes.
+	MaxConnections int `default:"10000"`
+
+	// BufferSize is how many events may wait for a slow client that would rather lose some.
+	BufferSize int `default:"1000"`
+
+	// StatsInterval is the pause between two overviews of the stats stream.
+	StatsInterval time.Duration `default:"2s"`
+
+	// KeepAlive is the silence after which an SSE stream gets a comment, so that a proxy sees that it is alive.
+	KeepAlive time.Duration `default:"15s"`
+
+	// WriteTimeout is how long one write to a client may take; a client that is slower loses its stream.
+	WriteTimeout time.Duration `default:"10s"`
 }
+
+// DropOldest makes a slow client lose events and go on live. Otherwise it reads what it missed from the table.
+func (r Realtime) DropOldest() bool { return r.Overflow == "drop" }
 
 // GRPC is about the gRPC interface.
 type GRPC struct {
@@ -132,7 +175,16 @@ type GRPC struct {
 	TLSCert  string `env:"OJS_GRPC_TLS_CERT" kind:"file" help:"Certificate of the gRPC interface, in PEM; with it, clients must use TLS."`
 	TLSKey   string `env:"OJS_GRPC_TLS_KEY" kind:"file" help:"Private key of that certificate, in PEM."`
 	ClientCA string `env:"OJS_GRPC_CLIENT_CA" kind:"file" help:"Certificates in PEM; clients must show one that is signed by one of these; empty: clients need none."`
+
+	// KeepAlive is after how long without events StreamEvents says so.
+	KeepAlive time.Duration `default:"30s"`
+
+	// Reconcile is how often StreamJobs asks the database about the jobs of a stream, in case an event was missed.
+	Reconcile time.Duration `default:"30s"`
 }
+
+// Enabled says that there is a gRPC interface.
+func (g GRPC) Enabled() bool { return g.Listen != "off" }
 
 // Webhooks is about subscriptions and deliveries.
 // Enabled may differ between nodes, to let only some of them send; the rest should be equal on all.
@@ -145,11 +197,25 @@ type Webhooks struct {
 	EncryptionKeys   []Key           `env:"OJS_WEBHOOKS_ENCRYPTION_KEY" secret:"true" help:"Key that seals webhook secrets in the database, 32 bytes in base64; NEW,OLD while it changes; empty: secrets are stored as they are."`
 	RetrySchedule    []time.Duration `env:"OJS_WEBHOOKS_RETRY_SCHEDULE" default:"1m,5m,30m,2h,8h,16h,24h" range:"0..36500d" help:"Pauses before the second, third, … attempt, separated by commas; after the last attempt a delivery is given up."`
 	MaxSubscriptions int             `env:"OJS_WEBHOOKS_MAX_SUBSCRIPTIONS" default:"100" range:"1..100000" help:"The most subscriptions."`
+
+	// RetryJitter is the most that is added to a pause, in percent of it (docs/reference/webhooks.md, Retry table). It spreads the retries of
+	// deliveries that failed at the same time.
+	RetryJitter int `default:"10"`
+
+	// Workers is how many requests of a node run at a time, each of which takes a goroutine, a connection and up to 64 KiB of a response.
+	Workers int `default:"100"`
 }
 
 // Metrics is about GET /metrics. The variables of OpenTelemetry (OTEL_…) say where metrics and traces are pushed.
 type Metrics struct {
 	RequireAuth bool `env:"OJS_METRICS_REQUIRE_AUTH" default:"false" help:"GET /metrics needs an API key like every other route, if there are any."`
+
+	// GaugeInterval is how often figures of the whole deployment are read at most: Prometheus scrapes less often.
+	GaugeInterval time.Duration `default:"10s"`
+
+	// MaxLabelValues is how many job types, queues and other values of clients have their own series; the others share __other__. It limits
+	// the series that a client can create with ever new job types.
+	MaxLabelValues int `default:"1000"`
 }
 
 // Logging is about the log on stderr.

@@ -272,3 +272,14 @@ func TestGRPCOff(t *testing.T) {
 	_, err = Load(Input{Settings: Table(), Environ: []string{"OJS_LISTEN=off"}})
 	require.Error(t, err)
 }
+
+// Fixed values are no settings, and a command with few settings has them, too.
+func TestFixedValues(t *testing.T) {
+	t.Parallel()
+	l, err := Load(Input{Settings: Pick("database-url"), Environ: []string{"=1", "OJS_STATEMENT_TIMEOUT=1s"}, Flags: map[string]string{"": "1"}})
+	require.NoError(t, err)
+	require.Len(t, l.Values, 1)
+	require.Equal(t, 15*time.Second, l.Config.Database.StatementTimeout)
+	require.Equal(t, Size(32<<20), l.Config.Server.MaxBatchBytes)
+	require.Equal(t, Default().Webhooks.RetryJitter, l.Config.Webhooks.RetryJitter)
+}

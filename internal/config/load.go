@@ -72,6 +72,13 @@ func Load(in Input) (*Loaded, error) {
 			environ[name] = value
 		}
 	}
+	for _, s := range fixed {
+		value, err := s.parse(s.Default)
+		if err != nil {
+			panic("config: the default of a fixed value of " + s.Area + " is wrong: " + s.Default)
+		}
+		l.Config.set(s, value)
+	}
 	var wrong []error
 	for _, s := range in.Settings {
 		// The precedence is flag, variable, default.
@@ -87,10 +94,7 @@ func Load(in Input) (*Loaded, error) {
 			wrong = append(wrong, v.wrong())
 			continue
 		}
-		if value != nil {
-			field := reflect.ValueOf(&l.Config).Elem().FieldByIndex(s.index)
-			field.Set(reflect.ValueOf(value).Convert(field.Type()))
-		}
+		l.Config.set(s, value)
 		l.Values = append(l.Values, v)
 	}
 	if url, ok := l.Get("database-url"); in.Database && ok && url.Text == "" {
@@ -98,6 +102,14 @@ func Load(in Input) (*Loaded, error) {
 	}
 	wrong = append(wrong, l.conflicts()...)
 	return l, errors.Join(wrong...)
+}
+
+// set stores a value that parse has returned.
+func (c *Config) set(s Setting, value any) {
+	if value != nil {
+		field := reflect.ValueOf(c).Elem().FieldByIndex(s.index)
+		field.Set(reflect.ValueOf(value).Convert(field.Type()))
+	}
 }
 
 var errNoDatabase = errors.New("no database: set DATABASE_URL or --database-url, such as postgres://user:password@host/name; `ojsd dev` brings its own")

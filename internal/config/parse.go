@@ -36,8 +36,8 @@ type Setting struct {
 	index     []int // of the field in Config
 }
 
-// It is made when the program starts, so a wrong tag ends every command at once.
-var table = makeTable()
+// They are made when the program starts, so a wrong tag ends every command at once. fixed are the fields without env.
+var table, fixed = makeTable()
 
 // Table returns all settings, in the order of the documentation.
 func Table() []Setting { return table }
@@ -60,19 +60,25 @@ func byFlag(flag string) Setting {
 	panic("config: no setting has the flag " + flag)
 }
 
-// Fields of areas must all be settings.
-func makeTable() (all []Setting) {
+// The order is that of the fields, and so that of the documentation and of `ojsd config`.
+func makeTable() (settings, fixed []Setting) {
 	root := reflect.TypeFor[Config]()
 	for i := range root.NumField() {
 		area := root.Field(i)
 		for j := range area.Type.NumField() {
 			s := makeSetting(area.Type.Field(j))
 			s.Area, s.index = area.Tag.Get("area"), []int{i, j}
-			all = append(all, s)
+			switch {
+			case s.Env != "":
+				settings = append(settings, s)
+			case s.Help != "":
+				panic("config: " + area.Type.Field(j).Name + " of " + s.Area + " has a help and no env")
+			default:
+				fixed = append(fixed, s)
+			}
 		}
 	}
-	// The order is that of the fields, and so that of the documentation and of `ojsd config`.
-	return all
+	return settings, fixed
 }
 
 // The flag follows from the variable, so the two never differ.
@@ -254,6 +260,9 @@ func (s Setting) number(text string) (int64, error) {
 	n, err := s.count(text)
 	if err != nil {
 		return 0, errWrong
+	}
+	if s.low == "" { // a fixed value
+		return n, nil
 	}
 	low, errLow := s.count(s.low)
 	high, errHigh := s.count(s.high)

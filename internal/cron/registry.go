@@ -4,7 +4,7 @@
 // A tick is one transaction: its log row, its event, its job and the next time of its cron. So it happens once, whichever
 // nodes look at the same time, and a node that stops leaves the cron due. No node owns a cron.
 //
-// The timer of each node calls Fire when the earliest next_run_at has come (app/domains.go connects them). A cron whose row
+// The timer of each node calls Fire when the earliest next_run_at has come (api/domains.go connects them). A cron whose row
 // another node has locked is skipped, not waited for. Ticks that were missed are not made up for, apart from the latest one
 // of each cron (docs/reference/scheduling.md, Firing).
 //
@@ -25,13 +25,13 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -50,7 +50,7 @@ type Config struct {
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
@@ -64,7 +64,7 @@ type Deps struct {
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
-	timer   *timer.Timer
+	timer   *loop.Timer
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer

@@ -100,7 +100,7 @@ func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
 //
-// Package retention calls it on every node. What two nodes delete at once is divided between them. The number may fall below
+// The pruner (queueadmin/retention.go) calls it on every node. What two nodes delete at once is divided between them. The number may fall below
 // maxCount by what others delete between the two statements.
 func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64) (deleted int64, err error) {
 	// Age before number: what is too old must not count among the newest.

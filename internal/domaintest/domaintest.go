@@ -18,19 +18,19 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app/domains"
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -39,7 +39,7 @@ import (
 
 // Config is the configuration of the domains of a test.
 type Config struct {
-	domains.Config
+	api.DomainConfig
 	StatementTimeout  time.Duration
 	EnqueuedOnRequeue bool
 	Logger            *slog.Logger
@@ -48,7 +48,7 @@ type Config struct {
 	Hooks func(h *queue.Hooks)
 
 	// Changes and Committed subscribe to the commits of the node (eventlog.CommitsConfig), Listening and MaintenanceEnded are those of
-	// domains.Deps. May be nil.
+	// api.DomainDeps. May be nil.
 	Changes          func(ctx context.Context, changes []eventlog.Change)
 	Committed        func()
 	Listening        func() bool
@@ -67,13 +67,13 @@ const WaitFor = time.Minute
 // Bundle is the domains of one node.
 type Bundle struct {
 	*queue.Store
-	domains.Domains
+	api.Domains
 
 	T         testing.TB
 	Pool      *pgxpool.Pool
 	DB        *pg.DB
 	Commits   *eventlog.Commits
-	Timer     *timer.Timer
+	Timer     *loop.Timer
 	Archetype *baseservice.Archetype
 
 	mu      sync.Mutex
@@ -87,10 +87,10 @@ func New(t testing.TB, change ...func(*Config)) *Bundle {
 }
 
 // defaults is the configuration of a server whose settings are not changed.
-func defaults() domains.Config {
+func defaults() api.DomainConfig {
 	c := config.Default()
 	limits := job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)}
-	return domains.Config{
+	return api.DomainConfig{
 		Queue: queue.Config{DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, FullRetryAfter: c.Queues.FullRetryAfter},
 		Queues: queueadmin.Config{
 			ExtensionEvents: c.Events.ExtensionTypes,
@@ -111,7 +111,7 @@ func defaults() domains.Config {
 func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	t.Helper()
 	c := Config{
-		Config: defaults(), StatementTimeout: 15 * time.Second,
+		DomainConfig: defaults(), StatementTimeout: 15 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
@@ -131,17 +131,17 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 		commits.RequeueEvent = ojs.EventJobEnqueued
 	}
 	b.Commits = eventlog.NewCommits(commits)
-	var sources timer.Sources
+	var sources loop.TimerSources
 	if c.Sweeps {
-		sources = domains.TimerSources(&b.Domains)
+		sources = api.TimerSources(&b.Domains)
 	}
-	b.Timer = timer.New(b.Archetype, b.DB, sources)
+	b.Timer = loop.NewTimer(b.Archetype, b.DB, sources)
 	queues := queueconfig.NewCache(b.DB, c.Logger, queueconfig.CacheConfig{Listening: c.Listening})
 	c.Cron.Limits.QueueRetry, c.Workflow.Limits.QueueRetry = queues.Retry, queues.Retry
-	b.Domains = domains.New(domains.Deps{
+	b.Domains = api.NewDomains(api.DomainDeps{
 		DB: b.DB, Commits: b.Commits, Timer: b.Timer, Queues: queues, Logger: c.Logger, Hooks: c.Hooks,
 		MaintenanceEnded: c.MaintenanceEnded, Listening: c.Listening,
-	}, c.Config)
+	}, c.DomainConfig)
 	b.Store = b.Domains.Jobs
 	if !c.Unchecked {
 		t.Cleanup(b.RequireEmitted)

@@ -17,7 +17,7 @@ import (
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 // TestGRPCTrace covers docs/reference/observability.md, Tracing.
@@ -102,7 +102,7 @@ func TestGRPCTrace(t *testing.T) {
 func TestGRPCLog(t *testing.T) {
 	t.Parallel()
 	log := &lineBuffer{}
-	r := setupGRPC(t, func(c *app.Config) { c.Logger = logging.New(log, "json", slog.LevelDebug) })
+	r := setupGRPC(t, func(c *app.Config) { c.Logger = observe.NewLogger(log, "json", slog.LevelDebug) })
 
 	calls := []struct {
 		id, message, severe, route, status, errorType string

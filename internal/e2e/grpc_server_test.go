@@ -34,7 +34,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 func TestGRPCMetadata(t *testing.T) {
@@ -341,7 +341,7 @@ func TestGRPCStop(t *testing.T) {
 		t.Parallel()
 		log := &lineBuffer{}
 		r := setupGRPC(t, connections(8), func(c *app.Config) {
-			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, logging.New(log, "json", slog.LevelWarn)
+			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, observe.NewLogger(log, "json", slog.LevelWarn)
 		})
 		release := r.lockJobs()
 		pushed := r.enqueueing(r.ctx())

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 // TestLog covers docs/reference/observability.md, Logs.
@@ -224,7 +224,7 @@ func TestLogSettings(t *testing.T) {
 
 	t.Run("EveryLineIsOneObject", func(t *testing.T) {
 		t.Parallel()
-		a, log := setupLogged(t, logging.LevelTrace)
+		a, log := setupLogged(t, observe.LevelTrace)
 		work(t, a)
 		require.NoError(t, a.app.Stop())
 		for line := range strings.SplitSeq(strings.TrimSpace(log.String()), "\n") {

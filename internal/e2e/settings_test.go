@@ -3,6 +3,8 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -11,8 +13,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/doctor"
-	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // oddSettings are defaults that the owner of a database may have chosen for other applications.
@@ -79,30 +79,20 @@ func TestSettingsOfTheDatabase(t *testing.T) {
 	}
 }
 
-// examine is ojsd doctor.
-func (a *node) examine() []doctor.Finding {
-	a.t.Helper()
-	config, err := pgx.ParseConfig(a.database)
-	require.NoError(a.t, err)
-	pg.Prepare(config, "doctor")
-	conn, _, err := pg.ConnectSession(a.t.Context(), config)
-	require.NoError(a.t, err)
-	defer func() { require.NoError(a.t, conn.Close(context.Background())) }()
-	findings, err := doctor.Examine(a.t.Context(), conn)
-	require.NoError(a.t, err)
-	return findings
-}
-
-// findings are the texts of what is wrong.
+// findings are the lines of `ojsd doctor` about what is wrong.
 func (a *node) findings() string {
 	a.t.Helper()
+	doctor := exec.CommandContext(a.t.Context(), "go", "run", "../../cmd/ojsd", "doctor")
+	doctor.Env = append(os.Environ(), "DATABASE_URL="+a.database)
+	output, err := doctor.Output()
+	require.Contains(a.t, string(output), "events wait to be published", "%v", err)
 	var wrong []string
-	for _, f := range a.examine() {
-		if !f.OK {
-			wrong = append(wrong, f.Text)
+	for line := range strings.Lines(string(output)) {
+		if strings.HasPrefix(line, "BAD ") {
+			wrong = append(wrong, line)
 		}
 	}
-	return strings.Join(wrong, "\n")
+	return strings.Join(wrong, "")
 }
 
 // serves goes through what the statements of every domain do.

@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 type lockedBuffer struct {
@@ -64,7 +64,7 @@ func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
 func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*node, *lineBuffer) {
 	t.Helper()
 	log := &lineBuffer{}
-	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
+	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = observe.NewLogger(log, "json", level) }}, change...)...)
 	return a, log
 }
 

@@ -21,8 +21,8 @@ import (
 // statementTimeout is that of the database of the tests.
 const statementTimeout = 15 * time.Second
 
-// bundle is a value that reads the number in stored. The clock of a test runs when all of its goroutines wait.
-type bundle struct {
+// valueBundle is a value that reads the number in stored. The clock of a test runs when all of its goroutines wait.
+type valueBundle struct {
 	*loop.Value[int64]
 
 	stored atomic.Int64
@@ -33,9 +33,9 @@ type bundle struct {
 	listening bool
 }
 
-func setup(t *testing.T) *bundle {
+func setupValue(t *testing.T) *valueBundle {
 	t.Helper()
-	b := &bundle{before: func(context.Context, *dbsqlc.Queries) error { return nil }, found: func(*int64, *int64) {}}
+	b := &valueBundle{before: func(context.Context, *dbsqlc.Queries) error { return nil }, found: func(*int64, *int64) {}}
 	b.Value = loop.NewValue(&pg.DB{StatementTimeout: statementTimeout}, loop.ValueConfig[int64]{
 		Read: func(ctx context.Context, q *dbsqlc.Queries, known *int64) (*int64, error) {
 			b.reads.Add(1)
@@ -52,10 +52,10 @@ func setup(t *testing.T) *bundle {
 	return b
 }
 
-func (b *bundle) listens() { b.listening = true }
+func (b *valueBundle) listens() { b.listening = true }
 
 // start runs a follower until the end of the test, and waits for its first read.
-func (b *bundle) start(t *testing.T) {
+func (b *valueBundle) start(t *testing.T) {
 	t.Helper()
 	f := loop.NewFollower(riversharedtest.BaseServiceArchetype(t), b.Value, "value")
 	require.NoError(t, f.Start(t.Context()))
@@ -63,7 +63,7 @@ func (b *bundle) start(t *testing.T) {
 	synctest.Wait()
 }
 
-func (b *bundle) view(t *testing.T) int64 {
+func (b *valueBundle) view(t *testing.T) int64 {
 	t.Helper()
 	v, err := b.View(t.Context())
 	require.NoError(t, err)
@@ -71,11 +71,11 @@ func (b *bundle) view(t *testing.T) int64 {
 }
 
 // inBubble is a test with a clock of its own.
-func inBubble(t *testing.T, name string, f func(t *testing.T, b *bundle)) {
+func inBubble(t *testing.T, name string, f func(t *testing.T, b *valueBundle)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { f(t, setup(t)) })
+		synctest.Test(t, func(t *testing.T) { f(t, setupValue(t)) })
 	})
 }
 
@@ -84,10 +84,10 @@ func TestFollower(t *testing.T) {
 
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
-		startstoptest.Stress(t.Context(), t, loop.NewFollower(riversharedtest.BaseServiceArchetype(t), setup(t).Value, "value"))
+		startstoptest.Stress(t.Context(), t, loop.NewFollower(riversharedtest.BaseServiceArchetype(t), setupValue(t).Value, "value"))
 	})
 
-	inBubble(t, "ReadsAtStartAndAfterNotifications", func(t *testing.T, b *bundle) {
+	inBubble(t, "ReadsAtStartAndAfterNotifications", func(t *testing.T, b *valueBundle) {
 		b.listens()
 		b.start(t)
 		require.EqualValues(t, 1, *b.Latest())
@@ -100,7 +100,7 @@ func TestFollower(t *testing.T) {
 		require.EqualValues(t, 2, b.reads.Load(), "nothing moves")
 	})
 
-	inBubble(t, "FindsAMissedNotificationWhileThereAreCallers", func(t *testing.T, b *bundle) {
+	inBubble(t, "FindsAMissedNotificationWhileThereAreCallers", func(t *testing.T, b *valueBundle) {
 		b.listens()
 		b.start(t)
 		for name, ask := range map[string]func(){
@@ -122,7 +122,7 @@ func TestFollower(t *testing.T) {
 		require.LessOrEqual(t, b.reads.Load()-reads, int64(21), "in 10 s of calls")
 	})
 
-	inBubble(t, "FindsChangesWithoutNotificationsAndCallers", func(t *testing.T, b *bundle) {
+	inBubble(t, "FindsChangesWithoutNotificationsAndCallers", func(t *testing.T, b *valueBundle) {
 		b.start(t)
 		for range 100 {
 			want := b.stored.Add(1)
@@ -131,7 +131,7 @@ func TestFollower(t *testing.T) {
 		}
 	})
 
-	inBubble(t, "KeepsTheLastValueWhileReadsFail", func(t *testing.T, b *bundle) {
+	inBubble(t, "KeepsTheLastValueWhileReadsFail", func(t *testing.T, b *valueBundle) {
 		b.listens()
 		var fails atomic.Bool
 		b.before = func(context.Context, *dbsqlc.Queries) error {
@@ -160,7 +160,7 @@ func TestFollower(t *testing.T) {
 func TestView(t *testing.T) {
 	t.Parallel()
 
-	inBubble(t, "IsNeverOlderThanSettledWithoutNotifications", func(t *testing.T, b *bundle) {
+	inBubble(t, "IsNeverOlderThanSettledWithoutNotifications", func(t *testing.T, b *valueBundle) {
 		require.Nil(t, b.Latest())
 		require.EqualValues(t, 1, b.view(t))
 		for range 10 {
@@ -170,7 +170,7 @@ func TestView(t *testing.T) {
 		}
 	})
 
-	inBubble(t, "SharesTheReadOfAnotherCaller", func(t *testing.T, b *bundle) {
+	inBubble(t, "SharesTheReadOfAnotherCaller", func(t *testing.T, b *valueBundle) {
 		b.before = func(context.Context, *dbsqlc.Queries) error {
 			time.Sleep(time.Millisecond)
 			return nil
@@ -183,7 +183,7 @@ func TestView(t *testing.T) {
 		require.EqualValues(t, 1, b.reads.Load())
 	})
 
-	inBubble(t, "EndsWithTheTimeLimitHoweverManyWait", func(t *testing.T, b *bundle) {
+	inBubble(t, "EndsWithTheTimeLimitHoweverManyWait", func(t *testing.T, b *valueBundle) {
 		b.before = func(ctx context.Context, _ *dbsqlc.Queries) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -211,7 +211,7 @@ func TestView(t *testing.T) {
 func TestInTxWaitsForNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t)
+		b := setupValue(t)
 		own, connection := dbsqlc.New(nil), make(chan struct{})
 		b.before = func(_ context.Context, q *dbsqlc.Queries) error {
 			if q != own {
@@ -236,7 +236,7 @@ func TestOrderOfReads(t *testing.T) {
 	t.Parallel()
 
 	// slow is a read in a transaction that has seen 1 and ends when it is let go.
-	slow := func(t *testing.T, b *bundle) (end func() int64) {
+	slow := func(t *testing.T, b *valueBundle) (end func() int64) {
 		t.Helper()
 		own, hold, found := dbsqlc.New(nil), make(chan struct{}), make(chan int64)
 		b.before = func(_ context.Context, q *dbsqlc.Queries) error {
@@ -258,7 +258,7 @@ func TestOrderOfReads(t *testing.T) {
 		}
 	}
 
-	inBubble(t, "ALateReadReplacesNoLaterOne", func(t *testing.T, b *bundle) {
+	inBubble(t, "ALateReadReplacesNoLaterOne", func(t *testing.T, b *valueBundle) {
 		end := slow(t, b)
 		v, err := b.Read(t.Context())
 		require.NoError(t, err)
@@ -267,7 +267,7 @@ func TestOrderOfReads(t *testing.T) {
 		require.EqualValues(t, 2, *b.Latest())
 	})
 
-	inBubble(t, "WhatIsForgottenStaysSo", func(t *testing.T, b *bundle) {
+	inBubble(t, "WhatIsForgottenStaysSo", func(t *testing.T, b *valueBundle) {
 		end := slow(t, b)
 		b.Forget()
 		require.EqualValues(t, 1, end(), "its transaction may be older")
@@ -275,7 +275,7 @@ func TestOrderOfReads(t *testing.T) {
 		require.EqualValues(t, 2, b.view(t))
 	})
 
-	inBubble(t, "ReadSeesWhatIsCommittedWhileAnotherReads", func(t *testing.T, b *bundle) {
+	inBubble(t, "ReadSeesWhatIsCommittedWhileAnotherReads", func(t *testing.T, b *valueBundle) {
 		hold := make(chan struct{})
 		b.before = func(context.Context, *dbsqlc.Queries) error {
 			<-hold
@@ -300,7 +300,7 @@ func TestOrderOfReads(t *testing.T) {
 func TestFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t)
+		b := setupValue(t)
 		var told [][2]int64
 		b.found = func(before, now *int64) {
 			require.Equal(t, now, b.Latest(), "who is told of a change sees it")

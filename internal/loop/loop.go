@@ -1,5 +1,6 @@
-// Package loop owns how the loops of a node run: how a service starts and stops one, and the copies in memory of rows that seldom change,
-// which a loop reads again (follow.go). It must never know what a loop does, nor what the rows mean.
+// Package loop owns how the loops of a node run: how a service starts and stops one, the timer that wakes a node when something becomes due
+// (timer.go), and the copies in memory of rows that seldom change, which a loop reads again (follow.go). It must never know what a loop
+// does, nor what the rows mean.
 package loop
 
 import (

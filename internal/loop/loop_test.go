@@ -10,12 +10,13 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 
 	"github.com/ojsd/ojsd/internal/loop"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // counted is a service of which one loop may run at a time.
 type counted struct {

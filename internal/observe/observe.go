@@ -1,5 +1,8 @@
 // Package observe turns the events that a node commits into log lines and spans; its package metrics counts them. All of
 // them are made from the committed event. They must never read the database for more.
+//
+// It also owns the shape of all log lines (docs/reference/observability.md, Logs), in both formats and for all callers, libraries included
+// (log_handler.go). It must never show secrets, or what clients send in job bodies: it removes both from errors (log_errors.go).
 package observe
 
 import (
@@ -10,7 +13,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -26,10 +28,10 @@ type Log struct {
 func NewLog(logger *slog.Logger) *Log { return &Log{logger} }
 
 // Changes writes the lines. It ignores the context of the flush, because a flush may serve many callers.
-// The lines of one commit are written at once (logging.Hold). Each line has its own trace, that of its job.
+// The lines of one commit are written at once (HoldLines). Each line has its own trace, that of its job.
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	ctx := context.Background()
-	defer logging.Hold(s.logger)()
+	defer HoldLines(s.logger)()
 	now := time.Now()
 	for i := range changes {
 		c := &changes[i]
@@ -111,7 +113,7 @@ const maxLoggedMessage = 2048
 func workerErrorAttr(e *job.WorkerError) slog.Attr {
 	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", job.Shorten(e.Message, maxLoggedMessage))}
 	if len(e.Backtrace) > 0 {
-		attrs = append(attrs, slog.String("backtrace", logging.Cut(strings.Join(e.Backtrace, "\n"))))
+		attrs = append(attrs, slog.String("backtrace", CutBacktrace(strings.Join(e.Backtrace, "\n"))))
 	}
 	return slog.Attr{Key: "error", Value: slog.GroupValue(attrs...)}
 }

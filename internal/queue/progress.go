@@ -12,9 +12,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -36,7 +36,7 @@ type ProgressConfig struct {
 type ProgressDeps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Workers *Workers
 	Jobs    *Store
 }
@@ -46,7 +46,7 @@ type ProgressDeps struct {
 type ProgressStore struct {
 	db      *pg.DB
 	commits *eventlog.Commits
-	timer   *timer.Timer
+	timer   *loop.Timer
 	workers *Workers
 	jobs    *Store
 	config  ProgressConfig

@@ -18,11 +18,11 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -75,7 +75,7 @@ type Config struct {
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Workers *Workers
 	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
@@ -113,7 +113,7 @@ type Store struct {
 	// None of these change after New, so they are read without a lock.
 	db      *pg.DB
 	commits *eventlog.Commits
-	timer   *timer.Timer
+	timer   *loop.Timer
 	workers *Workers
 	logger  *slog.Logger
 	tracer  *tracing.Tracer

@@ -1,5 +1,6 @@
 // Package queueadmin owns what is done to queues as a whole: create, configure, pause, resume, drain, delete and purge, with their
-// events, and the figures of queues, tenants and the deployment. It must never decide about a single job: the statements of package queue do.
+// events, the figures of queues, tenants and the deployment, and the deletion of ended jobs and workflows that were kept for long enough
+// (retention.go). It must never decide about a single job: the statements of package queue do.
 //
 // Most changes are one statement on the row of the queue, with the event of the change. Triggers on the table notify all
 // nodes, which read the row into their caches (package queueconfig) within a second. A pause needs no cache: the statement
@@ -49,7 +50,7 @@ type Config struct {
 	Retention Retention
 }
 
-// Retention is how long finished jobs are kept. It is that of package retention, for answers only.
+// Retention is how long finished jobs are kept. It is that of the pruner (retention.go), for answers only.
 type Retention struct{ Completed, Discarded, Cancelled time.Duration }
 
 // Deps are the parts of a node that the store uses.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 // marked is how many subscriptions have deliveries that have to follow a change.
@@ -112,7 +111,7 @@ func TestUnfinishedChange(t *testing.T) {
 		roots.AddCert(endpoint.Certificate())
 		b, _ := cutOff(t, "name: WebhookDeliveryResume ", true, func(w *webhook.Definition) { w.Active, w.URL = true, endpoint.URL })
 		d := webhook.NewDispatcher(b.sane.Archetype, b.sane.Webhooks, webhook.Config{
-			Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
+			Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
 		})
 		require.NoError(t, d.Start(t.Context()))
 		defer d.Stop()

@@ -24,7 +24,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 // failures counts statements that fail.
@@ -52,7 +51,7 @@ func TestOutcomeIsRecordedAfterAnError(t *testing.T) {
 	var failed failures
 	node := domaintest.On(t, domaintest.Traced(t, b.Pool, &failed))
 	d := webhook.NewDispatcher(riversharedtest.BaseServiceArchetype(t), node.Webhooks, webhook.Config{
-		Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 1,
+		Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 1,
 	})
 	id := b.Delivery(b.Subscribed(func(w *webhook.Definition) { w.URL = server.URL }), 1, "s")
 	b.Exec(`ALTER TABLE ojs.webhook_attempts RENAME TO elsewhere`) // only the statement that records an outcome names it
@@ -118,7 +117,7 @@ func TestOutcomesAreReported(t *testing.T) {
 		counted = append(counted, fmt.Sprintf(format, args...))
 	}
 	d := webhook.NewDispatcher(b.Archetype, b.Webhooks, webhook.Config{
-		Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10, RetrySchedule: []time.Duration{0},
+		Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10, RetrySchedule: []time.Duration{0},
 		Observer: webhook.Observer{
 			Attempt: func(eventType, id, status string, _ time.Duration) { count("%s %s %s", eventType, id, status) },
 			Done:    func(eventType string, retries int) { count("%s done after %d retries", eventType, retries) },

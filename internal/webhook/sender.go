@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 const (
@@ -61,7 +59,7 @@ func (r Result) accepted() bool { return r.Error == "" && r.Code >= 200 && r.Cod
 // of deliveries, and its functions may be called from many goroutines.
 type sender struct {
 	config Config
-	dialer *egress.Dialer
+	dialer *dialer
 	client *http.Client
 }
 
@@ -69,7 +67,7 @@ type sender struct {
 // connect for nearly every request. Compression is off, because the limit of what is read would hold for the packed bytes
 // only.
 func newSender(config Config) *sender {
-	s := &sender{config: config, dialer: &egress.Dialer{Rules: config.Rules, LookUp: config.LookUp}}
+	s := &sender{config: config, dialer: &dialer{Rules: config.Rules, LookUp: config.LookUp}}
 	transport := &http.Transport{
 		DialContext:         s.dialer.DialContext,
 		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
@@ -97,9 +95,9 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // blocked, whatever the reason. With a proxy the name is resolved only to check it: the proxy resolves it again, and may
 // get another answer. That is why a proxy has to keep rules of its own.
 func (s *sender) admit(ctx context.Context, u *url.URL) error {
-	var refused *egress.RefusedError
+	var refused *RefusedError
 	if err := s.config.Rules.CheckURL(u.String()); errors.As(err, &refused) {
-		return egress.ErrBlocked
+		return errBlocked
 	}
 	if s.config.ProxyURL == nil {
 		return nil // the dialer checks
@@ -178,7 +176,7 @@ func classify(ctx context.Context, err error) string {
 		network  net.Error
 	)
 	switch {
-	case errors.Is(err, egress.ErrBlocked):
+	case errors.Is(err, errBlocked):
 		return "blocked_address"
 	// The end of the node counts as a timeout here; deliver looks at its own ctx before it records.
 	case ctx.Err() != nil:

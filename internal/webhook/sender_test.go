@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -30,7 +28,7 @@ func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*Config)) (*sende
 	server.StartTLS()
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	config := Config{Rules: egress.Rules{AllowNetworks: loopback}, RootCAs: roots}.withDefaults()
+	config := Config{Rules: EgressRules{AllowNetworks: loopback}, RootCAs: roots}.withDefaults()
 	for _, c := range change {
 		c(&config)
 	}
@@ -133,7 +131,7 @@ func TestSend(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, refused.Close())
 		s := newSender(Config{
-			Rules: egress.Rules{AllowNetworks: loopback},
+			Rules: EgressRules{AllowNetworks: loopback},
 			LookUp: func(context.Context, string) ([]netip.Addr, error) {
 				return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 			},
@@ -148,7 +146,7 @@ func TestSend(t *testing.T) {
 		t.Parallel()
 		plainHTTP := httptest.NewServer(http.NotFoundHandler())
 		defer plainHTTP.Close()
-		s := newSender(Config{Rules: egress.Rules{AllowNetworks: loopback}}.withDefaults())
+		s := newSender(Config{Rules: EgressRules{AllowNetworks: loopback}}.withDefaults())
 		require.Equal(t, "tls", s.send(t.Context(), message("https"+strings.TrimPrefix(plainHTTP.URL, "http"))).Error)
 	})
 }

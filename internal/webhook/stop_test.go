@@ -14,7 +14,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 // cutOff is a dispatcher whose connection to the database a test can break, and a delivery that is due.
@@ -37,7 +36,7 @@ func setupCutOff(t *testing.T) *cutOff {
 	b := domaintest.On(t, lossy)
 	return &cutOff{
 		Dispatcher: webhook.NewDispatcher(b.Archetype, b.Webhooks, webhook.Config{
-			Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
+			Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
 		}),
 		network: network, sane: sane,
 		delivery: sane.Delivery(sane.Subscribed(func(in *webhook.Definition) { in.URL = endpoint.URL }), 1, "s"),

@@ -1,7 +1,7 @@
 // Package webhook owns subscriptions, their secrets and their deliveries (docs/reference/webhooks.md). FanOut creates
 // deliveries from the event log; Dispatcher claims due ones, signs and sends them, and records the outcomes.
 //
-// It must never change a job, send before the claim is committed, or call an address that package egress does not allow.
+// It must never change a job, send before the claim is committed, or call an address that EgressRules do not allow (egress.go).
 //
 // A delivery is pending when FanOut has created it. A claim makes it delivering, with a lease and a number; the request is
 // made outside of any transaction; the outcome makes it delivered, failed, with a next time, or dead. A lease that ends
@@ -21,7 +21,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 // Fixed values of Config.
@@ -46,7 +45,7 @@ const (
 // Config holds the settings of a dispatcher. Values are not validated here.
 type Config struct {
 	// Rules say which addresses may be called.
-	Rules egress.Rules
+	Rules EgressRules
 
 	// RootCAs verify endpoints. nil: the system's.
 	RootCAs *x509.CertPool

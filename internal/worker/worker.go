@@ -20,10 +20,10 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -54,7 +54,7 @@ type Config struct {
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
+	Timer   *loop.Timer
 	Workers *queue.Workers
 	Jobs    *queue.Store
 	Logger  *slog.Logger
@@ -66,7 +66,7 @@ type Deps struct {
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
-	timer   *timer.Timer
+	timer   *loop.Timer
 	workers *queue.Workers
 	jobs    *queue.Store
 	logger  *slog.Logger

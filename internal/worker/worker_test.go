@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app/domains"
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -28,9 +28,9 @@ func (b *bundle) reap() int {
 }
 
 // nextDue returns the due times that the timer of this node reads.
-func (b *bundle) nextDue() timer.Due {
+func (b *bundle) nextDue() loop.Due {
 	b.T.Helper()
-	due, err := timer.New(b.Archetype, b.DB, domains.TimerSources(&b.Domains)).NextDue(b.T.Context(), pg.Beginning)
+	due, err := loop.NewTimer(b.Archetype, b.DB, api.TimerSources(&b.Domains)).NextDue(b.T.Context(), pg.Beginning)
 	require.NoError(b.T, err)
 	return due
 }

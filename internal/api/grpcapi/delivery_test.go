@@ -25,7 +25,7 @@ func TestUndeliveredFetch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := domaintest.New(t)
-			a := &grpcapi.API{Deps: grpcapi.Deps{Domains: b.Domains.Domains}}
+			a := &grpcapi.API{Deps: grpcapi.Deps{Domains: b.Domains}}
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 			h := grpcapi.Deliveries(a)
 			ctx := h.TagRPC(t.Context(), &stats.RPCTagInfo{FullMethodName: ojsv1.OJSService_Fetch_FullMethodName})

@@ -19,7 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/observe"
 )
 
 func TestKeepAlive(t *testing.T) {
@@ -78,7 +78,7 @@ func TestPanicIsInternal(t *testing.T) {
 func TestFailureIsLoggedWhole(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Logger = logging.New(&log, "json", slog.LevelInfo) })
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Logger = observe.NewLogger(&log, "json", slog.LevelInfo) })
 	b.pool.Close()
 	_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Args: []*structpb.Value{structpb.NewStringValue("marker")}})
 	require.Error(t, err)

@@ -38,7 +38,7 @@ func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	t.Cleanup(pool.Close)
 	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
 		events, feed := d.Events, d.Feed
-		d.Domains = domains(t, pool, nil).Domains.Domains
+		d.Domains = domains(t, pool, nil).Domains
 		d.Events, d.Feed = events, feed
 	})
 

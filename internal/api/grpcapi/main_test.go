@@ -53,8 +53,8 @@ func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *
 	feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
 	deps := grpcapi.Deps{
-		Domains: b.Domains.Domains, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
-		Health: api.NewHealth("test", api.LookAt(b.Domains.Domains, b.DB.Probe), func() map[string]string { return nil }),
+		Domains: b.Domains, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
+		Health: api.NewHealth("test", api.LookAt(b.Domains, b.DB.Probe), func() map[string]string { return nil }),
 	}
 	deps.Events, deps.Feed = reader, feed
 	for _, c := range change {

@@ -54,7 +54,7 @@ func handlerOn(t *testing.T, pool *pgxpool.Pool) http.Handler {
 	b := domaintest.On(t, pool)
 	b.Events = eventlog.NewReader(b.DB, eventlog.NewRelay(b.Archetype, pool, eventlog.RelayConfig{}))
 	return New(Config{MaxBatchBytes: 32 << 20}, Deps{
-		Domains: b.Domains.Domains, Logger: slog.New(slog.DiscardHandler), Health: healthOf(0, "ok"),
+		Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Health: healthOf(0, "ok"),
 		Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Webhooks: Webhooks{Enabled: true},
 		NextPrune: func() time.Duration { return time.Minute },
 	}).Handler()

@@ -55,7 +55,7 @@ func TestFetchOfAClientThatHangsUp(t *testing.T) {
 			})
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 			a := httpapi.New(httpapi.Config{MaxBatchBytes: 32 << 20}, httpapi.Deps{
-				Domains: b.Domains.Domains, Logger: slog.New(slog.DiscardHandler), Streams: api.NewStreams(api.Realtime{}),
+				Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Streams: api.NewStreams(api.Realtime{}),
 				Health: api.NewHealth("1.2.3", func(context.Context) api.Look { return api.Look{Now: time.Now()} }, func() map[string]string { return nil }),
 			})
 

@@ -21,7 +21,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
-	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -34,7 +33,7 @@ type Webhooks struct {
 
 	// Rules say which URLs are accepted.
 	// They are checked here for a new URL, and by the sender again for the address that the name then has.
-	Rules egress.Rules
+	Rules webhook.EgressRules
 
 	// Test sends one event and waits for the answer.
 	// It is called only if Enabled. It goes on, and is logged, even if the client hangs up.

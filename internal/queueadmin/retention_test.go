@@ -1,4 +1,4 @@
-package retention_test
+package queueadmin_test
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -16,15 +16,17 @@ const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at,
 	SELECT gen_random_uuid(), 't', 'q', 'discarded', now(), now() - g * interval '1 hour', CASE WHEN $1 THEN now() - g * interval '1 hour' END, '[]'
 	FROM generate_series(1, 10) g`
 
-func (b *bundle) pruner(config retention.Config) *retention.Pruner {
-	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters, Workflows: b.Workflows, Queues: b.Configured}, config)
+func (b *bundle) pruner(config queueadmin.PrunerConfig) *queueadmin.Pruner {
+	return queueadmin.NewPruner(b.Archetype, queueadmin.PrunerDeps{
+		DB: b.DB, Commits: b.Commits, Queues: b.Configured, DeadLetters: b.DeadLetters.Prune, Workflows: b.Workflows.Prune,
+	}, config)
 }
 
 func TestPruner(t *testing.T) {
 	t.Parallel()
 
 	// started is a pruner with its first run done.
-	started := func(t *testing.T, b *bundle, config retention.Config) (*retention.Pruner, retention.Pruned) {
+	started := func(t *testing.T, b *bundle, config queueadmin.PrunerConfig) (*queueadmin.Pruner, queueadmin.Pruned) {
 		t.Helper()
 		p := b.pruner(config)
 		p.TestSignals.Init(t)
@@ -35,7 +37,7 @@ func TestPruner(t *testing.T) {
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		startstoptest.Stress(t.Context(), t, b.pruner(retention.Config{Interval: retention.PruneInterval}))
+		startstoptest.Stress(t.Context(), t, b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval}))
 	})
 
 	t.Run("EachKindHasItsRetention", func(t *testing.T) {
@@ -43,13 +45,13 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
-		config := retention.Config{
-			Interval: retention.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
+		config := queueadmin.PrunerConfig{
+			Interval: queueadmin.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
 		}
 		_, pruned := started(t, b, config)
-		require.Equal(t, retention.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
+		require.Equal(t, queueadmin.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
 		_, again := started(t, b, config)
-		require.Equal(t, retention.Pruned{}, again)
+		require.Equal(t, queueadmin.Pruned{}, again)
 	})
 
 	t.Run("EndedWorkflows", func(t *testing.T) {
@@ -65,8 +67,8 @@ func TestPruner(t *testing.T) {
 			}
 		}
 		b.Exec(`UPDATE ojs.workflows SET ended_at = ended_at - interval '2 days' WHERE id = (SELECT id FROM ojs.workflows WHERE ended_at IS NOT NULL ORDER BY id LIMIT 1)`)
-		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Completed: 24 * time.Hour})
-		require.Equal(t, retention.Pruned{Workflows: 1}, pruned)
+		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Completed: 24 * time.Hour})
+		require.Equal(t, queueadmin.Pruned{Workflows: 1}, pruned)
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows`))
 	})
 
@@ -75,20 +77,20 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
-		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval})
-		require.Equal(t, retention.Pruned{}, pruned)
+		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval})
+		require.Equal(t, queueadmin.Pruned{}, pruned)
 	})
 
 	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		p, pruned := started(t, b, retention.Config{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
-		require.Equal(t, retention.Pruned{}, pruned)
+		p, pruned := started(t, b, queueadmin.PrunerConfig{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
+		require.Equal(t, queueadmin.Pruned{}, pruned)
 		require.Greater(t, p.NextIn(), 9*time.Minute, "nothing moves")
 		b.Exec(discardedRows, true)
 		p.Notify()
 		require.LessOrEqual(t, p.NextIn(), 50*time.Millisecond)
-		require.Equal(t, retention.Pruned{DeadLetters: 6}, domaintest.Await(t, p.TestSignals.Pruned.WaitC()))
+		require.Equal(t, queueadmin.Pruned{DeadLetters: 6}, domaintest.Await(t, p.TestSignals.Pruned.WaitC()))
 	})
 
 	t.Run("DiscardedJobsThatAreNotDeadLetters", func(t *testing.T) {
@@ -96,10 +98,10 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.InsertDeadLetters(3000)
 		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
-		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Discarded: time.Hour})
-		require.Equal(t, retention.Pruned{}, pruned)
-		_, pruned = started(t, b, retention.Config{Interval: retention.PruneInterval, Discarded: time.Minute})
-		require.Equal(t, retention.Pruned{Discarded: 2000}, pruned)
+		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Discarded: time.Hour})
+		require.Equal(t, queueadmin.Pruned{}, pruned)
+		_, pruned = started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Discarded: time.Minute})
+		require.Equal(t, queueadmin.Pruned{Discarded: 2000}, pruned)
 		require.EqualValues(t, 1000, b.Number(`SELECT count(*) FROM ojs.jobs`))
 		b.RequireCounts()
 	})

@@ -1,4 +1,4 @@
-package logging
+package observe
 
 import (
 	"fmt"
@@ -16,12 +16,12 @@ func errorAttr(v slog.Value) slog.Attr {
 	if !ok {
 		return slog.Group("error", slog.String("type", "error"), slog.String("message", v.String()))
 	}
-	return slog.Group("error", slog.String("type", TypeOf(err)), slog.String("message", Message(err)))
+	return slog.Group("error", slog.String("type", ErrorType(err)), slog.String("message", ErrorMessage(err)))
 }
 
-// TypeOf is the type of the innermost error, because the outer ones only wrap it. Of several joined errors the first one
+// ErrorType is the type of the innermost error, because the outer ones only wrap it. Of several joined errors the first one
 // counts.
-func TypeOf(err error) string {
+func ErrorType(err error) string {
 	for {
 		switch e := err.(type) { //nolint:errorlint // this walks the chain
 		case interface{ Unwrap() error }:
@@ -42,12 +42,12 @@ func TypeOf(err error) string {
 	}
 }
 
-// Message is the text of an error without the values that PostgreSQL quotes from rows and arguments, which belong to clients.
+// ErrorMessage is the text of an error without the values that PostgreSQL quotes from rows and arguments, which belong to clients.
 // The details of PostgreSQL's errors, which quote most, are not part of that text.
 //
 // It also hides passwords in connection strings: pgx does not hide all of them. Class 22 (data exceptions) are the errors that
 // quote values in their main message.
-func Message(err error) string {
+func ErrorMessage(err error) string {
 	text := err.Error()
 	for _, pg := range postgresErrors(err) {
 		if strings.HasPrefix(pg.Code, "22") {
@@ -96,8 +96,8 @@ func hideQuoted(message string) string {
 // maxBacktrace bounds a backtrace in the log, in bytes.
 const maxBacktrace = 4096
 
-// Cut shortens a backtrace to maxBacktrace. It cuts between characters.
-func Cut(backtrace string) string {
+// CutBacktrace shortens a backtrace to maxBacktrace. It cuts between characters.
+func CutBacktrace(backtrace string) string {
 	if len(backtrace) <= maxBacktrace {
 		return backtrace
 	}

@@ -1,4 +1,4 @@
-package timer_test
+package loop_test
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // A transaction that locks what is due, and stays open, neither makes the timer spin nor delays what else becomes due.
 func TestHeldRows(t *testing.T) {
 	t.Parallel()
-	rarely := timer.Intervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour}
+	rarely := loop.TimerIntervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour}
 
 	for name, hold := range map[string]func(b *bundle) (applied func() bool){
 		"WaitingJob": func(b *bundle) func() bool {

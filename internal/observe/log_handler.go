@@ -1,6 +1,4 @@
-// Package logging owns the shape of log lines (docs/reference/observability.md, Logs), in both formats and for all callers,
-// libraries included. It must never show secrets, or what clients send in job bodies: it removes both from errors.
-package logging
+package observe
 
 import (
 	"bytes"
@@ -22,10 +20,10 @@ const (
 	LevelFatal = slog.Level(12)
 )
 
-// New returns a logger that writes one object per line (format "json") or readable text with the same fields.
+// NewLogger returns a logger that writes one object per line (format "json") or readable text with the same fields.
 // The level may be changed while the logger is used, if it is a *slog.LevelVar. One output serves all loggers that are derived
 // from this one.
-func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
+func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	h := &handler{out: &output{w: w}, level: level}
 	if format == "text" {
 		h.text = slog.NewTextHandler(h.out, &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields})
@@ -393,9 +391,9 @@ func (o *output) release() {
 	}
 }
 
-// Hold has a logger of New write the lines until release at once. Lines of others may wait with them, so it is for
+// HoldLines has a logger of NewLogger write the lines until release at once. Lines of others may wait with them, so it is for
 // microseconds. Any other logger is not affected.
-func Hold(logger *slog.Logger) (release func()) {
+func HoldLines(logger *slog.Logger) (release func()) {
 	h, ok := logger.Handler().(*handler)
 	if !ok {
 		return func() {}

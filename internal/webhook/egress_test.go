@@ -1,4 +1,4 @@
-package egress
+package webhook
 
 import (
 	"context"
@@ -14,7 +14,7 @@ func TestCheckURL(t *testing.T) {
 		"https://example.com", "https://example.com/hook?x=1", "HTTPS://EXAMPLE.com:8443/", "https://93.184.216.34/", "https://[2606:2800:220:1::1]/",
 		"https://a.b.example./", "https://xn--bcher-kva.example/", "https://1.example.com/", "https://bücher.example/", "https://a_b.example.com/", "https://example.com:65535/",
 	} {
-		require.NoError(t, Rules{}.CheckURL(url), url)
+		require.NoError(t, EgressRules{}.CheckURL(url), url)
 	}
 	for _, url := range []string{
 		"", "example.com", "/hook", "https://", "https:///x", "https:example.com", "http://example.com/", "ftp://example.com", "javascript:alert(1)", "file:///etc/passwd",
@@ -30,14 +30,14 @@ func TestCheckURL(t *testing.T) {
 		"https://foo.ｌocal/", "https://foo.locaⓛ/", "https://①②⑦.0.0.1/", "https://１２７.0.0.1/", "https://.com/", "https://a..com/", "https://10.0.0.1../",
 	} {
 		var refused *RefusedError
-		require.ErrorAs(t, Rules{}.CheckURL(url), &refused, url)
+		require.ErrorAs(t, EgressRules{}.CheckURL(url), &refused, url)
 		require.NotEmpty(t, refused.Reason)
 	}
 }
 
 func TestRulesBypass(t *testing.T) {
 	t.Parallel()
-	r := Rules{
+	r := EgressRules{
 		AllowHTTP: true, AllowHosts: []string{"localhost", "Vault.Internal", "10.9.9.9"},
 		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
 	}
@@ -57,8 +57,8 @@ func TestResolve(t *testing.T) {
 		"mapped.test": {netip.MustParseAddr("::ffff:192.168.0.1")}, "own.internal": {netip.MustParseAddr("10.0.0.1")}, "empty.test": {},
 		"zone.test": {netip.MustParseAddr("fe80::1%eth0")},
 	}
-	d := Dialer{
-		Rules:  Rules{AllowHosts: []string{"own.internal"}},
+	d := dialer{
+		Rules:  EgressRules{AllowHosts: []string{"own.internal"}},
 		LookUp: func(_ context.Context, host string) ([]netip.Addr, error) { return answer[host], nil },
 	}
 	for host, ok := range map[string]bool{"public.test": true, "mixed.test": false, "mapped.test": false, "own.internal": true, "0x7f.1": false, "1.2.3.4.5": false, "93.184.216.34": true, "empty.test": false, "zone.test": false} {
@@ -70,8 +70,8 @@ func TestResolve(t *testing.T) {
 
 func TestDialRefusesBeforeConnecting(t *testing.T) {
 	t.Parallel()
-	_, err := (&Dialer{}).DialContext(t.Context(), "tcp", "127.0.0.1:1")
-	require.ErrorIs(t, err, ErrBlocked)
-	_, err = (&Dialer{}).DialContext(t.Context(), "tcp", "no port")
+	_, err := (&dialer{}).DialContext(t.Context(), "tcp", "127.0.0.1:1")
+	require.ErrorIs(t, err, errBlocked)
+	_, err = (&dialer{}).DialContext(t.Context(), "tcp", "no port")
 	require.Error(t, err)
 }

@@ -1,8 +1,4 @@
-// Package egress decides which addresses this server may call for clients, who choose the URL of a webhook. It must never
-// allow an address inside the server's own network, unless the operator does (docs/reference/webhooks.md, URL and address
-// rules). A URL is checked when it is stored, without resolving its name. Every connection is checked again with the resolved
-// addresses, so that a change of the DNS record between both checks has no effect.
-package egress
+package webhook
 
 import (
 	"context"
@@ -19,9 +15,13 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Rules say what may be called. The zero value allows https to public addresses only. They are set at the start and may be
-// read by many goroutines.
-type Rules struct {
+// EgressRules decide which addresses this server may call for clients, who choose the URL of a webhook. They must never allow an address
+// inside the server's own network, unless the operator does (docs/reference/webhooks.md, URL and address rules). A URL is checked when it is
+// stored, without resolving its name. Every connection is checked again with the resolved addresses, so that a change of the DNS record
+// between both checks has no effect.
+//
+// The zero value allows https to public addresses only. They are set at the start and may be read by many goroutines.
+type EgressRules struct {
 	// AllowHTTP allows http besides https. For development.
 	AllowHTTP bool
 
@@ -42,7 +42,7 @@ func refused(format string, args ...any) error { return &RefusedError{fmt.Sprint
 // CheckURL checks a URL without resolving its host name. An error is always a *RefusedError. It is called when a
 // subscription is stored and before each attempt. It cannot be the only check, because a public name may resolve to a
 // private address.
-func (r Rules) CheckURL(text string) error {
+func (r EgressRules) CheckURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil, u.Host == "", u.Hostname() == "", u.Opaque != "":
@@ -70,7 +70,7 @@ func (r Rules) CheckURL(text string) error {
 }
 
 // The second call, with the mapped name, ends: mapping a mapped name changes nothing.
-func (r Rules) checkHost(host string) error {
+func (r EgressRules) checkHost(host string) error {
 	if r.allowsHost(host) {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (r Rules) checkHost(host string) error {
 }
 
 // allowsHost compares names without case and without a final dot.
-func (r Rules) allowsHost(host string) bool {
+func (r EgressRules) allowsHost(host string) bool {
 	return slices.ContainsFunc(r.AllowHosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
 }
 
@@ -134,7 +134,7 @@ func prefixes(list string) []netip.Prefix {
 
 // Blocked reports whether no connection may be made to the address. It fails closed: an invalid address is blocked. A
 // network that the operator allows wins over a blocked one, whatever their sizes.
-func (r Rules) Blocked(a netip.Addr) bool {
+func (r EgressRules) Blocked(a netip.Addr) bool {
 	if !a.IsValid() {
 		return true
 	}
@@ -209,22 +209,22 @@ func parseNumber(part string) (uint64, error) {
 // (docs/reference/webhooks.md, Outcomes).
 const connectTimeout = 10 * time.Second
 
-// ErrBlocked is returned for a connection to an address that may not be called. It names no address: clients see the
+// errBlocked is returned for a connection to an address that may not be called. It names no address: clients see the
 // outcome, and must not learn what names resolve to inside.
-var ErrBlocked = errors.New("the address may not be called")
+var errBlocked = errors.New("the address may not be called")
 
-// Dialer connects only to addresses that the rules allow. It connects to the very addresses it has checked. A check of the
+// dialer connects only to addresses that the rules allow. It connects to the very addresses it has checked. A check of the
 // URL alone would not do: the name could resolve to another address at the connection (DNS rebinding). The standard dialer
 // would resolve again by itself, so Resolve is done here and the addresses are dialled as literals.
-type Dialer struct {
-	Rules Rules
+type dialer struct {
+	Rules EgressRules
 
 	// LookUp resolves names. nil: the system's resolver.
 	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 // DialContext is for http.Transport. Addresses are tried in turn; the error joins those of all.
-func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	host, port, err := net.SplitHostPort(address)
@@ -254,13 +254,13 @@ func dial(ctx context.Context, network, address string, shares int) (net.Conn, e
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
 		defer cancel()
 	}
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, network, address)
+	var direct net.Dialer
+	return direct.DialContext(ctx, network, address)
 }
 
 // Resolve returns the addresses of a host. It fails if one of them may not be called, because the next attempt could use that
 // one. sender.admit calls it, too, for requests through a proxy.
-func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+func (d *dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	addrs, err := d.lookUp(ctx, host)
 	if err != nil {
 		return nil, err
@@ -269,16 +269,16 @@ func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return addrs, nil
 	}
 	if slices.ContainsFunc(addrs, d.Rules.Blocked) {
-		return nil, ErrBlocked
+		return nil, errBlocked
 	}
 	return addrs, nil
 }
 
 // A literal is not given to the resolver, which may read it otherwise than parseLiteral does.
-func (d *Dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, literal, ok := parseLiteral(host); literal {
 		if !ok {
-			return nil, ErrBlocked
+			return nil, errBlocked
 		}
 		return []netip.Addr{a}, nil
 	}

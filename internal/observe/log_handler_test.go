@@ -1,4 +1,4 @@
-package logging
+package observe
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ import (
 func logged(t *testing.T, write func(l *slog.Logger)) map[string]any {
 	t.Helper()
 	var b bytes.Buffer
-	write(New(&b, "json", LevelTrace))
+	write(NewLogger(&b, "json", LevelTrace))
 	var line map[string]any
 	require.NoError(t, json.Unmarshal(b.Bytes(), &line))
 	require.Regexp(t, `^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`, line["timestamp"])
@@ -93,14 +93,14 @@ func TestPlaces(t *testing.T) {
 	t.Run("TextHasTheSameFields", func(t *testing.T) {
 		t.Parallel()
 		var b bytes.Buffer
-		New(&b, "text", slog.LevelInfo).Info("hello world", "n", 1, slog.Group("request", "id", "r"), "error", errors.New("e"))
+		NewLogger(&b, "text", slog.LevelInfo).Info("hello world", "n", 1, slog.Group("request", "id", "r"), "error", errors.New("e"))
 		require.Regexp(t, `^timestamp=\S+Z severity=INFO severity_number=9 message="hello world" component=server category=system request.id=r error.type=\S+ error.message=e attributes.n=1\n$`, b.String())
 	})
 
 	t.Run("NothingIsLost", func(t *testing.T) {
 		t.Parallel()
 		var b bytes.Buffer
-		require.NoError(t, slogtest.TestHandler(New(&b, "json", slog.LevelInfo).Handler(), func() []map[string]any {
+		require.NoError(t, slogtest.TestHandler(NewLogger(&b, "json", slog.LevelInfo).Handler(), func() []map[string]any {
 			var lines []map[string]any
 			for text := range bytes.SplitSeq(bytes.TrimSpace(b.Bytes()), []byte{'\n'}) {
 				var line map[string]any
@@ -138,7 +138,7 @@ func TestValues(t *testing.T) {
 		slog.GroupValue(slog.Group("empty"), slog.Group("g", slog.Int("n", 1), slog.Duration("d", time.Second)), slog.Attr{}, slog.Group("", slog.Bool("inline", true)), slog.String("", "no name")),
 	} {
 		var ours, theirs bytes.Buffer
-		New(&ours, "json", slog.LevelInfo).Info("x", "v", v)
+		NewLogger(&ours, "json", slog.LevelInfo).Info("x", "v", v)
 		slog.New(slog.NewJSONHandler(&theirs, nil)).Info("x", "v", v)
 		require.Equal(t, decoded(theirs.Bytes()), decoded(ours.Bytes()), "%T", v)
 	}
@@ -157,15 +157,15 @@ func TestErrors(t *testing.T) {
 		require.NotContains(t, text, "secret")
 		require.Contains(t, text, "invalid input syntax for type bigint: (hidden) (SQLSTATE 22P02)")
 	}
-	require.Equal(t, "*pgconn.PgError", TypeOf(fmt.Errorf("push: %w", refused)))
-	require.Equal(t, "*errors.errorString", TypeOf(errors.Join(errors.New("first"), refused)))
+	require.Equal(t, "*pgconn.PgError", ErrorType(fmt.Errorf("push: %w", refused)))
+	require.Equal(t, "*errors.errorString", ErrorType(errors.Join(errors.New("first"), refused)))
 
 	line := logged(t, func(l *slog.Logger) { l.Error("x", "error", "only text") })
 	require.Equal(t, map[string]any{"type": "error", "message": "only text"}, line["error"])
 }
 
 func BenchmarkHandler(b *testing.B) {
-	l := New(discard{}, "json", slog.LevelInfo)
+	l := NewLogger(discard{}, "json", slog.LevelInfo)
 	b.ReportAllocs()
 	for b.Loop() {
 		l.LogAttrs(context.Background(), slog.LevelInfo, "job enqueued", slog.String("category", "worker"),
@@ -196,10 +196,10 @@ func TestHold(t *testing.T) {
 	t.Run("WritesTheLinesAtOnce", func(t *testing.T) {
 		t.Parallel()
 		var w writes
-		logger := New(&w, "json", slog.LevelInfo)
+		logger := NewLogger(&w, "json", slog.LevelInfo)
 		logger.Info("before")
-		release := Hold(logger)
-		nested := Hold(logger.With("a", 1))
+		release := HoldLines(logger)
+		nested := HoldLines(logger.With("a", 1))
 		logger.Info("one")
 		nested()
 		logger.Info("two")
@@ -215,8 +215,8 @@ func TestHold(t *testing.T) {
 	t.Run("KeepsLittleBack", func(t *testing.T) {
 		t.Parallel()
 		var w writes
-		logger := New(&w, "text", slog.LevelInfo)
-		defer Hold(logger)()
+		logger := NewLogger(&w, "text", slog.LevelInfo)
+		defer HoldLines(logger)()
 		for range 100 {
 			logger.Info(strings.Repeat("x", 1000))
 		}
@@ -227,7 +227,7 @@ func TestHold(t *testing.T) {
 		t.Parallel()
 		var w writes
 		logger := slog.New(slog.NewTextHandler(&w, nil))
-		defer Hold(logger)()
+		defer HoldLines(logger)()
 		logger.Info("line")
 		require.Len(t, w.all, 1)
 	})

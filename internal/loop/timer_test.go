@@ -1,4 +1,4 @@
-package timer_test
+package loop_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -89,7 +89,7 @@ func TestTimer(t *testing.T) {
 	t.Run("PromotesAtTheDueTime", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.Intervals = timer.Intervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour} // only the due times wake it
+		b.Timer.Intervals = loop.TimerIntervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour} // only the due times wake it
 		b.start()
 		far := b.enqueue(time.Hour)
 		for range 3 {
@@ -104,7 +104,7 @@ func TestTimer(t *testing.T) {
 		t.Parallel()
 		lost := setup(t)
 		here := lost.node()
-		here.Timer.Intervals = timer.Intervals{Busy: 50 * time.Millisecond, Idle: 50 * time.Millisecond, Full: time.Hour}
+		here.Timer.Intervals = loop.TimerIntervals{Busy: 50 * time.Millisecond, Idle: 50 * time.Millisecond, Full: time.Hour}
 		here.start()
 		here.enqueue(0) // jobs move here
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
@@ -135,7 +135,7 @@ func TestTimer(t *testing.T) {
 	t.Run("FindsWhatBecameVisibleLate", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.Intervals = timer.Intervals{Busy: 20 * time.Millisecond, Idle: 20 * time.Millisecond, Full: 200 * time.Millisecond}
+		b.Timer.Intervals = loop.TimerIntervals{Busy: 20 * time.Millisecond, Idle: 20 * time.Millisecond, Full: 200 * time.Millisecond}
 		b.start()
 		late := b.enqueue(time.Hour)
 		b.lateness(b.enqueue(20 * time.Millisecond)) // from here on, sweeps leave out earlier due times

@@ -1,6 +1,10 @@
-// Package domains connects the domains of a node: it builds each of them once, in the order in which they need each other. It
-// knows neither loops nor interfaces, so that tests of a domain get the domains of a server without the rest of it.
-package domains
+// Package api owns what both transports do: who may call, whose doing a failure is and what a client is told about it, the
+// line in the log and the span of each request, checks of parameters that both have, limits of streams, health and the
+// manifest's facts. httpapi and grpcapi speak the protocols and call the same operations of the domains, which this package connects
+// (NewDomains).
+//
+// It must never speak a protocol, hold a rule about jobs, or read the database other than through a domain.
+package api
 
 import (
 	"context"
@@ -9,11 +13,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
@@ -21,18 +25,43 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
-	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
-// Deps are the parts that the domains of a node share.
-type Deps struct {
+// Domains are the domains of a node, and what it keeps in memory of them. Both interfaces share them; none of the fields is nil in a server,
+// except in tests of a part. Events and Feed are added after the others, when the relay exists.
+type Domains struct {
+	DB          *pg.DB
+	Jobs        *queue.Store
+	Pools       *pool.Store
+	Progress    *queue.ProgressStore
+	Queues      *queueadmin.Store
+	DeadLetters *deadletter.Store
+	Workers     *worker.Store
+	Crons       *cron.Store
+	Workflows   *workflow.Store
+	Maintenance *queueconfig.Maintenance
+	Stats       *queueadmin.Statistics
+	Limits      *limit.Store
+	Webhooks    *webhook.Store
+	Schemas     *schema.Store
+	Tenants     *queueadmin.Tenants
+	Events      *eventlog.Reader
+	Feed        *eventlog.Feed
+
+	// Cache is what the node knows of workers, Configured what it knows of the configuration of queues; both are read again on demand.
+	Cache      *queue.Workers
+	Configured *queueconfig.Cache
+}
+
+// DomainDeps are the parts that the domains of a node share.
+type DomainDeps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
-	Timer   *timer.Timer
-	Queues  *queueconfig.Cache // also in the limits of Config, as their QueueRetry
+	Timer   *loop.Timer
+	Queues  *queueconfig.Cache // also in the limits of DomainConfig, as their QueueRetry
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // nil: nothing is traced
 
@@ -47,8 +76,8 @@ type Deps struct {
 	Listening func() bool
 }
 
-// Config is the configuration of each domain.
-type Config struct {
+// DomainConfig is the configuration of each domain.
+type DomainConfig struct {
 	Queue    queue.Config
 	Queues   queueadmin.Config
 	Progress queue.ProgressConfig
@@ -58,19 +87,11 @@ type Config struct {
 	Webhook  webhook.StoreConfig
 }
 
-// Domains are the domains of a node.
-// Cache is what the node knows of workers, Configured what it knows of the configuration of queues; both are read again on
-// demand.
-type Domains struct {
-	api.Domains
-	Cache      *queue.Workers
-	Configured *queueconfig.Cache
-}
-
-// New builds the domains. The caller adds the event reader and the feed.
+// NewDomains builds each domain once, in the order in which they need each other; the caller adds the event reader and the feed. It knows
+// neither loops nor interfaces, so that tests of a domain get the domains of a server without the rest of it.
 // It sends no statement. Package queue is made first, because the others call it. What it calls in them is read from the variables
-// below, which are set before New returns; no job moves before that.
-func New(d Deps, c Config) Domains {
+// below, which are set before NewDomains returns; no job moves before that.
+func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	var (
 		crons     *cron.Store
 		workflows *workflow.Store
@@ -97,29 +118,27 @@ func New(d Deps, c Config) Domains {
 	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow)
 	limits = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
 	return Domains{
-		Cache: workers, Configured: d.Queues,
-		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
-			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger, Listening: d.Listening}),
-			Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
-			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c.Queues),
-			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
-			Workers: worker.New(worker.Deps{
-				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
-			}, c.Worker),
-			Crons:     crons,
-			Workflows: workflows,
-			Limits:    limits,
-			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
-			Tenants:   queueadmin.NewTenants(d.DB),
-		},
+		DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
+		Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger, Listening: d.Listening}),
+		Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+		Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c.Queues),
+		DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
+		Workers: worker.New(worker.Deps{
+			DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
+		}, c.Worker),
+		Crons:     crons,
+		Workflows: workflows,
+		Limits:    limits,
+		Webhooks:  webhook.NewStore(d.DB, c.Webhook),
+		Tenants:   queueadmin.NewTenants(d.DB),
+		Cache:     workers, Configured: d.Queues,
 	}
 }
 
 // TimerSources are what the timer calls in the domains when something is due. The timer is built before them, because they schedule on it,
-// so d is read at each call: New must have filled it before the timer starts.
-func TimerSources(d *Domains) timer.Sources {
-	return timer.Sources{
+// so d is read at each call: NewDomains must have filled it before the timer starts.
+func TimerSources(d *Domains) loop.TimerSources {
+	return loop.TimerSources{
 		Jobs:         func(ctx context.Context, after pgtype.Timestamptz) (int, error) { return d.Jobs.ApplyDue(ctx, after) },
 		Workers:      func(ctx context.Context) (int, error) { return d.Workers.Reap(ctx) },
 		Crons:        func(ctx context.Context) (int, error) { return d.Crons.Fire(ctx) },

@@ -1,7 +1,4 @@
-// Package timer wakes a node when something becomes due. It sleeps until the earliest due time that the node knows and
-// then calls the domains: promotion, expiry, lost reservations, timeouts, dead workers, crons. It must never decide what
-// happens to a job; the domains decide, by the clock of the database. There is no leader: every node may sweep at any time.
-package timer
+package loop
 
 import (
 	"context"
@@ -19,7 +16,6 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
-	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -33,14 +29,16 @@ const (
 	notifiedPoll = 5 * time.Millisecond
 )
 
-// Intervals are how often a timer polls the database.
-type Intervals struct {
+// TimerIntervals are how often a timer polls the database.
+type TimerIntervals struct {
 	Busy time.Duration // while jobs move
 	Idle time.Duration // while nothing changes
 	Full time.Duration // least time between two full sweeps
 }
 
-// Timer sleeps until the earliest due time that this node knows, and sweeps then.
+// Timer wakes a node when something becomes due. It sleeps until the earliest due time that the node knows and then calls the domains:
+// promotion, expiry, lost reservations, timeouts, dead workers, crons. It must never decide what happens to a job; the domains decide, by
+// the clock of the database. There is no leader: every node may sweep at any time.
 //
 // It is memory of this node: if the node stops, others find what is due by their polls, within Intervals.Idle and nearly always
 // Busy.
@@ -49,10 +47,10 @@ type Timer struct {
 	startstop.BaseStartStop
 
 	// Intervals may be changed before Start.
-	Intervals Intervals
+	Intervals TimerIntervals
 
 	db      *pg.DB
-	sources Sources
+	sources TimerSources
 	// math.MaxInt64: none is scheduled, or one runs.
 	next atomic.Int64 // clock.Running at the next run
 	// Capacity 1. A signal in it means that the loop has to look at next again.
@@ -71,21 +69,21 @@ type Timer struct {
 	retryPause time.Duration
 	retryAt    time.Time
 
-	TestSignals signals
+	TestSignals timerSignals
 }
 
-type signals struct {
+type timerSignals struct {
 	Swept testsignal.TestSignal[struct{}] // a run has ended
 }
 
 // Init prepares the signals for a test.
-func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
+func (ts *timerSignals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
-// New returns a timer. The domains that sources call are built after it, because they schedule on it; it calls none before it is started
+// NewTimer returns a timer. The domains that sources call are built after it, because they schedule on it; it calls none before it is started
 // or a fetch asks it to sweep.
-func New(archetype *baseservice.Archetype, db *pg.DB, sources Sources) *Timer {
+func NewTimer(archetype *baseservice.Archetype, db *pg.DB, sources TimerSources) *Timer {
 	t := baseservice.Init(archetype, &Timer{
-		db: db, sources: sources, earlier: make(chan struct{}, 1), Intervals: Intervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
+		db: db, sources: sources, earlier: make(chan struct{}, 1), Intervals: TimerIntervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
 	})
 	t.next.Store(math.MaxInt64)
 	return t
@@ -144,7 +142,7 @@ func (t *Timer) Overdue() time.Duration {
 
 // Start runs the loop until stopped.
 func (t *Timer) Start(ctx context.Context) error {
-	loop.Run(ctx, &t.BaseStartStop, t.loop)
+	Run(ctx, &t.BaseStartStop, t.loop)
 	return nil
 }
 
@@ -336,11 +334,11 @@ func (t *Timer) apply(ctx context.Context, due Due, after pgtype.Timestamptz) (m
 	return moved + n, err
 }
 
-// Sources are the functions of the domains that a sweep calls.
+// TimerSources are the functions of the domains that a sweep calls.
 //
 // All are required, but for a timer that only schedules: without Jobs, SweepDue does nothing. They run one at a time per node (Timer.mu),
 // but beside those of other nodes, so each must be safe to run twice for the same rows.
-type Sources struct {
+type TimerSources struct {
 	// Jobs applies one batch of due transitions, of jobs that were due at after or later, and returns how many jobs moved.
 	Jobs func(ctx context.Context, after pgtype.Timestamptz) (moved int, err error)
 

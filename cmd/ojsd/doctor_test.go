@@ -1,4 +1,4 @@
-package doctor_test
+package main
 
 import (
 	"slices"
@@ -9,10 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/doctor"
 )
-
-func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // sessions stands in for pg_stat_activity, where a test cannot have a session that is two minutes old, or start an autovacuum.
 const sessions = `
@@ -44,7 +41,7 @@ func TestExamine(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), `SET search_path = fake, pg_catalog`)
 		require.NoError(t, err)
-		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn())
 		require.NoError(t, err)
 		var holders []string
 		for _, f := range findings {
@@ -73,11 +70,11 @@ func TestExamine(t *testing.T) {
 			require.NoError(t, err)
 			conn, err := pool.Acquire(t.Context())
 			require.NoError(t, err)
-			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn())
 			require.NoError(t, err)
 			conn.Release()
 			pid := strconv.Itoa(int(holder.Conn().PgConn().PID()))
-			require.True(t, slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+			require.True(t, slices.ContainsFunc(findings, func(f finding) bool {
 				return !f.OK && strings.Contains(f.Text, "session "+pid+" ") && strings.Contains(f.Text, "keeps every relay from publishing")
 			}), "%s: %v", lock, findings)
 			require.NoError(t, holder.Rollback(t.Context()))
@@ -96,7 +93,7 @@ func TestExamine(t *testing.T) {
 			FROM (VALUES ('scheduled', NULL::timestamptz), ('scheduled', now() + interval '1 day'), ('retryable', NULL), ('scheduled', now() - interval '1 minute'), ('active', NULL)) s (state, expires_at)`)
 		require.NoError(t, err)
 		texts := func(words string) (found []string) {
-			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn())
 			require.NoError(t, err)
 			for _, f := range findings {
 				if strings.Contains(f.Text, words) {
@@ -136,9 +133,9 @@ func TestExamine(t *testing.T) {
 		for floor, hours := range map[int64]string{0: "30h", 1 << 16: "20h", 1<<16 + 1: "10h", 2 << 16: "0s"} {
 			_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET watermark = 2, floor_place = $1`, floor)
 			require.NoError(t, err)
-			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn())
 			require.NoError(t, err)
-			require.True(t, slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.OK && strings.HasPrefix(f.Text, "events reach back "+hours) }), "%d: %v", floor, findings)
+			require.True(t, slices.ContainsFunc(findings, func(f finding) bool { return f.OK && strings.HasPrefix(f.Text, "events reach back "+hours) }), "%d: %v", floor, findings)
 		}
 	})
 
@@ -148,7 +145,7 @@ func TestExamine(t *testing.T) {
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
 		defer conn.Release()
-		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn())
 		require.NoError(t, err)
 		for _, f := range findings {
 			require.True(t, f.OK, f.Text)

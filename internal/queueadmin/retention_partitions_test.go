@@ -1,4 +1,4 @@
-package retention_test
+package queueadmin_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 )
 
 func TestUnusedPartitions(t *testing.T) {
@@ -28,19 +28,19 @@ func TestUnusedPartitions(t *testing.T) {
 	b.Exec(`INSERT INTO ojs.limit_starts (key, at) SELECT 'old', now() - interval '4 days' FROM generate_series(1, 12500) i`)
 	b.Exec(`UPDATE ojs.limits SET used_at = now() - interval '2 days' WHERE key <> 'recent'`)
 
-	run := func() retention.Pruned {
-		p := b.pruner(retention.Config{Interval: retention.PruneInterval})
+	run := func() queueadmin.Pruned {
+		p := b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval})
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		defer p.Stop()
 		return domaintest.Await(t, p.TestSignals.Pruned.WaitC())
 	}
-	require.Equal(t, retention.Pruned{Partitions: 3001}, run())
+	require.Equal(t, queueadmin.Pruned{Partitions: 3001}, run())
 	kept := []string{"active", "counted", "discarded", "over", "paused", "pending", "recent", "waiting"}
 	require.Equal(t, kept, b.Texts(`SELECT key FROM ojs.limits ORDER BY key`))
 	require.Equal(t, []string{"counted"}, b.Texts(`SELECT key FROM ojs.limit_starts`))
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limits WHERE used_at < now() - interval '1 day'`), "what is kept is looked at a day later")
-	require.Equal(t, retention.Pruned{}, run())
+	require.Equal(t, queueadmin.Pruned{}, run())
 }
 
 // TestUnusedPartitionOfANewJob is about a job that is stored while the partition of its key, which was unused, is deleted.

@@ -1,4 +1,4 @@
-package timer_test
+package loop_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package domains_test
+package domaintest_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package retention_test
+package queueadmin_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 )
 
 // doneRows are finished jobs of three queues, one for each of the last hours up to two days, and discarded ones, half of them dead letters.
@@ -21,9 +21,9 @@ const discardedOf = `INSERT INTO ojs.jobs (id, type, queue, state, created_at, f
 
 func TestRetentionOfQueues(t *testing.T) {
 	t.Parallel()
-	run := func(t *testing.T, b *bundle) retention.Pruned {
+	run := func(t *testing.T, b *bundle) queueadmin.Pruned {
 		t.Helper()
-		p := b.pruner(retention.Config{Interval: retention.PruneInterval, Completed: time.Hour, Discarded: 8*time.Minute + 30*time.Second})
+		p := b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Completed: time.Hour, Discarded: 8*time.Minute + 30*time.Second})
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		defer p.Stop()
@@ -81,7 +81,7 @@ func TestDone(t *testing.T) {
 			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ` + test.configs)
 			view, err := b.Configured.View(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, test.want, retention.Done(view, test.server))
+			require.Equal(t, test.want, queueadmin.KeepDone(view, test.server))
 		})
 	}
 }

@@ -1,9 +1,0 @@
-package timer_test
-
-import (
-	"testing"
-
-	"github.com/ojsd/ojsd/internal/dbtest"
-)
-
-func TestMain(m *testing.M) { dbtest.Main(m) }
