@@ -96,7 +96,7 @@ func examine(ctx context.Context, conn *pgx.Conn) (findings []finding, err error
 	return findings, nil
 }
 
-// Its checks run one after the other, on one connection.
+// examination runs its checks one after the other, on one connection.
 type examination struct {
 	q        *dbsqlc.Queries
 	findings []finding
@@ -106,7 +106,7 @@ func (e *examination) addf(ok bool, format string, args ...any) {
 	e.findings = append(e.findings, finding{ok, fmt.Sprintf(format, args...)})
 }
 
-// A standby has no other finding that says so, and all checks work there.
+// writable is the only finding that tells of a standby, and all checks work there.
 func (e *examination) writable(ctx context.Context) error {
 	probe, err := e.q.SystemProbe(ctx)
 	if probe.ReadOnly {
@@ -115,7 +115,7 @@ func (e *examination) writable(ctx context.Context) error {
 	return err
 }
 
-// Differences are a defect of this program, or rows were changed by hand.
+// counts finds differences, which are a defect of this program, or rows were changed by hand.
 func (e *examination) counts(ctx context.Context) error {
 	wrong, err := e.q.DoctorCounts(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (e *examination) counts(ctx context.Context) error {
 	return nil
 }
 
-// Jobs count as overdue after 10 s, so that a sweep that is just running is not reported. Those that are to wait for the end of
+// rows counts jobs as overdue after 10 s, so that a sweep that is just running is not reported. Those that are to wait for the end of
 // maintenance are no fault; deadlines and lost leases are applied during it, too.
 func (e *examination) rows(ctx context.Context) error {
 	r, err := e.q.DoctorRows(ctx)
@@ -168,7 +168,7 @@ func (e *examination) maintenance(ctx context.Context, waiting int64) (on bool, 
 	return true, nil
 }
 
-// Numbers that are missing belong to transactions that are open or were rolled back; some are normal.
+// relay counts missing numbers, which belong to transactions that are open or were rolled back; some are normal.
 func (e *examination) relay(ctx context.Context) error {
 	r, err := e.q.DoctorRelay(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (e *examination) relay(ctx context.Context) error {
 	return err
 }
 
-// A table is bloated with more than 100 000 dead rows, twice as many as live ones: below that the cleaning is normally just
+// tables takes a table for bloated with more than 100 000 dead rows, twice as many as live ones: below that the cleaning is normally just
 // due.
 func (e *examination) tables(ctx context.Context) error {
 	tables, err := e.q.DoctorTables(ctx)
@@ -201,7 +201,7 @@ func (e *examination) tables(ctx context.Context) error {
 	return nil
 }
 
-// Ten at most are shown, the oldest first.
+// holders shows ten at most, the oldest first.
 func (e *examination) holders(ctx context.Context) error {
 	holders, err := e.q.DoctorXmin(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func hint(wanted bool, text string) string {
 	return ": " + text
 }
 
-// Milliseconds are fine enough for people.
+// seconds has milliseconds, which are fine enough for people.
 func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Millisecond)
 }

@@ -30,7 +30,7 @@ type cli struct {
 	InstallPostgres installPostgresCmd `cmd:"" hidden:"" help:"Install PostgreSQL with the system's package manager if it is missing; for make."`
 }
 
-// Tools have a few settings only, with the defaults of `ojsd dev`: their log is for people.
+// newCLI gives tools a few settings only, with the defaults of `ojsd dev`: their log is for people.
 func newCLI() *cli {
 	tool := config.Pick("database-url", "logging-level", "logging-format")
 	return &cli{

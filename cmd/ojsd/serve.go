@@ -29,7 +29,7 @@ func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
 	return serve(ctx, loaded, serverConfig(loaded.Config, newLogger(k, loaded.Config.Logging)))
 }
 
-// It is the only place where settings of OpenTelemetry reach the node.
+// serverConfig is the only place where settings of OpenTelemetry reach the node.
 func serverConfig(c config.Config, log *slog.Logger) app.Config {
 	sc := app.FromConfig(c, log, currentVersion())
 	sc.Metrics.Protocol = metricsProtocol(os.Getenv)

@@ -20,7 +20,7 @@ func (versionCmd) Run(k *kong.Context) error {
 	return err
 }
 
-// A binary that was built without modules has none.
+// buildInfo is empty for a binary that was built without modules.
 func buildInfo() *debug.BuildInfo {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info

@@ -775,7 +775,7 @@ func (s *Store) warnQueued(ctx context.Context, names []string) {
 	}
 }
 
-// The time of a gap is the instant that the old offset would give, so it is unique per cron.
+// addGaps has for the time of a gap the instant that the old offset would give, so it is unique per cron.
 func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	for _, at := range gaps {
 		p.Ids, p.ScheduledAt = append(p.Ids, row.ID), append(p.ScheduledAt, pg.Timestamp(at))
@@ -823,7 +823,7 @@ func tickEvent(reason string) string {
 	return ojs.EventCronTriggered
 }
 
-// They are made from the rows that were inserted, not from those that were asked for.
+// gapChanges are made from the rows that were inserted, not from those that were asked for.
 func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
 	changes := make([]eventlog.Change, len(rows))
 	for i, r := range rows {

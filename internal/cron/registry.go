@@ -236,7 +236,7 @@ func errNameTaken(name string) error {
 	return err
 }
 
-// All other errors pass, so that a database that is away is not reported as a missing cron.
+// cronMissing lets all other errors pass, so that a database that is away is not reported as a missing cron.
 func cronMissing(err error, name string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return spec.NotFound("cron", name)
@@ -384,7 +384,7 @@ func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err erro
 	return next, nil
 }
 
-// It may be called without gaps.
+// recordGaps may be called without gaps.
 func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
 	var p dbsqlc.CronRunInsertGapParams
 	addGaps(&p, row, c.gaps)
@@ -397,7 +397,7 @@ func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
 	return err
 }
 
-// "" is a description, nil is none.
+// description takes "" for one, and nil for none.
 func description(in *Definition) pgtype.Text {
 	if in.Description == nil {
 		return pgtype.Text{}

@@ -38,7 +38,7 @@ type Schedule struct {
 	zone   *time.Location
 }
 
-// They are replaced by fields, so all rules for fields hold for them.
+// descriptors are replaced by fields, so all rules for fields hold for them.
 var descriptors = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
@@ -210,7 +210,7 @@ func (s *Schedule) period(at time.Time) period {
 // zoneName rejects paths outside the database of time zones. The zones of right/ count leap seconds.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)+$`)
 
-// Only names that exist are kept, so clients cannot fill it.
+// zones keeps names that exist only, so clients cannot fill it.
 var zones sync.Map // by name; there are 600
 
 // loadZone finds UTC, or an IANA zone by its full name. Abbreviations and offsets are ambiguous, and Local differs from node
@@ -270,7 +270,7 @@ type fields struct {
 	named                       bool // the hour field does not begin with *: its local times fire once a day, or never if the clock skips them
 }
 
-// Errors are parts of a sentence, which cronProblem completes.
+// parseFields returns errors that are parts of a sentence, which cronProblem completes.
 func parseFields(texts []string) (f fields, err error) {
 	if len(texts) == 5 {
 		texts = append([]string{"0"}, texts...)
@@ -535,13 +535,13 @@ func (d *days) matchMonthDay(day time.Time) bool {
 	return d.lastWork && n == nearestWorkBefore(day, last)
 }
 
-// 5L is the last one if a week later is another month; 5#3 compares the number of the week in the month.
+// matchWeekday takes 5L for the last one if a week later is another month; 5#3 compares the number of the week in the month.
 func (d *days) matchWeekday(day time.Time) bool {
 	w, n := int(day.Weekday()), day.Day()
 	return d.ofWeek.has(w) || d.nth[(n-1)/7+1].has(w) || d.lastWeek.has(w) && n+7 > lastDay(day)
 }
 
-// Day 0 of the next month is the last of this one.
+// lastDay is day 0 of the next month.
 func lastDay(day time.Time) int {
 	return time.Date(day.Year(), day.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
@@ -575,7 +575,7 @@ func nearestWorkBefore(month time.Time, n int) int {
 	return n
 }
 
-// The zone does not matter: the day of the week of a date is the same everywhere.
+// weekday needs no zone: the day of the week of a date is the same everywhere.
 func weekday(month time.Time, n int) time.Weekday {
 	return time.Date(month.Year(), month.Month(), n, 0, 0, 0, 0, time.UTC).Weekday()
 }

@@ -140,7 +140,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 	return found, pg.ClientError(err)
 }
 
-// The two pairs of statements differ in the column by which they read, and so in their index.
+// listPage has two pairs of statements, which differ in the column by which they read, and so in their index.
 func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.DeadLetterListPageParams, page Page) ([]*job.Record, *Key, error) {
 	var rows []dbsqlc.Job
 	var err error
@@ -264,13 +264,13 @@ func (s *Store) Stats(ctx context.Context, tenant string, queues []string) (Stat
 	return stats, pg.ClientError(err)
 }
 
-// It is the reverse of literals.
+// unquoted is the reverse of literals.
 func unquoted(literal string) string {
 	text, _ := jsontext.AppendUnquote(nil, `"`+literal+`"`) // SQL has cut the literal out of valid JSON
 	return string(text)
 }
 
-// The change has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
+// deleteChange has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
 func deleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 	return func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 		return append(changes, eventlog.Change{

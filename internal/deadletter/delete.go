@@ -28,7 +28,7 @@ func (s *Store) Delete(ctx context.Context, id ID) error {
 	return err
 }
 
-// The statement checks the state under the lock of the row, so a job that is retried at the moment is not deleted.
+// deleteDiscarded checks the state under the lock of the row, so a job that is retried at the moment is not deleted.
 func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool, err error) {
 	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
 		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
@@ -57,7 +57,7 @@ type deletion struct {
 	upTo Key // if set: this dead letter and older ones only
 }
 
-// Several nodes may delete at once: the statement skips rows that are locked, so both make progress and no row counts twice.
+// deleteMatching may run on several nodes at once: the statement skips rows that are locked, so both make progress and no row counts twice.
 func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (deleted int64, err error) {
 	p := dbsqlc.DeadLetterDeleteParams{
 		Tenant: w.tenant,
@@ -84,7 +84,7 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 	}
 }
 
-// The events are emitted and the relay is woken after each batch, not at the end: a purge may take minutes.
+// deleteBatch emits the events and wakes the relay after each batch, not at the end: a purge may take minutes.
 func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams) ([]dbsqlc.DeadLetterDeleteRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

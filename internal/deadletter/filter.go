@@ -116,7 +116,7 @@ func DecodePurge(raw []byte, maxIDs int) (Filter, *ojs.Error) {
 	return decodeConfirmed(raw, "deletes", maxIDs)
 }
 
-// Problems of the form come before a missing confirmation, so a client sees what is wrong with its filter first.
+// decodeConfirmed has problems of the form before a missing confirmation, so a client sees what is wrong with its filter first.
 func decodeConfirmed(raw []byte, does string, maxIDs int) (Filter, *ojs.Error) {
 	f, r, err := decode(raw)
 	if err != nil {
@@ -186,7 +186,7 @@ type conditions struct {
 	*jsonread.Problems
 }
 
-// The path is that in the body as it was sent, with or without filter.
+// refuse names the path in the body as it was sent, with or without filter.
 func (r *conditions) refuse(name, expected string) {
 	r.Add(ojs.ErrInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
@@ -214,7 +214,7 @@ func (r *conditions) list(name string) []string {
 	return list
 }
 
-// An age is resolved later, by the clock of the database (Store.criteria).
+// when leaves an age to be resolved later, by the clock of the database (Store.criteria).
 func (r *conditions) when(name string) job.When {
 	text, _ := jsonread.Text(r.Get(name))
 	w, ok := job.ParseAge(text)

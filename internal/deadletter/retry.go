@@ -85,7 +85,7 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	}
 }
 
-// It is bounded by the statement timeout and takes no place among the slow reads, because the change that follows has none
+// listForBulk is bounded by the statement timeout and takes no place among the slow reads, because the change that follows has none
 // either.
 func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
@@ -94,7 +94,7 @@ func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkP
 	return rows, pg.ClientError(err)
 }
 
-// res is changed only after the commit, so a batch that is tried again after a deadlock counts once.
+// retryBatch changes res only after the commit, so a batch that is tried again after a deadlock counts once.
 func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) error {
 	var done queue.BulkResult
 	err := s.jobs.InTx(ctx, func(tx *queue.Tx) (err error) {

@@ -41,7 +41,7 @@ type account struct {
 	uid, gid uint32
 }
 
-// It creates the directory.
+// newPlace creates the directory.
 func newPlace(dataDir string) (place, error) {
 	if dataDir == "" {
 		return place{}, errors.New("no data directory given")

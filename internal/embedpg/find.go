@@ -46,7 +46,7 @@ func (b binaries) path(program string) string { return filepath.Join(b.dir, prog
 // created a cluster can run it, so want > 0 selects that version.
 func findBinaries(want int) (binaries, error) { return choose(installations(), want) }
 
-// It does not touch the machine, for tests.
+// choose does not touch the machine, for tests.
 func choose(found []binaries, want int) (binaries, error) {
 	for _, b := range found {
 		// The first is the preferred one.
@@ -118,7 +118,7 @@ func appendInstallation(list []binaries, dir string) []binaries {
 	return append(list, binaries{dir: dir, major: major})
 }
 
-// 10 s are for a program that hangs, such as a wrapper that waits for a terminal.
+// output waits 10 s for a program that hangs, such as a wrapper that waits for a terminal.
 func output(program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -167,7 +167,7 @@ func Install(ctx context.Context) error {
 	return err
 }
 
-// Without root and sudo it changes nothing and says what to run.
+// install changes nothing without root and sudo and says what to run.
 func install(ctx context.Context, out io.Writer) error {
 	i := slices.IndexFunc(packageManagers, func(m packageManager) bool {
 		_, err := exec.LookPath(m.program)

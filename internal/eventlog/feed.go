@@ -102,7 +102,7 @@ func (f *Feed) Start(ctx context.Context) error {
 	return nil
 }
 
-// The pause after a read collects the events of more passes into one round of frames. A failed read is tried again without a
+// run makes a pause after a read, which collects the events of more passes into one round of frames. A failed read is tried again without a
 // wake-up, because the notification that asked for it does not come twice.
 func (f *Feed) run(ctx context.Context) {
 	for {

@@ -101,7 +101,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	return nil
 }
 
-// The pause before the next try doubles while connecting fails and starts anew after a connection that had listened.
+// run doubles the pause before the next try while connecting fails and starts anew after a connection that had listened.
 func (l *Listener) run(ctx context.Context) {
 	for pause := minReconnect; ctx.Err() == nil; pause = min(2*pause, maxReconnect) {
 		listened, err := l.listen(ctx)

@@ -161,7 +161,7 @@ func (m *Maintainer) run(ctx context.Context) {
 	}
 }
 
-// An error stays in the log and stops nothing: each piece of work is due again at a later look.
+// try leaves an error in the log, which stops nothing: each piece of work is due again at a later look.
 func (m *Maintainer) try(ctx context.Context, what string, do func(context.Context) error) {
 	limited, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
@@ -170,7 +170,7 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 	}
 }
 
-// It runs once a process, and again only until it has succeeded. Readers on all nodes see the limits from the next statement
+// configure runs once a process, and again only until it has succeeded. Readers on all nodes see the limits from the next statement
 // on.
 func (m *Maintainer) configure(ctx context.Context) error {
 	err := m.q.EventRetentionConfigure(ctx, interval(m.config.RetentionPeriod), pgtype.Int8{Int64: m.config.MaxCount, Valid: m.config.MaxCount > 0})
@@ -194,7 +194,7 @@ func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
 		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
 }
 
-// The end of the days is kept as a distance from the database's clock, because the clock of the node may be wrong.
+// ensure keeps the end of the days as a distance from the database's clock, because the clock of the node may be wrong.
 func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStatus) error {
 	row, err := m.q.PartitionEnsure(ctx)
 	if err != nil {

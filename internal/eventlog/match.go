@@ -229,7 +229,7 @@ func MatchPattern(pattern, value string) bool {
 	return pattern == value
 }
 
-// A name may contain _ or %, which LIKE takes for wildcards.
+// likeEscaper is for names that contain _ or %, which LIKE takes for wildcards.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
 // LikePatterns turns valid patterns into operands of LIKE ANY. It never returns nil, which would be NULL in SQL.

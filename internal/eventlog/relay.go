@@ -247,7 +247,7 @@ func (r *Relay) poll(ctx context.Context) (dirty bool) {
 	return row.Dirty
 }
 
-// It forgets first: the state of memory is only valid for the server on which it was read.
+// failed forgets first: the state of memory is only valid for the server on which it was read.
 func (r *Relay) failed(ctx context.Context, err error) {
 	r.forget()
 	var pgErr *pgconn.PgError
@@ -291,7 +291,7 @@ func (r *Relay) notifyOwed(ctx context.Context) {
 	r.owesNotify = false
 }
 
-// It costs one statement for the settings, one scan of all gaps, and a new delay for numbers that are missing.
+// forget costs one statement for the settings, one scan of all gaps, and a new delay for numbers that are missing.
 func (r *Relay) forget() {
 	r.configured, r.scanned, r.observations = false, noSnapshot, nil
 }
@@ -384,7 +384,7 @@ type RelayStatus struct {
 	Err       error         // of the last pass
 }
 
-// mu guards behind and err. behind is when the first pass ran that did not catch up; zero: the latest one did.
+// relayStatus has a mu that guards behind and err. behind is when the first pass ran that did not catch up; zero: the latest one did.
 type relayStatus struct {
 	watermark, head atomic.Int64
 

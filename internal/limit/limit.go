@@ -219,7 +219,7 @@ func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
 	return page, nil
 }
 
-// The statement leaves out an override or a block that has expired.
+// newPartition has no override or block that has expired: the statement leaves them out.
 func newPartition(r dbsqlc.LimitGetRow) Partition {
 	p := Partition{
 		Key: r.Key, Policy: job.ParseStoredLimit(r.Policy), BlockedUntil: r.BlockedUntil.Time,
@@ -250,7 +250,7 @@ func (s *Store) DeleteOverride(ctx context.Context, key string) (*Partition, err
 	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key})
 }
 
-// More room must let jobs start at once, hence the admission; less room takes the places of admitted jobs back that no
+// override admits jobs, because more room must let them start at once; less room takes the places of admitted jobs back that no
 // worker has claimed. The signal sets the timer anew for an override that ends.
 func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Partition, error) {
 	bounded, cancel := s.db.Bounded(ctx)
@@ -334,7 +334,7 @@ func (s *Store) flush(ctx context.Context, keys []string) ([]struct{}, error) {
 	return make([]struct{}, len(keys)), nil
 }
 
-// Fetches are woken after the commit, by the places that the statement has returned.
+// admit wakes fetches after the commit, by the places that the statement has returned.
 func (s *Store) admit(ctx context.Context, keys []string) (partitions []dbsqlc.LimitAdmitRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -411,7 +411,7 @@ func (f *Follower) Start(ctx context.Context) error {
 	return nil
 }
 
-// The timer due is set to the time that the database has told, so a rate limit is met to the millisecond on nodes that know
+// loop sets the timer due to the time that the database has told, so a rate limit is met to the millisecond on nodes that know
 // of it; the tick is for what a notification did not tell.
 func (f *Follower) loop(ctx context.Context) {
 	f.store.Wake()
@@ -473,7 +473,7 @@ func (s *Store) AdmitDue(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// cost is that of the list alone, not that of the admissions: those are work, not looking.
+// admitDue has for cost that of the list alone, not that of the admissions: those are work, not looking.
 func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err error) {
 	began := time.Now()
 	keys, err := s.listDue(ctx)

@@ -272,7 +272,7 @@ type sweep struct {
 	full  bool               // none are
 }
 
-// Such a sweep walks the dead entries at the head of jobs_due. Its cost is that of its first read, measured each time.
+// fullDue spaces sweeps that walk the dead entries at the head of jobs_due. Its cost is that of its first read, measured each time.
 func (t *Timer) fullDue() bool {
 	late := t.late.Swap(false)
 	return late || time.Since(t.fullAt) >= max(t.Intervals.Full, fullShare*t.fullCost) || t.retryIn() <= 0

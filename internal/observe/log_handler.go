@@ -45,7 +45,7 @@ func writeText(ctx context.Context, text *slog.TextHandler, r *slog.Record, l *l
 	return text.Handle(ctx, arranged)
 }
 
-// Only the top level is renamed: a client of the log may find a member time or level in a group.
+// renameFields renames at the top level only: a client of the log may find a member time or level in a group.
 func renameFields(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -94,14 +94,14 @@ type handler struct {
 
 func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
 
-// The list is clipped before the append, because two loggers may be derived from one at the same time.
+// WithAttrs clips the list before the append, because two loggers may be derived from one at the same time.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	with.attrs = append(slices.Clip(h.attrs), h.grouped(attrs)...)
 	return &with
 }
 
-// A group without members is not shown, so it costs nothing to open one.
+// WithGroup costs nothing: a group without members is not shown.
 func (h *handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
@@ -119,7 +119,7 @@ func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
 	return attrs
 }
 
-// The record is not changed, because slog shares it with other handlers.
+// Handle does not change the record, because slog shares it with other handlers.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	var top, rest [4]slog.Attr
 	l := line{top: top[:0], rest: rest[:0]}
@@ -156,7 +156,7 @@ type line struct {
 	traced   bool
 }
 
-// A group without a name is taken apart, as slog demands.
+// add takes a group without a name apart, as slog demands.
 func (l *line) add(a slog.Attr) {
 	a.Value = a.Value.Resolve()
 	group := a.Value.Kind() == slog.KindGroup
@@ -357,7 +357,7 @@ type output struct {
 	waiting []byte
 }
 
-// A crash loses the lines that are kept back. They are kept for the time of one hold only.
+// Write may keep lines back, which a crash loses. They are kept for the time of one hold only.
 func (o *output) Write(line []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -381,7 +381,7 @@ func (o *output) flush() error {
 	return err
 }
 
-// The last of several holds writes.
+// release writes if it ends the last of several holds.
 func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

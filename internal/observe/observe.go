@@ -109,7 +109,7 @@ func traceAttr(j *job.Record) (slog.Attr, bool) {
 // maxLoggedMessage bounds a worker's message in the log, in bytes. The job has the whole message, of up to 16 384 bytes.
 const maxLoggedMessage = 2048
 
-// Type and message come from the worker and are shown; details are not, because they may contain what the job was about.
+// workerErrorAttr shows type and message, which come from the worker; details are left out, because they may contain what the job was about.
 func workerErrorAttr(e *job.WorkerError) slog.Attr {
 	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", job.Shorten(e.Message, maxLoggedMessage))}
 	if len(e.Backtrace) > 0 {

@@ -42,7 +42,7 @@ func attemptStart(c *eventlog.Change) (start time.Time, ended bool) {
 	return start, false
 }
 
-// The state is that of the job now, after what followed from the attempt.
+// attemptOf has the state of the job now, after what followed from the attempt.
 func attemptOf(c *eventlog.Change, start time.Time) tracing.Attempt {
 	a := tracing.Attempt{
 		ID: c.JobID, Type: c.JobType, Queue: c.Queue, State: c.Job.State, Priority: c.Job.Priority, Attempt: c.Attempt,

@@ -269,7 +269,7 @@ var poolerSettings = map[string]string{
 	"standard_conforming_strings": "on",
 }
 
-// Limits of the connection to the server: one that is dead is given up after 19 s without traffic, 15 s with.
+// keepAlive are limits of the connection to the server: one that is dead is given up after 19 s without traffic, 15 s with.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}
 
 const (

@@ -161,14 +161,14 @@ type broadcast struct {
 	c  chan struct{}
 }
 
-// The channel is closed at the next wake.
+// wait returns a channel that is closed at the next wake.
 func (b *broadcast) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.c
 }
 
-// Everybody who has the old channel is woken, once.
+// wake wakes everybody who has the old channel, once.
 func (b *broadcast) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,7 +240,7 @@ type workerPools struct {
 	of map[string]workerPool
 }
 
-// until is by the monotonic clock of the node.
+// workerPool has an until by the monotonic clock of the node.
 type workerPool struct {
 	name  string // "": none
 	until time.Time
@@ -255,7 +255,7 @@ const (
 	maxWorkers = 10_000
 )
 
-// Two fetches of a worker may both ask the database; that costs a statement and no more. mu is not held during it.
+// get lets two fetches of a worker both ask the database; that costs a statement and no more. mu is not held during it.
 func (w *workerPools) get(ctx context.Context, s *Store, worker string) (string, error) {
 	w.mu.Lock()
 	known := w.of[worker]
@@ -282,7 +282,7 @@ func (w *workerPools) get(ctx context.Context, s *Store, worker string) (string,
 	return known.name, nil
 }
 
-// It is for a reset of the database.
+// forget is for a reset of the database.
 func (w *workerPools) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -352,7 +352,7 @@ func keep(jobs []*job.Record, err error) error {
 	return err
 }
 
-// Only what was claimed counts as served.
+// claimFrom counts as served what was claimed.
 func (s *Store) claimFrom(ctx context.Context, f job.Fetch, r *rotation, name string, n int) ([]*job.Record, error) {
 	f.Queues, f.Count = []string{name}, n
 	jobs, err := s.jobs.Claim(ctx, f)
@@ -416,7 +416,7 @@ func (r *rotation) roundRobin(queues []string) func() string {
 	}
 }
 
-// The draw is independent for each slot: shares hold on average, and nothing has to be remembered or shared by nodes.
+// weighted draws for each slot independently: shares hold on average, and nothing has to be remembered or shared by nodes.
 func (s *Store) weighted(queues []string, weights map[string]int64) func() string {
 	total := int64(0)
 	for _, q := range queues {
@@ -473,7 +473,7 @@ type turns struct {
 // maxTurns bounds the lists of queues, which clients choose. At the bound all rotations begin anew.
 const maxTurns = 10_000
 
-// A rotation that was cleared from the table goes on for those that have it, and is forgotten after them.
+// get may make a rotation anew: one that was cleared from the table goes on for those that have it, and is forgotten after them.
 func (t *turns) get(key string) *rotation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -488,7 +488,7 @@ func (t *turns) get(key string) *rotation {
 	return r
 }
 
-// It is for a reset of the database.
+// forget is for a reset of the database.
 func (t *turns) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -526,7 +526,7 @@ func (r *rotation) rank(q string) int {
 	return at
 }
 
-// The caller has locked r.mu.
+// service is for callers that have locked r.mu.
 func (r *rotation) service(q string, now time.Time) *service {
 	s := r.served[q]
 	if s == nil {
@@ -536,7 +536,7 @@ func (r *rotation) service(q string, now time.Time) *service {
 	return s
 }
 
-// It counts jobs that were claimed, for the share that starving compares.
+// serve counts jobs that were claimed, for the share that starving compares.
 func (r *rotation) serve(q string, jobs int, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

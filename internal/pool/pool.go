@@ -97,7 +97,7 @@ func Decode(raw []byte) (*Definition, *ojs.Error) {
 	return d, b.Problems.Err()
 }
 
-// A weight may be given for a queue that the pool does not have; it counts for nothing.
+// setWeight takes a weight for a queue that the pool does not have; it counts for nothing.
 func (d *Definition) setWeight(queue string, weight int64) {
 	if d.Weights == nil {
 		d.Weights = map[string]int64{}
@@ -192,7 +192,7 @@ func stored(definition []byte) (*Definition, error) {
 	return d, err
 }
 
-// The result is compared with nothing, so its form may change as long as stored reads it.
+// encode makes what is compared with nothing, so its form may change as long as stored reads it.
 func (d *Definition) encode() []byte {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -318,7 +318,7 @@ func (s *Store) known(ctx context.Context) (*view, error) {
 	return s.read(ctx)
 }
 
-// readAt and asked are both taken on the monotonic clock of the node. asked is from before the wait for the lock: a view
+// read takes readAt and asked both on the monotonic clock of the node. asked is from before the wait for the lock: a view
 // that was read after it is as new as one that this caller would read.
 func (s *Store) read(ctx context.Context) (*view, error) {
 	asked := time.Since(s.began)
@@ -347,7 +347,7 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 	return next, nil
 }
 
-// A pool that cannot be read is left out and logged, so that one bad row does not stop all fetches.
+// list leaves out and logs a pool that cannot be read, so that one bad row does not stop all fetches.
 func (s *Store) list(ctx context.Context) ([]Pool, error) {
 	rows, err := s.db.Q.PoolList(ctx, MaxPools)
 	if err != nil {
@@ -437,7 +437,7 @@ func (s *Store) Get(ctx context.Context, name string) (*Shown, error) {
 	return &all[at], nil
 }
 
-// Pools with a concurrency are counted by their holds, others by the counts of their queues: no other record tells through
+// shown counts pools with a concurrency by their holds, others by the counts of their queues: no other record tells through
 // which pool a job was fetched.
 func (s *Store) shown(ctx context.Context, all []Pool) ([]Shown, error) {
 	shown := make([]Shown, len(all))

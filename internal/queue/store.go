@@ -194,14 +194,20 @@ func New(deps Deps, config Config) *Store {
 	}
 	s.fail = operation[nack]{
 		store: s, run: nackedRun, batch: newBatcher(s, "fail", s.flushFail, byRun(nackedRun), nack.bytes),
-		did:   func(n nack, c dbsqlc.EventListOwnByJobRow) bool { return nackedRun(n).ended(c) && wentBack(c) == n.Requeue },
+		did: func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
+			return nackedRun(n).ended(c) && wentBack(c) == n.Requeue
+		},
 		after: func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) },
 	}
 	s.cancel = operation[cancellation]{
 		store: s, run: cancelledRun,
 		batch: newBatcher(s, "cancel", s.flushCancel, byRun(cancelledRun), func(c cancellation) int { return len(c.data) }),
-		did:   func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool { return c.ToState == string(ojs.StateCancelled) },
-		after: func(ctx context.Context, j *job.Record) { s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)}) },
+		did: func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool {
+			return c.ToState == string(ojs.StateCancelled)
+		},
+		after: func(ctx context.Context, j *job.Record) {
+			s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
+		},
 	}
 	s.lookUps = newBatcher(s, "settle", s.flushLookUps, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })

@@ -81,7 +81,7 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 	return newDetail(row), nil
 }
 
-// An unchanged configuration is not written, as every write makes all nodes read.
+// configure does not write an unchanged configuration, as every write makes all nodes read.
 func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, change queueconfig.Change) (row dbsqlc.Queue, configured bool, err error) {
 	rows, err := q.QueueLock(ctx, name)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
 	return status, err
 }
 
-// The statement locks the row, so of two calls at once the later one wins and each event tells a real change.
+// setStatus locks the row, so of two calls at once the later one wins and each event tells a real change.
 func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status, error) {
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // what follows a commit does not depend on who still listens
 	defer cancel()
@@ -236,7 +236,7 @@ func (s *Store) counts(ctx context.Context, name string) (counts, error) {
 	return countsOf(ctx, s.db.Q, name)
 }
 
-// q may be that of a transaction; the counts are then those of its statement.
+// countsOf takes the q of a transaction, too; the counts are then those of its statement.
 func countsOf(ctx context.Context, q *dbsqlc.Queries, name string) (c counts, err error) {
 	rows, err := q.QueueCountListByQueue(ctx, name)
 	for _, r := range rows {

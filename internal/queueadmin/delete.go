@@ -106,7 +106,7 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 	return err
 }
 
-// The counts are those of the moment of the refusal.
+// errNotEmpty has the counts of the moment of the refusal.
 func errNotEmpty(name string, c counts) error {
 	return spec.QueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
 		map[string]any{"waiting": c.waiting, "active": c.active})
@@ -116,7 +116,7 @@ func errBeingDeleted(name string) error {
 	return spec.QueueState(name, "Queue "+name+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
 }
 
-// The target is created before, in the same transaction, so that it exists when the first job moves.
+// beginDeletion creates the target before, in the same transaction, so that it exists when the first job moves.
 func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -387,7 +387,7 @@ func (s *Store) Finish(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// Ages are compared by the clock of the database.
+// finishOld compares ages by the clock of the database.
 func (s *Store) finishOld(ctx context.Context, name string) error {
 	now, err := s.db.Now(ctx)
 	if err != nil {

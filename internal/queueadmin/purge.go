@@ -70,7 +70,7 @@ func (s *Store) purgeable(ctx context.Context, p Purge, after [16]byte) ([]dbsql
 	return s.db.Q.JobListForPurge(ctx, params)
 }
 
-// Waiting jobs are cancelled and deleted in one transaction, so no reader sees them as cancelled first. A job that a worker
+// purge cancels and deletes waiting jobs in one transaction, so no reader sees them as cancelled first. A job that a worker
 // has fetched since it was listed is not in the states any more and stays.
 func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForPurgeRow) (n int64, err error) {
 	var waiting, finished [][16]byte

@@ -135,7 +135,7 @@ type Detail struct {
 	Deleting             bool
 }
 
-// A zero time stands for NULL.
+// newDetail has a zero time for NULL.
 func newDetail(r dbsqlc.Queue) *Detail {
 	return &Detail{
 		Name: r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, Config: r.Config, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
@@ -227,7 +227,7 @@ func (s *Store) Config(ctx context.Context, own []byte) ([]byte, error) {
 // Own is the configuration that was set for the queue, without what it inherits.
 func (d *Detail) Own() []byte { return queueconfig.Show(d.Config, "", "", "") }
 
-// Whole days are shown as such, because operators set them so.
+// keptFor shows whole days as such, because operators set them so.
 func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

@@ -143,7 +143,7 @@ func (p *Pruner) loop(ctx context.Context) {
 	})
 }
 
-// The flag is cleared before the run and not after it, or a job that moves meanwhile would be missed.
+// run clears the flag before the run and not after it, or a job that moves meanwhile would be missed.
 func (p *Pruner) run(ctx context.Context) {
 	p.moved.Store(false)
 	p.ranAt.Store(int64(clock.Running()))
@@ -162,7 +162,7 @@ func (p *Pruner) run(ctx context.Context) {
 	p.TestSignals.Pruned.Signal(pruned)
 }
 
-// The steps do not depend on each other; an error ends the run, and what the steps before it deleted stays deleted.
+// runOnce has steps that do not depend on each other; an error ends the run, and what the steps before it deleted stays deleted.
 func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	view, err := p.deps.Queues.View(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration, view *q
 	}
 }
 
-// The deletions and their internal events are committed when it returns.
+// pruneBatch has committed the deletions and their internal events when it returns.
 func (p *Pruner) pruneBatch(ctx context.Context, params dbsqlc.JobDiscardedPruneParams) ([]dbsqlc.JobDiscardedPruneRow, error) {
 	ctx, cancel := p.deps.DB.Bounded(ctx)
 	defer cancel()
@@ -285,7 +285,7 @@ func KeepDone(view *queueconfig.View, server time.Duration) time.Duration {
 	return longest
 }
 
-// The retention of jobs whose queue sets nothing is among them, even if there is no such queue.
+// eachDone visits the retention of jobs whose queue sets nothing, even if there is no such queue.
 func eachDone(view *queueconfig.View, server time.Duration, f func(d time.Duration)) {
 	base := standard(view)
 	f(or(base.Completed, server))
@@ -398,7 +398,7 @@ func ownDiscarded(view *queueconfig.View) (names []string) {
 	return pg.Strings(names)
 }
 
-// The ids were found by a statement before, so a job may have been retried or deleted since: JobDelete checks the states again.
+// deleteOld gets ids that a statement has found before, so a job may have been retried or deleted since: JobDelete checks the states again.
 func (p *Pruner) deleteOld(ctx context.Context, ids [][16]byte) (deleted int64, err error) {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), deleteBatch)]

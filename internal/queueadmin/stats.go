@@ -106,7 +106,7 @@ type QueueStatistics struct {
 	OldestAt  time.Time          // since when the job has waited that has waited longest; zero: none. Only of a single queue
 }
 
-// maxTotal bounds the queues that a list counts.
+// maxWorkersTotal bounds the workers, and maxTotal the queues that a list counts.
 const maxWorkersTotal = 10_000
 
 // StatisticsPage says which queues a list shows, by name. Of After and Offset one is used by a call; both together would skip rows behind
@@ -369,7 +369,7 @@ func (d Durations) Percentile(share float64) float64 {
 	return low
 }
 
-// It may change d in place; other is never changed.
+// add may change d in place; other is never changed.
 func (d Durations) add(other []int64) Durations {
 	if len(d) < len(other) {
 		d = append(d, make([]int64, len(other)-len(d))...)

@@ -175,7 +175,7 @@ func (s *Tenants) HasDelivery(ctx context.Context, tenant string, id [16]byte) (
 	})
 }
 
-// A look outside of the transaction of the change is enough: what belongs to a tenant is fixed at the insert.
+// has looks outside of the transaction of the change, which is enough: what belongs to a tenant is fixed at the insert.
 func (s *Tenants) has(ctx context.Context, ask func(ctx context.Context, q *dbsqlc.Queries) (bool, error)) (bool, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -190,7 +190,7 @@ type TenantCounts struct {
 	ByState map[ojs.JobState]int64
 }
 
-// ByState must not be nil.
+// add needs a ByState that is not nil.
 func (c *TenantCounts) add(state string, n int64) {
 	c.Total += n
 	c.ByState[ojs.JobState(state)] += n
@@ -342,7 +342,7 @@ func (s *Tenants) QueuesAfter(ctx context.Context, tenant, name string, limit in
 	return queues, more, pg.ClientError(err)
 }
 
-// One row more than the limit tells whether there are more.
+// queues reads one row more than the limit, which tells whether there are more.
 func (s *Tenants) queues(ctx context.Context, tenant string, f TenantFilter) (queues []TenantQueue, more bool, err error) {
 	rows, err := s.db.Q.TenantQueueList(ctx, dbsqlc.TenantQueueListParams{Tenant: tenant, After: f.After, SkipRows: int32(f.Offset), UptoRows: int32(f.Offset+f.Limit) + 1})
 	if err != nil {
@@ -413,7 +413,7 @@ func TenantExplanation(whole []byte, tenant string) ([]byte, error) {
 	return out, nil
 }
 
-// Characters such as < are escaped, which JSON permits.
+// quoted escapes characters such as <, which JSON permits.
 func quoted(text string) json.RawMessage {
 	b, _ := json.Marshal(text) // a string always encodes
 	return b

@@ -184,7 +184,7 @@ func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error
 	}
 }
 
-// It bounds how long the lock of the subscription keeps outcomes from being recorded.
+// replayRows bounds how long the lock of the subscription keeps outcomes from being recorded.
 const replayRows = 1000
 
 // replayPage locks the subscription, so that two replays do not both insert a missing delivery, and a delivery that finishes

@@ -69,7 +69,7 @@ func (r EgressRules) CheckURL(text string) error {
 	return r.checkHost(u.Hostname())
 }
 
-// The second call, with the mapped name, ends: mapping a mapped name changes nothing.
+// checkHost calls itself once, with the mapped name: mapping a mapped name changes nothing.
 func (r EgressRules) checkHost(host string) error {
 	if r.allowsHost(host) {
 		return nil
@@ -190,7 +190,7 @@ func numeric(part string) bool {
 	return strings.Trim(part, "0123456789") == ""
 }
 
-// 0x alone is 0, as in the URL standard.
+// parseNumber takes 0x alone for 0, as in the URL standard.
 func parseNumber(part string) (uint64, error) {
 	lower := strings.ToLower(part)
 	switch {
@@ -274,7 +274,7 @@ func (d *dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return addrs, nil
 }
 
-// A literal is not given to the resolver, which may read it otherwise than parseLiteral does.
+// lookUp does not give a literal to the resolver, which may read it otherwise than parseLiteral does.
 func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, literal, ok := parseLiteral(host); literal {
 		if !ok {

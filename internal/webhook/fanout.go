@@ -63,7 +63,7 @@ func (m *FanOut) Start(ctx context.Context) error {
 	return nil
 }
 
-// The timer is set anew after each run; a wake-up does not stop it, it only runs the pass earlier.
+// loop sets the timer anew after each run; a wake-up does not stop it, it only runs the pass earlier.
 func (m *FanOut) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -116,7 +116,7 @@ func (s *sender) send(ctx context.Context, m *Message) Result {
 	return res
 }
 
-// It never returns an error: each way to fail is a word in Result.Error, for the log of deliveries.
+// attempt never returns an error: each way to fail is a word in Result.Error, for the log of deliveries.
 func (s *sender) attempt(ctx context.Context, m *Message) Result {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, strings.NewReader(m.Body))
 	if err != nil {

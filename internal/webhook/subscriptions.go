@@ -102,7 +102,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*Webhook, error) {
 	return s.oneWebhook(ctx, s.db.Q, rows, id)
 }
 
-// It may run inside or outside of a transaction, and rows is empty or has one element.
+// oneWebhook may run inside or outside of a transaction, and rows is empty or has one element.
 func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record, id [16]byte) (*Webhook, error) {
 	if len(rows) == 0 {
 		return nil, ErrNoWebhook(ID(id))
@@ -117,7 +117,7 @@ func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record
 // ErrNoWebhook is the API error for an unknown subscription.
 func ErrNoWebhook(id string) error { return spec.NotFound("webhook_subscription", id) }
 
-// The order of rows is kept. All secrets come by one statement.
+// withSecrets keeps the order of rows. All secrets come by one statement.
 func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []Record) ([]Webhook, error) {
 	ids, at := make([][16]byte, len(rows)), make(map[[16]byte]int, len(rows))
 	list := make([]Webhook, len(rows))

@@ -89,7 +89,7 @@ type Observer struct {
 	Done func(eventType string, retries int)
 }
 
-// Functions that do nothing save a test for nil at each call.
+// withDefaults sets functions that do nothing, which save a test for nil at each call.
 func (c Config) withDefaults() Config {
 	if c.Observer.Attempt == nil {
 		c.Observer.Attempt = func(string, string, string, time.Duration) {}

@@ -160,7 +160,7 @@ func textList(texts []string) []byte {
 	return append(b, ']')
 }
 
-// The statement skips rows that other transactions have locked, and rows that the worker does not have. A lease never
+// beatJobs skips rows that other transactions have locked, and rows that the worker does not have. A lease never
 // becomes shorter.
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{

@@ -169,7 +169,7 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 // Totals counts workers by state. The answer about the health of a node shows them.
 func (s *Store) Totals(ctx context.Context) (Totals, error) { return s.totals(ctx, "") }
 
-// It counts all rows: dead workers go after an hour, so there are few.
+// totals counts all rows: dead workers go after an hour, so there are few.
 func (s *Store) totals(ctx context.Context, tenant string) (Totals, error) {
 	row, err := s.db.Q.WorkerGetTotals(ctx, tenant)
 	return Totals(row), err
@@ -266,7 +266,7 @@ func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResu
 	return nil
 }
 
-// Other values are ignored: meta belongs to the client.
+// testDirective ignores other values: meta belongs to the client.
 func testDirective(meta []byte) (directive string) {
 	for literal, value := range jsonread.Members(meta) {
 		if string(jsonread.Name(literal)) == "test_directive" {

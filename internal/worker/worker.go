@@ -125,7 +125,7 @@ type Totals struct {
 // ReservedJob is a job that is reserved for a worker. LeaseUntil is by the clock of the database.
 type ReservedJob = dbsqlc.JobListByWorkerRow
 
-// The types come from the statement, which has compared the old row with the new one under its lock.
+// beatChange has the types of the statement, which has compared the old row with the new one under its lock.
 func beatChange(changes []eventlog.Change, r *dbsqlc.WorkerHeartbeatRow) []eventlog.Change {
 	for _, eventType := range r.EventTypes {
 		changes = append(changes, eventlog.Change{Type: eventType, Subject: r.ID, WorkerID: r.ID, At: r.LastBeatAt.Time})
@@ -141,12 +141,12 @@ func expireChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventl
 	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time, Reason: job.WorkerDeath})
 }
 
-// Its event was written by the statement that deleted the row.
+// deregisterChange is for the event that was written by the statement that deleted the row.
 func deregisterChange(changes []eventlog.Change, r *dbsqlc.WorkerDeregisterRow) []eventlog.Change {
 	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.Now.Time})
 }
 
-// The statement writes at most one event per JobHeartbeatInterval and run.
+// heartbeatChange has at most one event per JobHeartbeatInterval and run.
 func heartbeatChange(changes []eventlog.Change, r *dbsqlc.JobHeartbeatRow) []eventlog.Change {
 	if !r.Emitted {
 		return changes

@@ -30,7 +30,7 @@ import (
 // together, and all that came during one transaction need one more, not a hundred.
 type turns struct{ next *turn }
 
-// err is written before done is closed and read after it, so it needs no lock.
+// turn has an err that is written before done is closed and read after it, so it needs no lock.
 type turn struct {
 	done chan struct{}
 	err  error
@@ -90,7 +90,7 @@ func (s *Store) serve(ctx context.Context, root [16]byte, t *turns) {
 	}
 }
 
-// It runs portions until none is left, each in a transaction of its own, so that the lock of the root is free in between
+// advance runs portions until none is left, each in a transaction of its own, so that the lock of the root is free in between
 // and a cancel gets its turn.
 func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
 	defer func() { // a panic would leave every later caller waiting
@@ -150,7 +150,7 @@ func (s *Store) Follow(ctx context.Context, roots [][16]byte) {
 	all.Wait()
 }
 
-// The line is a warning, as nothing is lost: the pending rows stay.
+// followOne logs a warning, as nothing is lost: the pending rows stay.
 func (s *Store) followOne(ctx context.Context, root [16]byte) {
 	if err := s.Advance(ctx, root); err != nil {
 		s.logger.WarnContext(ctx, "a workflow did not follow the change of a job; trying again within seconds",
@@ -287,7 +287,7 @@ func (p *pass) load(ctx context.Context, numbers []int32) error {
 	return nil
 }
 
-// It returns nil without an error if there is no such row, which no statement of the project leaves behind; callers then do
+// flow returns nil without an error if there is no such row, which no statement of the project leaves behind; callers then do
 // nothing.
 func (p *pass) flow(ctx context.Context, number int32) (*flow, error) {
 	if p.flows[number] == nil {
@@ -699,7 +699,7 @@ func (p *pass) end(ctx context.Context, f *flow, last *step, c cause) error {
 	return p.moved(ctx, above, f.State, c)
 }
 
-// The statement reads the stored state. It does not touch workflows in memory, so a caller that has one of them loaded must
+// endBelow reads the stored state. It does not touch workflows in memory, so a caller that has one of them loaded must
 // set its state.
 func (p *pass) endBelow(ctx context.Context, first, last int32) error {
 	// Those that have ended in this transaction must not be ended again.

@@ -151,7 +151,7 @@ func (s *Store) cancelJobs(ctx context.Context, root [16]byte, force bool) (memb
 	return members, true, s.db.Q.WorkflowCancelDone(ctx, root)
 }
 
-// Callbacks are cancelled with the members but not counted as such.
+// cancelPortion cancels callbacks with the members, but does not count them as such.
 func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.WorkflowStepListLiveRow, force bool) (members, skipped int, err error) {
 	var ids [][16]byte
 	ofMember := make(map[[16]byte]bool, len(rows))

@@ -626,7 +626,7 @@ type graph struct {
 	index map[string]int // by step id
 }
 
-// It returns false if any mistake was noted, of any kind.
+// indexSteps returns false if any mistake was noted, of any kind.
 func (g *graph) indexSteps() bool {
 	for i, s := range g.list {
 		if _, taken := g.index[s.id]; taken && s.id != "" {

@@ -79,7 +79,7 @@ func (f *Follower) Start(ctx context.Context) error {
 	return nil
 }
 
-// It is one goroutine, so looks and checks never overlap on a node. A signal on left is taken once; what it stands for is
+// loop is one goroutine, so looks and checks never overlap on a node. A signal on left is taken once; what it stands for is
 // read from the database.
 func (f *Follower) loop(ctx context.Context) {
 	f.store.Wake()
@@ -153,7 +153,7 @@ func (s *Store) FollowLeft(ctx context.Context, age time.Duration) (again bool, 
 	return again || failed != nil || len(rows) == leftRoots, failed
 }
 
-// Whether active jobs are cancelled too was stored with the cancel.
+// resumeCancel cancels active jobs if that was stored with the cancel.
 func (s *Store) resumeCancel(ctx context.Context, root [16]byte) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -165,7 +165,7 @@ func (s *Store) resumeCancel(ctx context.Context, root [16]byte) (done bool, err
 	return done, err
 }
 
-// It goes through the roots a page per interval, and begins again after the last one. It stops while no root runs and no
+// check goes through the roots a page per interval, and begins again after the last one. It stops while no root runs and no
 // job moves.
 func (f *Follower) check(ctx context.Context) {
 	// It is set again if something runs, or a job moves meanwhile.
@@ -217,7 +217,7 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 	return c, failed
 }
 
-// It reconstructs the missing rows from the jobs. If two nodes repair a root at once, a job may get two rows; the second
+// repair reconstructs the missing rows from the jobs. If two nodes repair a root at once, a job may get two rows; the second
 // one finds the step in that state already and changes nothing.
 func (s *Store) repair(ctx context.Context, root [16]byte) error {
 	bounded, cancel := s.db.Bounded(ctx)
@@ -257,7 +257,7 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, e
 	}
 }
 
-// The lock keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps go
+// delete takes the lock, which keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps go
 // before workflows, in portions, so that no statement exceeds its time; all are one transaction, so no reader finds half a
 // tree. Jobs stay: they have a retention of their own.
 func (s *Store) delete(ctx context.Context, root [16]byte) error {

@@ -60,7 +60,7 @@ type view struct {
 	bytes int64 // of results so far
 }
 
-// A nested workflow needs the id of the one above it for parent_id, which is the only row outside of its range of numbers.
+// readFlows reads for a nested workflow the id of the one above it for parent_id, which is the only row outside of its range of numbers.
 func (v *view) readFlows(ctx context.Context) error {
 	ids := map[int32][16]byte{}
 	add := func(w *dbsqlc.Workflow) {
@@ -104,7 +104,7 @@ func lastOf(list []int32) int32 {
 	return list[len(list)-1]
 }
 
-// ParentID, StartedAt and the steps are filled in by the caller.
+// shownWorkflow leaves ParentID, StartedAt and the steps to the caller.
 func shownWorkflow(w *dbsqlc.Workflow) *Workflow {
 	return &Workflow{
 		ID: w.ID, RootID: w.RootID, Type: Type(w.Type), Name: w.Name, State: w.State, Meta: w.Meta, StepsForm: w.StepsForm,
@@ -114,7 +114,7 @@ func shownWorkflow(w *dbsqlc.Workflow) *Workflow {
 	}
 }
 
-// Steps come in the order of workflows and indexes, so Workflow.Steps[i] is the step with index i: callbacks stand behind
+// readSteps reads in the order of workflows and indexes, so Workflow.Steps[i] is the step with index i: callbacks stand behind
 // the members and go to their own list.
 func (v *view) readSteps(ctx context.Context) error {
 	a := dbsqlc.WorkflowStepListTreeParams{
@@ -219,7 +219,7 @@ func (v *view) step(w *Workflow, r *dbsqlc.WorkflowStepListTreeRow) Step {
 	return st
 }
 
-// It returns nil if none has started.
+// earliest returns nil if none has started.
 func earliest(steps []Step) (first *time.Time) {
 	for i := range steps {
 		if at := steps[i].StartedAt; at != nil && (first == nil || at.Before(*first)) {
@@ -229,7 +229,7 @@ func earliest(steps []Step) (first *time.Time) {
 	return first
 }
 
-// A nested workflow has no such row; readSteps takes the earliest start of its steps.
+// readStart finds no such row for a nested workflow; readSteps takes the earliest start of its steps.
 func (v *view) readStart(ctx context.Context) error {
 	if v.top.Flow != 0 {
 		return nil
@@ -367,7 +367,7 @@ func (s *Store) list(ctx context.Context, q *dbsqlc.Queries, f Filter) (page Pag
 	return page, err
 }
 
-// Three statements instead of one with optional conditions: each has one index that gives its order, and a generic plan
+// listIDs has three statements instead of one with optional conditions: each has one index that gives its order, and a generic plan
 // that takes it.
 func listIDs(ctx context.Context, q *dbsqlc.Queries, f Filter, p dbsqlc.WorkflowListPageParams) ([][16]byte, error) {
 	if f.Tenant != "" {
@@ -383,7 +383,7 @@ func listIDs(ctx context.Context, q *dbsqlc.Queries, f Filter, p dbsqlc.Workflow
 	})
 }
 
-// It uses the same index as the page, by the same rule. Without a filter it ends at the 10 000th root.
+// count uses the same index as the page, by the same rule. Without a filter it ends at the 10 000th root.
 func (s *Store) count(ctx context.Context, q *dbsqlc.Queries, f Filter) (int64, error) {
 	if f.Tenant != "" {
 		return q.WorkflowCountByTenant(ctx, dbsqlc.WorkflowCountByTenantParams{

@@ -22,7 +22,7 @@ type start struct {
 	trace string // traceparent of the run that it follows; "": none
 }
 
-// The trace of the cause goes with it, so that the next job's span follows the run that made it possible.
+// start hands on the trace of the cause, so that the next job's span follows the run that made it possible.
 func (p *pass) start(f *flow, index int32, c cause) {
 	p.starts = append(p.starts, start{f, index, c.trace})
 }
@@ -125,7 +125,7 @@ func (p *pass) beginAll(ctx context.Context, f *flow, low, high int32, got *pass
 	return nil
 }
 
-// The step of a nested workflow is added before those in it. Its row is stored with theirs or in an earlier portion.
+// beginStep adds the step of a nested workflow before those in it. Its row is stored with theirs or in an earlier portion.
 func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepListWaitingRow, got *passed) error {
 	st := &step{flow: f.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback.String, state: pending}
 	if r.Kind == kindWorkflow {
@@ -173,7 +173,7 @@ type batch struct {
 	bytes int
 }
 
-// The batch is inserted when it is full, else by settle.
+// add inserts the batch when it is full, else by settle.
 func (p *pass) add(ctx context.Context, it *item) error {
 	if it.job != nil {
 		p.prepare(ctx, it)
@@ -266,7 +266,7 @@ func (it *item) began() (state string, id [16]byte) {
 	return pending, id
 }
 
-// They go through moved like any other end of a step: a refused member fails its chain, a duplicate begins the next step.
+// applyRefusals takes them through moved like any other end of a step: a refused member fails its chain, a duplicate begins the next step.
 // The rows of all items are stored before, because moved may read them as results.
 func (p *pass) applyRefusals(ctx context.Context, items []*item) error {
 	for _, it := range items {

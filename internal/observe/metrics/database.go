@@ -100,7 +100,7 @@ func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	return g, err
 }
 
-// The two ages are differences of times of the database, so a wrong clock of the node does not show in them.
+// readEvents has two ages that are differences of times of the database, so a wrong clock of the node does not show in them.
 func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
 	e, err := q.MetricsEvents(ctx, maxUnpublished)
 	if err != nil {
@@ -136,7 +136,7 @@ func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
 	return err
 }
 
-// Rows of one queue and state may come in several, for those that are added up under OtherQueues.
+// readQueues gets several rows of one queue and state, for those that are added up under OtherQueues.
 func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
 	return func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})

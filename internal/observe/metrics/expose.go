@@ -90,7 +90,7 @@ type family interface {
 	data(start, now time.Time) (m metricdata.Metrics, ok bool)
 }
 
-// unit is that of OpenTelemetry; the Prometheus name has no unit but what name says itself.
+// head takes the unit of OpenTelemetry; the Prometheus name has no unit but what name says itself.
 type head struct{ name, unit, help string }
 
 func (h head) metric(data metricdata.Aggregation) metricdata.Metrics {
@@ -126,7 +126,7 @@ type gaugeFamily struct {
 
 func gauge(name, unit, help string) *gaugeFamily { return &gaugeFamily{head: head{name, unit, help}} }
 
-// A second value for the same labels would be a second series, which Prometheus refuses: callers set each once.
+// set is called once for the same labels: a second value would be a second series, which Prometheus refuses: callers set each once.
 func (f *gaugeFamily) set(labels attribute.Set, value float64) {
 	f.points = append(f.points, metricdata.DataPoint[float64]{Attributes: labels, Value: value})
 }
@@ -158,7 +158,7 @@ func (f *histogramFamily) add(labels attribute.Set, h *histogram, bounds []int64
 	f.show(labels, r)
 }
 
-// A histogram without values has no series, so that a metric that nobody uses does not fill the answer.
+// show makes no series for a histogram without values, so that a metric that nobody uses does not fill the answer.
 func (f *histogramFamily) show(labels attribute.Set, r reading) {
 	if r.count == 0 {
 		return
@@ -201,7 +201,7 @@ type limiter struct {
 	values map[string]struct{}
 }
 
-// Which values are the first depends on what this node has seen, so nodes may show different ones.
+// label takes the values that this node has seen first, so nodes may show different ones.
 func (l *limiter) label(value string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -105,7 +105,7 @@ func (r *round) missing(err error) bool {
 	return err != nil
 }
 
-// publish_lag is the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the delay is
+// eventFamilies has publish_lag, the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the delay is
 // theirs.
 func eventFamilies(e EventGauges) []family {
 	unpublished := gauge("ojs.events.unpublished", "{event}", "Events that are committed and not published yet.")
@@ -124,7 +124,7 @@ var states = []ojs.JobState{
 	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
 }
 
-// A queue has a series for each state, also for those without jobs, so that rates and alerts find a 0 rather than nothing.
+// queueFamilies has a series of each queue for each state, also for those without jobs, so that rates and alerts find a 0 rather than nothing.
 func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []family {
 	depth := gauge("ojs.queue.depth", "{job}", "Jobs that wait to be fetched.")
 	active := gauge("ojs.queue.active", "{job}", "Jobs that are being worked on.")
@@ -215,7 +215,7 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	return []family{seconds, transactions, holder, relay, live, dead, size}
 }
 
-// A node with webhooks switched off shows none, although others may deliver.
+// webhookGauges are missing on a node with webhooks switched off, although others may deliver.
 func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 	if m.sources().Webhooks == nil {
 		return nil
@@ -325,7 +325,7 @@ func (p *cached[T]) begin(ctx context.Context) bool {
 	}
 }
 
-// The pause grows with the time of the last read, so that reads take a twentieth of the time at most however slow the database
+// due has a pause that grows with the time of the last read, so that reads take a twentieth of the time at most however slow the database
 // is.
 func (p *cached[T]) due() bool {
 	pause := p.every
@@ -354,7 +354,7 @@ type readyLevel struct {
 	priority int16
 }
 
-// Heads of lanes that have become empty stay in the map until the next full read, and give no age.
+// ages keeps heads of lanes that have become empty in the map until the next full read, and give no age.
 func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (map[string]time.Duration, error) {
 	if len(queues) == 0 {
 		return nil, nil

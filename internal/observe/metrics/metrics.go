@@ -270,7 +270,7 @@ func (m *Metrics) Push(ctx context.Context) error {
 	return nil
 }
 
-// It reads everything but the protocol from the environment by itself.
+// newExporter reads everything but the protocol from the environment by itself.
 func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, error) {
 	if err := tracing.CheckEndpoint("METRICS"); err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ var (
 	batchBounds   = []int64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
 )
 
-// route is a template and status a number of the server's choice, so clients cannot make series.
+// requestKey has for route a template and status a number of the server's choice, so clients cannot make series.
 type requestKey struct {
 	method, route string
 	status        int
@@ -54,7 +54,7 @@ func (m *Metrics) Bulk(operation string, items int) {
 	b.items.Add(int64(items))
 }
 
-// The counters of requests are the counts of their histograms, so the two can never differ.
+// trafficFamilies has counters of requests that are the counts of their histograms, so the two can never differ.
 func (m *Metrics) trafficFamilies() []family {
 	requests := counter("ojs.http.requests", "{request}", "HTTP requests; 499: nobody waited for the answer.")
 	took := histogramOf("ojs.http.request_duration_seconds", "s", "How long HTTP requests took, long polls and streams until their end.", requestBounds, 1e9)

@@ -90,7 +90,7 @@ func remote(traceparent, tracestate string) trace.SpanContext {
 	return trace.NewSpanContext(config)
 }
 
-// The version is 00 whatever came: the server adds nothing that a later version knows.
+// traceparent has version 00 whatever came: the server adds nothing that a later version knows.
 func traceparent(sc trace.SpanContext) string {
 	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
 }
@@ -136,7 +136,7 @@ func NewProvider(ctx context.Context, s Service) (*sdktrace.TracerProvider, erro
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res)), nil
 }
 
-// The standard default of the endpoint, localhost, does not count.
+// exporting does not count the standard default of the endpoint, localhost.
 func exporting() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || strings.TrimSpace(os.Getenv("OTEL_TRACES_EXPORTER")) == "none" {
 		return false
