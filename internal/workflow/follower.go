@@ -210,22 +210,19 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 		c.Stuck++
 		s.logger.ErrorContext(ctx, "a running workflow has no job that could move it; reading what became of its jobs", slog.String("category", "error"),
 			slog.Group("ojs", "workflow_id", spec.FormatID(r.ID)))
-		if err := s.repair(ctx, r.ID); err != nil {
+		// The missing rows are reconstructed from the jobs. If two nodes repair a root at once, a job may get two rows; the second one finds
+		// the step in that state already and changes nothing.
+		repairing, cancel := s.db.Bounded(ctx)
+		_, err := s.db.Q.WorkflowPendingRepair(repairing, r.ID)
+		cancel()
+		if err == nil {
+			err = s.Advance(ctx, r.ID)
+		}
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("workflow %s: %w", spec.FormatID(r.ID), err))
 		}
 	}
 	return c, failed
-}
-
-// repair reconstructs the missing rows from the jobs. If two nodes repair a root at once, a job may get two rows; the second
-// one finds the step in that state already and changes nothing.
-func (s *Store) repair(ctx context.Context, root [16]byte) error {
-	bounded, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	if _, err := s.db.Q.WorkflowPendingRepair(bounded, root); err != nil {
-		return err
-	}
-	return s.Advance(ctx, root)
 }
 
 // pruneRoots bounds the roots of one statement of Prune. The loop goes on until a page is not full, so it bounds a

@@ -86,61 +86,47 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 }
 
 // Gauges reads the gauges of the first maxQueues queues by name. The others are added up under OtherQueues.
-// All four reads are of one snapshot; an error of one loses all.
+// All reads are of one snapshot; an error of one loses all.
 func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy(maxQueues)} {
-			if err := read(ctx, q); err != nil {
-				return err
-			}
+		e, err := q.MetricsEvents(ctx, maxUnpublished)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	return g, err
-}
-
-// readEvents has two ages that are differences of times of the database, so a wrong clock of the node does not show in them.
-func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
-	e, err := q.MetricsEvents(ctx, maxUnpublished)
-	if err != nil {
-		return err
-	}
-	g.EnqueuedTotal, g.CompletedTotal, g.DiscardedTotal = e.EnqueuedTotal, e.CompletedTotal, e.DiscardedTotal
-	g.Events = EventGauges{Unpublished: e.Unpublished, Retained: e.Retained}
-	// The count was cut, so the true number is this or more.
-	if e.Unpublished == maxUnpublished {
-		g.Events.Unpublished = max(maxUnpublished, e.Head-e.Watermark)
-	}
-	if e.UnpublishedSince.Valid {
-		g.Events.Lag = max(0, e.Now.Time.Sub(e.UnpublishedSince.Time))
-	}
-	if e.RetainedSince.Valid {
-		g.Events.RetainedFor = max(0, e.Now.Time.Sub(e.RetainedSince.Time))
-	}
-	return nil
-}
-
-func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
-	queues, err := q.QueueGetTotals(ctx)
-	if err != nil {
-		return err
-	}
-	workers, err := q.WorkerGetTotals(ctx, "")
-	if err != nil {
-		return err
-	}
-	rates, err := q.StatsMinuteGetLatest(ctx, "")
-	g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
-	g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
-	return err
-}
-
-// readQueues gets several rows of one queue and state, for those that are added up under OtherQueues.
-func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
-	return func(ctx context.Context, q *dbsqlc.Queries) error {
-		rows, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})
-		for _, r := range rows {
+		g.EnqueuedTotal, g.CompletedTotal, g.DiscardedTotal = e.EnqueuedTotal, e.CompletedTotal, e.DiscardedTotal
+		g.Events = EventGauges{Unpublished: e.Unpublished, Retained: e.Retained}
+		// The count was cut, so the true number is this or more.
+		if e.Unpublished == maxUnpublished {
+			g.Events.Unpublished = max(maxUnpublished, e.Head-e.Watermark)
+		}
+		// The two ages are differences of times of the database, so a wrong clock of the node does not show in them.
+		if e.UnpublishedSince.Valid {
+			g.Events.Lag = max(0, e.Now.Time.Sub(e.UnpublishedSince.Time))
+		}
+		if e.RetainedSince.Valid {
+			g.Events.RetainedFor = max(0, e.Now.Time.Sub(e.RetainedSince.Time))
+		}
+		queues, err := q.QueueGetTotals(ctx)
+		if err != nil {
+			return err
+		}
+		workers, err := q.WorkerGetTotals(ctx, "")
+		if err != nil {
+			return err
+		}
+		rates, err := q.StatsMinuteGetLatest(ctx, "")
+		if err != nil {
+			return err
+		}
+		g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
+		g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
+		counts, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})
+		if err != nil {
+			return err
+		}
+		// Rows of one queue and state may come in several, for those that are added up under OtherQueues.
+		for _, r := range counts {
 			queue, known := g.Queues[r.Queue]
 			if !known {
 				queue.Jobs = map[ojs.JobState]int64{}
@@ -148,17 +134,14 @@ func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries
 			queue.Jobs[ojs.JobState(r.State)] += r.Count
 			g.Queues[r.Queue] = queue
 		}
-		return err
-	}
-}
-
-// readBusy adds the queues that only workers name, up to maxQueues.
-func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
-	return func(ctx context.Context, q *dbsqlc.Queries) error {
-		rows, err := q.MetricsBusyWorkers(ctx)
-		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // all nodes choose the same queues
+		busy, err := q.MetricsBusyWorkers(ctx)
+		if err != nil {
+			return err
+		}
+		// Queues that only workers name are added, up to maxQueues. All nodes choose the same ones.
+		slices.SortFunc(busy, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) })
 		_, full := g.Queues[OtherQueues]
-		for _, r := range rows {
+		for _, r := range busy {
 			name := r.Queue
 			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
 				// From the first queue that has no room on, all that are not known yet are added up, so the choice does not
@@ -169,8 +152,9 @@ func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) 
 			queue.BusyWorkers += r.Workers
 			g.Queues[name] = queue
 		}
-		return err
-	}
+		return nil
+	})
+	return g, err
 }
 
 // ReadyHead is the next job to be fetched of a queue, lane and priority.
