@@ -130,7 +130,7 @@ func (r *Relay) configure(ctx context.Context) error {
 	if r.configured {
 		return nil
 	}
-	if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Service, true); err != nil {
+	if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Events.ServiceName, true); err != nil {
 		return fmt.Errorf("configure: %w", err)
 	}
 	r.configured = true

@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
@@ -25,8 +26,8 @@ import (
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
 type RelayConfig struct {
-	// Service is the {service} of event sources (docs/reference/events.md, Source). ojs. All nodes should have the same.
-	Service string
+	// Events has the {service} of event sources (docs/reference/events.md, Source). All nodes should have the same.
+	Events config.Events
 
 	// Tracer makes the spans of passes. nil: none.
 	Tracer *tracing.Tracer
@@ -57,9 +58,6 @@ type RelayConfig struct {
 }
 
 func (c RelayConfig) withDefaults() RelayConfig {
-	if c.Service == "" {
-		c.Service = "ojs"
-	}
 	if c.GapDelay == 0 {
 		c.GapDelay = 25 * time.Millisecond
 	}
@@ -125,9 +123,9 @@ func (s *RelayTestSignals) Init(tb testutil.TestingTB) {
 }
 
 // NewRelay returns a relay; Start it.
-func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config RelayConfig) *Relay {
+func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, c RelayConfig) *Relay {
 	return baseservice.Init(archetype, &Relay{
-		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
+		config: c.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
 	})
 }
 

@@ -459,7 +459,7 @@ func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Poli
 	f := n.Error.Failure()
 	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue, f.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
 	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
-	f.RunTimeout = s.config.DefaultTimeout
+	f.RunTimeout = s.config.Jobs.Timeout
 	if job.TimeoutMs.Valid {
 		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
 	}

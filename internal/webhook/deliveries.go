@@ -292,7 +292,7 @@ func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*
 		return nil, err
 	}
 	e := envelope{
-		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
+		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Events.ServiceName + "/api",
 		Time: spec.FormatTime(now), Subject: webhook, Data: data,
 	}
 	if w.PayloadFormat == "cloudevents" {

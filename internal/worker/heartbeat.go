@@ -74,7 +74,7 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	if err := s.beatJobs(ctx, beats, res); err != nil {
 		return nil, err
 	}
-	s.timer.Schedule(s.config.DeadAfter)
+	s.timer.Schedule(s.config.Workers.DeadAfter)
 	s.commits.Committed()
 	// An error here fails the answer although the beat is stored; the next beat repeats it.
 	if err := s.testDirectives(ctx, beats, res); err != nil {
@@ -120,7 +120,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 // nil of a list means "not reported" and keeps what is stored. What the worker fetches on this node is sent along, for
 // workers that report no queues.
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbeatParams {
-	p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
+	p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.Events.WorkerHeartbeat}
 	for i, b := range beats {
 		if j, wanted := at[b.WorkerID]; !wanted || j != i {
 			continue
@@ -172,7 +172,7 @@ func textList(texts []string) []byte {
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
 		EventType:        ojs.EventJobHeartbeat,
-		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
+		DefaultTimeoutMs: s.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
 	}
 	at := map[string]int{}
 	for i, b := range beats {
@@ -250,7 +250,7 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 
 // beatInterval is how often collected beats are written: well within the silence after which a worker is dead. A worker
 // that only fetches therefore looks silent for up to this much longer than it is.
-func (s *Store) beatInterval() time.Duration { return min(5*time.Second, s.config.DeadAfter/4) }
+func (s *Store) beatInterval() time.Duration { return min(5*time.Second, s.config.Workers.DeadAfter/4) }
 
 // writeBeats writes the collected calls of workers. Without any it sends no statement. Ages are sent instead of times,
 // because the clock of the node may be wrong; the statement subtracts them from the clock of the database and never moves

@@ -124,13 +124,13 @@ func (s *Store) listening() time.Duration {
 	if since == nil {
 		return 0
 	}
-	return max(0, min(listenFor, s.config.DeadAfter)-time.Since(*since))
+	return max(0, min(listenFor, s.config.Workers.DeadAfter)-time.Since(*since))
 }
 
 // DeadAt is when a worker with this last beat is dead. It tells when to look. Whether a worker is dead is decided in SQL
 // (WorkerExpire). Both arguments are times of the database.
 func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
-	dead := lastBeat.Add(s.config.DeadAfter)
+	dead := lastBeat.Add(s.config.Workers.DeadAfter)
 	if earliest := now.Add(s.listening()); earliest.After(dead) {
 		return earliest
 	}
@@ -138,7 +138,7 @@ func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
 }
 
 // DeadAfter is the silence after which a worker is dead.
-func (s *Store) DeadAfter() time.Duration { return s.config.DeadAfter }
+func (s *Store) DeadAfter() time.Duration { return s.config.Workers.DeadAfter }
 
 // deadWorker is an expired worker whose jobs must be failed. deadAt is the version of the death: an entry with a later one
 // was revived and has died again, and is left to whoever found that. silence goes into the error of the jobs.
@@ -206,7 +206,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 // is one statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
 func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
 	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
-		ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+		ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
 	})
 	if err != nil {
 		return nil, err
@@ -269,7 +269,7 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 		for i, r := range rows {
 			lost[i] = queue.Lost{
 				JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt, StartedAt: r.StartedAt, Reason: job.WorkerDeath,
-				Error: job.ServerError(job.WorkerDeath, s.config.DeadAfter, silences[r.WorkerID]),
+				Error: job.ServerError(job.WorkerDeath, s.config.Workers.DeadAfter, silences[r.WorkerID]),
 			}
 		}
 		jobs, err := s.jobs.FailLost(ctx, lost)

@@ -36,7 +36,7 @@ func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
+	b := setup(t, config.Default(), func(d *grpcapi.Deps) {
 		events, feed := d.Events, d.Feed
 		d.Domains = domains(t, pool, nil).Domains
 		d.Events, d.Feed = events, feed

@@ -42,9 +42,9 @@ type jobCounters struct {
 // Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
 func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
 	var v *vec[jobKey, jobCounters]
-	types, queues := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
+	types, queues := newLimiter(m.config.Metrics.MaxLabelValues), newLimiter(m.config.Metrics.MaxLabelValues)
 	v = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
-		if v.len() >= maxPairs*m.config.MaxLabelValues {
+		if v.len() >= maxPairs*m.config.Metrics.MaxLabelValues {
 			return jobKey{other, other}
 		}
 		return jobKey{types.label(k.jobType), queues.label(k.queue)}
@@ -216,7 +216,7 @@ func (m *Metrics) jobFamilies() []family {
 }
 
 func (m *Metrics) newLimits() {
-	m.limited = newVec[string, atomic.Int64](newLimiter(m.config.MaxLabelValues).label, func(key string) attribute.Set { return label("key", key) })
+	m.limited = newVec[string, atomic.Int64](newLimiter(m.config.Metrics.MaxLabelValues).label, func(key string) attribute.Set { return label("key", key) })
 }
 
 // Limited counts that a limit kept a fetch from jobs.
@@ -244,7 +244,7 @@ func (d *Database) LimitUses(ctx context.Context, maxKeys int) (uses []LimitUse,
 // limitFamilies are the partitions with jobs, those of limited queues among them.
 func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []family {
 	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
-		return m.sources().Database.LimitUses(ctx, m.config.MaxLabelValues)
+		return m.sources().Database.LimitUses(ctx, m.config.Metrics.MaxLabelValues)
 	})
 	if r.missing(err) {
 		return nil
@@ -300,7 +300,7 @@ func (m *Metrics) eachQueue(g Gauges, f func(name string, q QueueGauges, maxDept
 type backpressure struct{ refused, dropped atomic.Int64 }
 
 func (m *Metrics) newBackpressure() {
-	queues := newLimiter(m.config.MaxLabelValues)
+	queues := newLimiter(m.config.Metrics.MaxLabelValues)
 	m.bounded = newVec[string, backpressure](queues.label, func(queue string) attribute.Set { return label("queue", queue) })
 }
 
@@ -339,7 +339,7 @@ type deliveryCounters struct {
 
 // The limits are shared by all series of deliveries: a type that has its own value in one has it in all.
 func (m *Metrics) newWebhooks() {
-	types, subscriptions := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
+	types, subscriptions := newLimiter(m.config.Metrics.MaxLabelValues), newLimiter(m.config.Metrics.MaxLabelValues)
 	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{types.label(k.eventType), k.status} },
 		func(k attemptKey) attribute.Set {
 			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))

@@ -42,7 +42,7 @@ func (m *Metrics) newTraffic() {
 	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
 	})
-	methods := newLimiter(m.config.MaxLabelValues)
+	methods := newLimiter(m.config.Metrics.MaxLabelValues)
 	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
 	})
