@@ -67,13 +67,19 @@ func (n *Node) buildDomains() error {
 func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{
-		Events: c.Events, Tracer: n.tracer, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
+		Events: c.Events, Pass: n.relayPass, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
 	})
 	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.Database.Listener(), Handlers: n.notificationHandlers()})
 	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)
 	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{Events: c.Events})
 	n.domains.Feed = n.feed
 	return nil
+}
+
+// relayPass begins the span of a pass of the relay.
+func (n *Node) relayPass(ctx context.Context) (context.Context, func(published int, err error)) {
+	ctx, span := n.tracer.Pass(ctx, "ojs.events.publish")
+	return ctx, span.End
 }
 
 // probe asks the database on a connection of its own. On a read-only one all connections are made anew (pg.DB.Probe).

@@ -21,7 +21,6 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/loop"
-	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
@@ -29,8 +28,8 @@ type RelayConfig struct {
 	// Events has the {service} of event sources (docs/reference/events.md, Source). All nodes should have the same.
 	Events config.Events
 
-	// Tracer makes the spans of passes. nil: none.
-	Tracer *tracing.Tracer
+	// Pass begins the span of a pass; the function that it returns ends it, with the number of published events. nil: there are no spans.
+	Pass func(ctx context.Context) (context.Context, func(published int, err error))
 
 	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all. A longer delay lets slow
 	// transactions keep their place in the order of numbers, at the price of delaying everybody's events; a shorter one makes
@@ -67,6 +66,9 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	}
 	if c.PollInterval == 0 {
 		c.PollInterval = time.Minute
+	}
+	if c.Pass == nil {
+		c.Pass = func(ctx context.Context) (context.Context, func(int, error)) { return ctx, func(int, error) {} }
 	}
 	if c.HasReaders == nil {
 		c.HasReaders = func() bool { return false }
@@ -197,9 +199,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	woken := r.woken.Load()
 	started := time.Now()
 	// Stop does not cancel a pass that has begun.
-	pass, span := r.config.Tracer.Pass(context.WithoutCancel(ctx), "ojs.events.publish")
+	pass, end := r.config.Pass(context.WithoutCancel(ctx))
 	done, err := r.runOnce(pass)
-	span.End(done.published, err)
+	end(done.published, err)
 	r.status.record(done, err)
 	if err != nil {
 		r.failed(ctx, err)

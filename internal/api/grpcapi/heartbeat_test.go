@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
@@ -30,10 +31,10 @@ func (refusing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 
 func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig(dbtest.URL(t))
+	poolConfig, err := pgxpool.ParseConfig(dbtest.URL(t))
 	require.NoError(t, err)
-	config.ConnConfig.Tracer = refusing("JobListByID")
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	poolConfig.ConnConfig.Tracer = refusing("JobListByID")
+	pool, err := pgxpool.NewWithConfig(t.Context(), poolConfig)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	b := setup(t, config.Default(), func(d *grpcapi.Deps) {
