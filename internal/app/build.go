@@ -31,7 +31,6 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 func (n *Node) buildMetrics() (err error) {
@@ -41,11 +40,9 @@ func (n *Node) buildMetrics() (err error) {
 }
 
 func (n *Node) buildCommits() error {
-	commits := eventlog.CommitsConfig{Node: n.node, Changes: n.changeSubscribers(), Committed: n.commitSubscribers()}
-	if n.config.Events.EnqueuedOnRequeue {
-		commits.RequeueEvent = ojs.EventJobEnqueued
-	}
-	n.commits = eventlog.NewCommits(commits)
+	n.commits = eventlog.NewCommits(eventlog.CommitsConfig{
+		Node: n.node, Events: n.config.Events, Changes: n.changeSubscribers(), Committed: n.commitSubscribers(),
+	})
 	return nil
 }
 

@@ -92,7 +92,7 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 		f(&c)
 	}
 	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.Database.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
-	commits := eventlog.CommitsConfig{Changes: []func(ctx context.Context, changes []eventlog.Change){
+	commits := eventlog.CommitsConfig{Events: c.Events, Changes: []func(ctx context.Context, changes []eventlog.Change){
 		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeBlocked(ctx, changes) },
 	}}
 	if c.Changes != nil {
@@ -100,9 +100,6 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	}
 	if c.Committed != nil {
 		commits.Committed = append(commits.Committed, c.Committed)
-	}
-	if c.Events.EnqueuedOnRequeue {
-		commits.RequeueEvent = ojs.EventJobEnqueued
 	}
 	b.Commits = eventlog.NewCommits(commits)
 	var sources loop.TimerSources
