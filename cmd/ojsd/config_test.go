@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
 )
 
@@ -80,7 +78,6 @@ func TestEverySettingHasAFlag(t *testing.T) {
 func TestPooler(t *testing.T) {
 	t.Parallel()
 	for url, pooler := range map[string]bool{"": false, "postgres://direct/jobs": true} {
-		c := app.FromConfig(config.Config{Database: config.Database{URL: "postgres://pooler/jobs", ListenURL: url}}, slog.New(slog.DiscardHandler), "")
-		require.Equal(t, pooler, c.DatabasePooler, url)
+		require.Equal(t, pooler, config.Database{URL: "postgres://pooler/jobs", ListenURL: url}.Pooler(), url)
 	}
 }

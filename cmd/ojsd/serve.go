@@ -31,9 +31,7 @@ func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
 
 // serverConfig is the only place where settings of OpenTelemetry reach the node.
 func serverConfig(c config.Config, log *slog.Logger) app.Config {
-	sc := app.FromConfig(c, log, currentVersion())
-	sc.Metrics.Protocol = metricsProtocol(os.Getenv)
-	return sc
+	return app.Config{Config: c, Logger: log, Version: currentVersion(), MetricsProtocol: metricsProtocol(os.Getenv)}
 }
 
 // serve runs a server. An error goes into the log, not to stderr as text.

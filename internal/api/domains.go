@@ -13,9 +13,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
@@ -51,6 +53,9 @@ type Domains struct {
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 
+	// JobLimits bound what clients send, and give the retry policy that a queue sets for its jobs. The tenant of a call may change them.
+	JobLimits job.Limits
+
 	// Cache is what the node knows of workers, Configured what it knows of the configuration of queues; both are read again on demand.
 	Cache      *queue.Workers
 	Configured *queueconfig.Cache
@@ -61,9 +66,12 @@ type DomainDeps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
 	Timer   *loop.Timer
-	Queues  *queueconfig.Cache // also in the limits of DomainConfig, as their QueueRetry
+	Queues  *queueconfig.Cache
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // nil: nothing is traced
+
+	// Observer is told what package queue and the registry of workers do.
+	Observer queue.Observer
 
 	// Hooks changes what package queue calls after its commits. Tests have a node stop there. May be nil.
 	Hooks func(h *queue.Hooks)
@@ -76,62 +84,56 @@ type DomainDeps struct {
 	Listening func() bool
 }
 
-// DomainConfig is the configuration of each domain.
-type DomainConfig struct {
-	Queue    queue.Config
-	Queues   queueadmin.Config
-	Progress queue.ProgressConfig
-	Worker   worker.Config
-	Cron     cron.Config
-	Workflow workflow.Config
-	Webhook  webhook.StoreConfig
-}
-
 // NewDomains builds each domain once, in the order in which they need each other; the caller adds the event reader and the feed. It knows
 // neither loops nor interfaces, so that tests of a domain get the domains of a server without the rest of it.
 // It sends no statement. Package queue is made first, because the others call it. What it calls in them is read from the variables
 // below, which are set before NewDomains returns; no job moves before that.
-func NewDomains(d DomainDeps, c DomainConfig) Domains {
+func NewDomains(d DomainDeps, c config.Config) Domains {
 	var (
 		crons     *cron.Store
 		workflows *workflow.Store
-		limits    *limit.Store
+		limited   *limit.Store
 	)
 	hooks := queue.Hooks{
 		CronJobs:      func(ctx context.Context, names []string) { crons.Release(ctx, names) },
 		WorkflowJobs:  func(ctx context.Context, roots [][16]byte) { workflows.Follow(ctx, roots) },
-		LimitedJobs:   func(ctx context.Context, keys []string) { limits.Follow(ctx, keys) },
-		LimitedStarts: func() { limits.Started() },
+		LimitedJobs:   func(ctx context.Context, keys []string) { limited.Follow(ctx, keys) },
+		LimitedStarts: func() { limited.Started() },
 	}
 	if d.Hooks != nil {
 		d.Hooks(&hooks)
 	}
+	limits := job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize), QueueRetry: d.Queues.Retry}
+	// Crons and workflows decode definitions again that are stored already: those were enqueued by a tenant, or before that was required.
+	stored := queueadmin.TenantMode(c.Server.Tenancy).Limits(limits, "")
+	stored.TenantRequired = false
 	workers, schemas := queue.NewWorkers(), schema.New(d.DB, d.Logger, d.Listening)
 	upkeep := queueconfig.NewMaintenance(d.DB, d.Logger, queueconfig.MaintenanceConfig{Ended: d.MaintenanceEnded, Listening: d.Listening})
 	jobs := queue.New(queue.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: d.Queues, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
-		Schemas: schemas, Hooks: hooks,
-	}, c.Queue)
+		Schemas: schemas, Hooks: hooks, Observer: d.Observer,
+	}, c)
 	crons = cron.New(cron.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas,
-	}, c.Cron)
-	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow)
-	limits = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
+		Limits: stored,
+	})
+	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas, Limits: stored}, c.Workflows)
+	limited = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
 	return Domains{
 		DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
 		Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger, Listening: d.Listening}),
-		Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
-		Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c.Queues),
+		Progress:    queue.NewProgressStore(queue.ProgressDeps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}),
+		Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c),
 		DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 		Workers: worker.New(worker.Deps{
-			DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
-		}, c.Worker),
+			DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, OnFlush: d.Observer.Flush,
+		}, c),
 		Crons:     crons,
 		Workflows: workflows,
-		Limits:    limits,
-		Webhooks:  webhook.NewStore(d.DB, c.Webhook),
+		Limits:    limited,
+		Webhooks:  webhook.NewStore(d.DB, c.Webhooks),
 		Tenants:   queueadmin.NewTenants(d.DB),
-		Cache:     workers, Configured: d.Queues,
+		Cache:     workers, Configured: d.Queues, JobLimits: limits,
 	}
 }
 

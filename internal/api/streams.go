@@ -1,13 +1,13 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -16,55 +16,11 @@ import (
 // A client that does not read cannot hold up the stop for longer.
 const LastWrites = 2 * time.Second
 
-// What no setting changes.
-// MaxConnections bounds goroutines and buffers of a node, BufferSize what a slow client may be behind under drop. keepAlive
-// lets a proxy see that a silent stream is alive. writeTimeout is how long one write may block.
-const (
-	MaxConnections = 10_000          // streams of a node: more need more nodes
-	BufferSize     = 1000            // events that wait for a client that would rather lose some
-	StatsInterval  = 2 * time.Second // between two overviews of the stats stream
-	keepAlive      = 15 * time.Second
-	writeTimeout   = 10 * time.Second
-)
-
-// Realtime says what event streams may do. Zero values are taken as they are, unless a field says otherwise.
-// It does not change after NewStreams.
-type Realtime struct {
-	// BufferSize is how many events may wait for a slow client that would rather lose some.
-	BufferSize int
-
-	// DropOldest makes a slow client lose events and go on live. Otherwise it reads what it missed from the table.
-	DropOldest bool
-
-	// RateLimit delays what one connection gets to so many frames per second. 0: no limit.
-	RateLimit int
-
-	// MaxConnections bounds the streams of this node, MaxPerClient those of one key, or address without keys.
-	MaxConnections int
-	MaxPerClient   int
-
-	// QueryToken accepts access_token=<key> on streams, because browsers cannot set headers there.
-	QueryToken bool
-
-	// AllowedOrigins are origins besides the server's own from which browsers may open a WebSocket; * for all.
-	AllowedOrigins []string
-
-	// StatsInterval is the pause between two overviews of the stats stream.
-	StatsInterval time.Duration
-
-	// KeepAlive is the silence after which an SSE stream gets a comment. 0: 15 s. Only tests change it.
-	KeepAlive time.Duration
-
-	// WriteTimeout is how long one write to a client may take; a client that is slower loses its stream. 0: 10 s. Only tests
-	// change it.
-	WriteTimeout time.Duration
-}
-
 // Streams are the open streams of this node, whatever their transport. Use NewStreams.
 // HTTP and gRPC share one, so that the limits hold for both together. mu guards open and clients; running counts the same
 // streams, for Wait.
 type Streams struct {
-	config Realtime
+	config config.Realtime
 	life   context.Context // derives from no request
 	close  context.CancelFunc
 
@@ -77,15 +33,11 @@ type Streams struct {
 
 // NewStreams returns none.
 // The zero MaxConnections admits none.
-func NewStreams(config Realtime) *Streams {
-	config.KeepAlive, config.WriteTimeout = cmp.Or(config.KeepAlive, keepAlive), cmp.Or(config.WriteTimeout, writeTimeout)
-	s := &Streams{config: config, clients: map[string]int{}}
+func NewStreams(c config.Realtime) *Streams {
+	s := &Streams{config: c, clients: map[string]int{}}
 	s.life, s.close = context.WithCancel(context.Background())
 	return s
 }
-
-// Config is what they are bound by.
-func (s *Streams) Config() Realtime { return s.config }
 
 // Life ends when all streams shall.
 // Streams derive from it and not from the context of a constructor, which may end with the start.
@@ -101,8 +53,8 @@ func (s *Streams) Admit(client string) (leave func(), err error) {
 		return nil, spec.Unavailable()
 	case s.open >= s.config.MaxConnections:
 		return nil, errTooManyStreams("This node has", s.config.MaxConnections)
-	case s.clients[client] >= s.config.MaxPerClient:
-		return nil, errTooManyStreams("This client has", s.config.MaxPerClient)
+	case s.clients[client] >= s.config.MaxConnectionsPerClient:
+		return nil, errTooManyStreams("This client has", s.config.MaxConnectionsPerClient)
 	}
 	s.open++
 	s.clients[client]++
@@ -190,16 +142,16 @@ func (p *Pace) Spend(n int) time.Duration {
 }
 
 // NewPace is for one connection.
-func (s *Streams) NewPace() *Pace { return &Pace{perSecond: float64(s.config.RateLimit)} }
+func (s *Streams) NewPace() *Pace { return &Pace{perSecond: float64(s.config.RateLimitPerSecond)} }
 
 // Batch is how many events are taken at once: few enough that the limit delays evenly.
 // A quarter of a second's frames at a time; 256 without a limit, so that one stream does not hold many events at once.
 func (s *Streams) Batch() int {
 	const most = 256
-	if s.config.RateLimit <= 0 {
+	if s.config.RateLimitPerSecond <= 0 {
 		return most
 	}
-	return min(most, max(1, s.config.RateLimit/4))
+	return min(most, max(1, s.config.RateLimitPerSecond/4))
 }
 
 // Pause sleeps unless ctx ends.

@@ -6,11 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 func TestStreamsAdmit(t *testing.T) {
 	t.Parallel()
-	s := api.NewStreams(api.Realtime{MaxConnections: 3, MaxPerClient: 2})
+	s := api.NewStreams(config.Realtime{MaxConnections: 3, MaxConnectionsPerClient: 2})
 	admit := func(client string) (leave func()) {
 		leave, err := s.Admit(client)
 		require.NoError(t, err)

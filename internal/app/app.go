@@ -18,10 +18,12 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -34,6 +36,28 @@ import (
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/migrations"
 )
+
+// Config is the configuration of a node: the settings, and what the program adds. It is copied by Start and not changed by the caller
+// afterwards.
+type Config struct {
+	config.Config
+
+	// Version is shown in the manifest and by health.
+	Version string
+
+	// Logger is the log of the server. nil: slog.Default().
+	Logger *slog.Logger
+
+	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
+	TracerProvider trace.TracerProvider
+
+	// MetricsProtocol is how metrics are pushed over OTLP: grpc or http/protobuf. The exporter reads the OTEL_ variables for all else.
+	// Empty: metrics are not pushed.
+	MetricsProtocol string
+
+	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. Or nil.
+	OnStarted func(address, grpcAddress string)
+}
 
 // Node is one running server. Use Start.
 // Its fields are set by Start before the node answers, and not changed afterwards, but for stopErr. The parts guard
@@ -85,13 +109,13 @@ type Node struct {
 
 // Run serves until ctx ends or the node fails, and stops the node.
 // The error joins what has failed and what the stop has found. OnStarted is called when requests are answered already.
-func Run(ctx context.Context, config Config) error {
-	n, err := Start(ctx, config)
+func Run(ctx context.Context, c Config) error {
+	n, err := Start(ctx, c)
 	if err != nil {
 		return err
 	}
-	if config.OnStarted != nil {
-		config.OnStarted(n.Addr(), n.GRPCAddr())
+	if c.OnStarted != nil {
+		c.OnStarted(n.Addr(), n.GRPCAddr())
 	}
 	select {
 	case <-ctx.Done():
@@ -103,26 +127,27 @@ func Run(ctx context.Context, config Config) error {
 // Start returns when the node answers requests. ctx limits only the start.
 // If it fails, what runs is stopped and the pools are closed before it returns. The schema is checked first: a server must not run on a
 // schema that it does not know.
-func Start(ctx context.Context, config Config) (*Node, error) {
-	if config.DatabaseURL == "" {
+func Start(ctx context.Context, c Config) (*Node, error) {
+	if c.Database.URL == "" {
 		return nil, errors.New("no database: DATABASE_URL is not set")
 	}
-	config.Logger = cmp.Or(config.Logger, slog.Default())
-	config.DatabaseListenURL = cmp.Or(config.DatabaseListenURL, config.DatabaseURL)
-	if err := checkSchema(ctx, config); err != nil {
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if err := checkSchema(ctx, c); err != nil {
 		return nil, err
 	}
-	pool, err := pg.Connect(ctx, pg.ConnectConfig{URL: config.DatabaseURL, MaxConns: config.DatabaseMaxConns, Pooler: config.DatabasePooler})
+	pool, err := pg.Connect(ctx, c.Database)
 	if err != nil {
 		return nil, err
 	}
 	// Health has a connection of its own, so that a node whose pool is exhausted still answers its probes.
-	probePool, err := pg.Connect(ctx, pg.ConnectConfig{URL: config.DatabaseURL, MaxConns: 1, Pooler: config.DatabasePooler})
+	probe := c.Database
+	probe.MaxConns = 1
+	probePool, err := pg.Connect(ctx, probe)
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
-	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, config.StatementTimeout), failed: make(chan error, 1)}
+	n := &Node{config: c, pool: pool, probeDB: pg.New(probePool, c.Database.StatementTimeout), failed: make(chan error, 1)}
 	if err := n.build(ctx); err != nil {
 		probePool.Close()
 		pool.Close()
@@ -171,7 +196,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err := startstop.StartAll(context.WithoutCancel(ctx), n.services...); err != nil {
 		return fmt.Errorf("start services: %w", err)
 	}
-	ln, err := net.Listen("tcp", n.config.Listen)
+	ln, err := net.Listen("tcp", n.config.Server.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -197,10 +222,10 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
 	}
-	switch err := n.domains.Queues.StoreServerSettings(ctx, n.config.Tenancy, n.config.Limits); {
+	switch err := n.domains.Queues.StoreServerSettings(ctx); {
 	case pg.IsReadOnly(err):
 		n.config.Logger.WarnContext(ctx, "ojs.enqueue goes by another OJS_TENANCY or OJS_JOBS_MAX_SIZE, and the database is read-only; start a server again when it is not", slog.String("category", "lifecycle"),
-			slog.String("tenancy", string(n.config.Tenancy)), slog.Int("max_job_bytes", n.config.Limits.Envelope()))
+			slog.String("tenancy", n.config.Server.Tenancy), slog.Int64("max_job_bytes", int64(n.config.Jobs.MaxSize)))
 	case err != nil:
 		return fmt.Errorf("store settings for ojs.enqueue: %w", err)
 	}
@@ -258,9 +283,9 @@ func (n *Node) Stop() error {
 	n.stopOnce.Do(func() {
 		n.SetDraining()
 		if n.started {
-			time.Sleep(n.config.ShutdownDelay)
+			time.Sleep(n.config.Server.ShutdownDelay)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), n.config.Server.ShutdownTimeout)
 		defer cancel()
 		n.httpapi.StopStreams()
 		n.domains.Jobs.Drain()
@@ -282,7 +307,7 @@ func (n *Node) stopInterfaces(ctx context.Context) {
 	others.Go(func() { n.stopGRPC(ctx) })
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.config.Logger.Warn("requests did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"),
-			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
+			slog.Group("attributes", "shutdown_timeout_ms", n.config.Server.ShutdownTimeout.Milliseconds()))
 		n.stopErr = n.http.Close()
 	}
 	others.Wait()
@@ -296,11 +321,11 @@ func (n *Node) logStarted(ctx context.Context) {
 	c, log := n.config, n.config.Logger
 	lifecycle := slog.String("category", "lifecycle")
 	log.InfoContext(ctx, "server started", lifecycle, slog.Group("attributes", "listen", n.Addr(), "grpc_listen", n.GRPCAddr(),
-		"version", c.Version, "node", n.node, "authentication", len(c.APIKeys) > 0, "test_reset", c.TestReset))
-	if c.TestReset {
+		"version", c.Version, "node", n.node, "authentication", len(c.Server.APIKeys) > 0, "test_reset", c.Tests.EnableReset))
+	if c.Tests.EnableReset {
 		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: every client of this server can delete all jobs; unset OJS_ENABLE_TEST_RESET in production", lifecycle)
 	}
-	if c.Webhooks.Enabled && c.Webhooks.Rules.AllowHTTP {
+	if c.Webhooks.Enabled && c.Webhooks.AllowHTTP {
 		log.WarnContext(ctx, "OJS_WEBHOOKS_ALLOW_HTTP is on: webhooks over plain http can be read and changed on the network", lifecycle)
 	}
 	if c.Webhooks.Enabled && len(c.Webhooks.EncryptionKeys) == 0 {
@@ -336,13 +361,13 @@ const (
 
 // checkSchema migrates if the configuration says so, and refuses a schema that this program does not know. It uses a
 // connection of its own, before there is a pool.
-func checkSchema(ctx context.Context, config Config) error {
-	if config.Migrate {
-		if _, err := migrations.Up(ctx, config.DatabaseURL, config.Logger); err != nil {
+func checkSchema(ctx context.Context, c Config) error {
+	if c.Database.Migrate {
+		if _, err := migrations.Up(ctx, c.Database.URL, c.Logger); err != nil {
 			return fmt.Errorf("migrate: %w", err)
 		}
 	}
-	cfg, err := pgx.ParseConfig(config.DatabaseURL)
+	cfg, err := pgx.ParseConfig(c.Database.URL)
 	if err != nil {
 		return fmt.Errorf("parse database url: %w", err)
 	}

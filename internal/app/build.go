@@ -1,14 +1,12 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"time"
@@ -33,43 +31,32 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 func (n *Node) buildMetrics() (err error) {
 	c := n.config
-	n.metrics, err = metrics.New(metrics.Config{
-		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval,
-		Service: c.Events.ServiceName, Version: c.Version, Protocol: c.Metrics.Protocol, Logger: c.Logger,
-		Sources: n.metricSources,
-	})
+	n.metrics, err = metrics.New(c.Config, metrics.Deps{Version: c.Version, Protocol: c.MetricsProtocol, Logger: c.Logger, Sources: n.metricSources})
 	return err
 }
 
 func (n *Node) buildCommits() error {
-	config := eventlog.CommitsConfig{Node: n.node, Changes: n.changeSubscribers(), Committed: n.commitSubscribers()}
-	if n.config.Events.EnqueuedOnRequeue {
-		config.RequeueEvent = ojs.EventJobEnqueued
-	}
-	n.commits = eventlog.NewCommits(config)
+	n.commits = eventlog.NewCommits(eventlog.CommitsConfig{
+		Node: n.node, Events: n.config.Events, Changes: n.changeSubscribers(), Committed: n.commitSubscribers(),
+	})
 	return nil
 }
 
 // The timer is made before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
-	c, db := n.config, pg.New(n.pool, n.config.StatementTimeout)
+	c, db := n.config, pg.New(n.pool, n.config.Database.StatementTimeout)
 	n.timer = loop.NewTimer(n.archetype, db, api.TimerSources(&n.domains))
-	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
+	n.timer.Intervals.Busy = c.Jobs.DuePollInterval
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
-	// What a queue gives to its jobs as retry policy. The domains and the interfaces get the limits with it.
-	n.config.Limits.QueueRetry = queues.Retry
-	config := n.config.domains()
-	config.Queue.OnFull, config.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
-	config.Queue.OnFlush, config.Progress.OnFlush, config.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = api.NewDomains(api.DomainDeps{
 		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
+		Observer:         queue.Observer{Full: n.metrics.QueueFull, Limited: n.metrics.Limited, Flush: n.metrics.Flush},
 		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
-	}, config)
+	}, c.Config)
 	return nil
 }
 
@@ -77,13 +64,19 @@ func (n *Node) buildDomains() error {
 func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{
-		Service: c.Events.ServiceName, Tracer: n.tracer, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
+		Events: c.Events, Pass: n.relayPass, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
 	})
-	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, Handlers: n.notificationHandlers()})
+	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.Database.Listener(), Handlers: n.notificationHandlers()})
 	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)
-	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{MaxAge: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount})
+	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{Events: c.Events})
 	n.domains.Feed = n.feed
 	return nil
+}
+
+// relayPass begins the span of a pass of the relay.
+func (n *Node) relayPass(ctx context.Context) (context.Context, func(published int, err error)) {
+	ctx, span := n.tracer.Pass(ctx, "ojs.events.publish")
+	return ctx, span.End
 }
 
 // probe asks the database on a connection of its own. On a read-only one all connections are made anew (pg.DB.Probe).
@@ -101,15 +94,12 @@ func (n *Node) buildLoops() error {
 	c := n.config
 	n.pruner = queueadmin.NewPruner(n.archetype, queueadmin.PrunerDeps{
 		DB: n.domains.DB, Commits: n.commits, Queues: n.domains.Configured, DeadLetters: n.domains.DeadLetters.Prune, Workflows: n.domains.Workflows.Prune,
-	}, queueadmin.PrunerConfig{
-		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Completed: c.Retention.Completed,
-		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
-	})
+	}, c.Config)
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
-		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
+		Events: c.Events,
 		// The retention of a queue may be longer than the setting, so the longest that holds decides when a day of finished jobs
 		// may go.
 		KeepDone: func(ctx context.Context) time.Duration {
@@ -130,17 +120,15 @@ func (n *Node) buildLoops() error {
 
 // buildWebhooks builds the fan-out and the dispatcher, unless webhooks are switched off on this node.
 func (n *Node) buildWebhooks() error {
-	w := n.config.Webhooks
-	if !w.Enabled {
+	if !n.config.Webhooks.Enabled {
 		return nil
 	}
-	roots, err := readRoots(w.CAFile)
+	roots, err := readRoots(n.config.Webhooks.CAFile)
 	if err != nil {
 		return err
 	}
-	n.webhooks = webhook.NewDispatcher(n.archetype, n.domains.Webhooks, webhook.Config{
-		Rules: w.Rules, RootCAs: roots, ProxyURL: w.ProxyURL, RetrySchedule: w.RetrySchedule, RetryJitter: w.RetryJitter, Workers: w.Workers,
-		Service: n.config.Events.ServiceName, Version: n.config.Version, Tracer: n.tracer,
+	n.webhooks = webhook.NewDispatcher(n.archetype, n.domains.Webhooks, n.config.Config, webhook.DispatcherDeps{
+		RootCAs: roots, Version: n.config.Version, Tracer: n.tracer,
 		Observer: webhook.Observer{Attempt: n.metrics.WebhookAttempt, Done: n.metrics.WebhookDone},
 	})
 	n.fanOut = webhook.NewFanOut(n.archetype, n.domains.Webhooks)
@@ -153,16 +141,9 @@ func (n *Node) buildHTTP() error {
 	c := n.config
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
-	n.httpapi = httpapi.New(httpapi.Config{
-		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
-		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
-		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
-		MaxWorkflowDepth: c.MaxWorkflowDepth, DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout,
-		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
-		ExtensionEvents: c.Events.ExtensionTypes,
-	}, httpapi.Deps{
+	n.httpapi = httpapi.New(c.Config, httpapi.Deps{
 		Domains: n.domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
-		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
+		Version: c.Version, TestWebhook: n.webhooks.Test, Tracer: n.tracer,
 		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
 	n.http = &http.Server{
@@ -204,14 +185,11 @@ func (n *Node) metricSources() metrics.Sources {
 // It must follow buildHTTP, whose health and streams it shares.
 func (n *Node) buildGRPC() (err error) {
 	c := n.config
-	if !c.GRPC.Enabled {
+	if !c.GRPC.Enabled() {
 		return nil
 	}
-	n.grpc, err = grpcapi.New(grpcapi.Config{
-		APIKeys: c.APIKeys, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
-		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
-	}, grpcapi.Deps{
-		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+	n.grpc, err = grpcapi.New(c.Config, grpcapi.Deps{
+		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Version: c.Version, Tracer: n.tracer, RequestDone: n.metrics.RPC,
 	})
 	return err
 }
@@ -243,38 +221,8 @@ func (n *Node) stopGRPC(ctx context.Context) {
 	}
 	if err := n.grpc.Stop(ctx); err != nil {
 		n.config.Logger.Warn("gRPC calls did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"),
-			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
+			slog.Group("attributes", "shutdown_timeout_ms", n.config.Server.ShutdownTimeout.Milliseconds()))
 	}
-}
-
-// Webhooks are the settings of webhooks.
-// Subscriptions and deliveries are shared by all nodes; these settings are those of one.
-type Webhooks struct {
-	// Enabled makes this node serve subscriptions and send deliveries. It does not affect other nodes.
-	Enabled bool
-
-	// Rules say which URLs may be called.
-	Rules webhook.EgressRules
-
-	// CAFile contains certificates in PEM that are trusted besides the system's.
-	CAFile string
-
-	// ProxyURL is the proxy that all requests go through.
-	ProxyURL *url.URL
-
-	// EncryptionKeys encrypt secrets, 32 bytes each, the current one first. None: secrets are stored in plain text.
-	EncryptionKeys [][]byte
-
-	// RetrySchedule are the pauses before the second, third, … attempt. RetryJitter, which is not a setting, is the largest
-	// random part that is added to a pause, as a share of it.
-	RetrySchedule []time.Duration
-	RetryJitter   float64
-
-	// Workers is how many requests of this node run at a time. No setting.
-	Workers int
-
-	// MaxSubscriptions is the largest number of subscriptions.
-	MaxSubscriptions int32
 }
 
 // The file is read once. Without a certificate pool of the system those of the file are all.
@@ -296,21 +244,6 @@ func readRoots(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// httpWebhooks is what the HTTP interface needs of webhooks.
-// Test is called only if webhooks are enabled, so n.webhooks is not nil then.
-func (n *Node) httpWebhooks() httpapi.Webhooks {
-	w := n.config.Webhooks
-	return httpapi.Webhooks{
-		Enabled: w.Enabled, Rules: w.Rules,
-		Test: func(ctx context.Context, hook *webhook.Webhook) (httpapi.WebhookTest, error) {
-			res, err := n.webhooks.Test(ctx, hook)
-			return httpapi.WebhookTest{
-				DeliveryID: res.DeliveryID, Success: res.Success, StatusCode: res.Code, Error: res.Error, Body: res.Snippet, Duration: res.Duration,
-			}, err
-		},
-	}
-}
-
 // flushTimeout bounds how long a stop waits for the collectors of traces and metrics.
 // A collector that is down must not hold up a stop.
 const flushTimeout = 5 * time.Second
@@ -321,7 +254,7 @@ func (n *Node) buildTracing(ctx context.Context) error {
 	if err := n.exportTraces(ctx); err != nil {
 		return err
 	}
-	n.tracer = tracing.New(tracing.Config{Provider: n.config.TracerProvider, MaxMetaBytes: n.config.Limits.MaxMetaBytes})
+	n.tracer = tracing.New(tracing.Config{Provider: n.config.TracerProvider})
 	return nil
 }
 

@@ -84,7 +84,9 @@ type Server struct {
 }
 
 // Jobs are the defaults and limits of jobs.
-// A job is reserved for VisibilityTimeout at a time, which heartbeats renew; Timeout bounds the whole attempt.
+// A job is reserved for VisibilityTimeout at a time, which heartbeats renew; Timeout bounds the whole attempt. A job keeps the reservation that
+// its claim has chosen. The timeout is not stored with a job that sets none: every statement that computes the end of an active job, and every
+// failure, takes the setting of the node that runs it, so nodes with different settings move the end of a run.
 type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`

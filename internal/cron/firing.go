@@ -651,7 +651,7 @@ func (s *Store) Trigger(ctx context.Context, ref Ref) (*job.Record, error) {
 // the queue gives is taken from the cache of the node.
 func (s *Store) cronJob(row *Record, at time.Time) (*job.Job, *ojs.Error) {
 	c := DefinitionOf(row)
-	j, err := c.Job(at, s.config.Limits)
+	j, err := c.Job(at, s.limits)
 	if err != nil {
 		return nil, err
 	}

@@ -39,13 +39,6 @@ import (
 // default (docs/reference/scheduling.md, Firing).
 const visibility = 10 * time.Minute
 
-// Config holds the settings of the registry. A template that an older setting has accepted may be refused at a tick, which
-// is then skipped.
-type Config struct {
-	// Limits apply to the jobs of crons, whose templates are decoded at each tick.
-	Limits job.Limits
-}
-
 // Deps are the parts of a node that the registry uses. Without Schemas nothing is checked against one.
 type Deps struct {
 	DB      *pg.DB
@@ -57,6 +50,10 @@ type Deps struct {
 	Schemas *schema.Store
 
 	Maintenance *queueconfig.Maintenance
+
+	// Limits apply to the jobs of crons, whose templates are decoded at each tick: one that an older setting has accepted may be refused
+	// there, and the tick is skipped.
+	Limits job.Limits
 }
 
 // Store registers and fires crons. Use New. It has no state of crons: what is due is read from the database, when the timer
@@ -69,16 +66,16 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	schemas *schema.Store
-	config  Config
+	limits  job.Limits
 
 	// During maintenance no cron fires; a manual run is not stopped by it here.
 	maintenance *queueconfig.Maintenance
 }
 
 // New returns a registry on the database. Package queue is to call Release when jobs of crons have moved (queue.Hooks).
-func New(deps Deps, config Config) *Store {
+func New(deps Deps) *Store {
 	return &Store{
-		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
+		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, limits: deps.Limits,
 		maintenance: deps.Maintenance, schemas: deps.Schemas,
 	}
 }
@@ -356,7 +353,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 // checkSchema refuses a cron whose jobs would violate a schema. A missing template cannot occur: the decoder has checked
 // it.
 func (c *cronChange) checkSchema(ctx context.Context, in *Definition) error {
-	j, wire := in.Template(c.store.config.Limits)
+	j, wire := in.Template(c.store.limits)
 	if wire != nil {
 		return wire
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -28,21 +27,20 @@ import (
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
-	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Config is the configuration of the domains of a test.
 type Config struct {
-	api.DomainConfig
-	StatementTimeout  time.Duration
-	EnqueuedOnRequeue bool
-	Logger            *slog.Logger
+	config.Config
+	Logger *slog.Logger
+
+	// Observer is told what package queue does.
+	Observer queue.Observer
 
 	// Hooks changes what package queue calls after its commits: a node that stops there calls nothing.
 	Hooks func(h *queue.Hooks)
@@ -86,39 +84,15 @@ func New(t testing.TB, change ...func(*Config)) *Bundle {
 	return On(t, dbtest.New(t), change...)
 }
 
-// defaults is the configuration of a server whose settings are not changed.
-func defaults() api.DomainConfig {
-	c := config.Default()
-	limits := job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)}
-	return api.DomainConfig{
-		Queue: queue.Config{DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, FullRetryAfter: c.Queues.FullRetryAfter},
-		Queues: queueadmin.Config{
-			ExtensionEvents: c.Events.ExtensionTypes,
-			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
-		},
-		Progress: queue.ProgressConfig{DefaultTimeout: c.Jobs.Timeout},
-		Worker: worker.Config{
-			DeadAfter: c.Workers.DeadAfter, DefaultTimeout: c.Jobs.Timeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
-			JobHeartbeatInterval: c.Events.JobHeartbeatMinInterval,
-		},
-		Cron:     cron.Config{Limits: limits},
-		Workflow: workflow.Config{Limits: limits, MaxDepth: c.Workflows.MaxDepth},
-		Webhook:  webhook.StoreConfig{MaxWebhooks: int32(c.Webhooks.MaxSubscriptions)},
-	}
-}
-
 // On returns the domains of a node on a database that other nodes may use too.
 func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	t.Helper()
-	c := Config{
-		DomainConfig: defaults(), StatementTimeout: 15 * time.Second,
-		Logger: slog.New(slog.DiscardHandler),
-	}
+	c := Config{Config: config.Default(), Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&c)
 	}
-	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
-	commits := eventlog.CommitsConfig{Changes: []func(ctx context.Context, changes []eventlog.Change){
+	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.Database.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
+	commits := eventlog.CommitsConfig{Events: c.Events, Changes: []func(ctx context.Context, changes []eventlog.Change){
 		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeBlocked(ctx, changes) },
 	}}
 	if c.Changes != nil {
@@ -127,9 +101,6 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	if c.Committed != nil {
 		commits.Committed = append(commits.Committed, c.Committed)
 	}
-	if c.EnqueuedOnRequeue {
-		commits.RequeueEvent = ojs.EventJobEnqueued
-	}
 	b.Commits = eventlog.NewCommits(commits)
 	var sources loop.TimerSources
 	if c.Sweeps {
@@ -137,11 +108,10 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	}
 	b.Timer = loop.NewTimer(b.Archetype, b.DB, sources)
 	queues := queueconfig.NewCache(b.DB, c.Logger, queueconfig.CacheConfig{Listening: c.Listening})
-	c.Cron.Limits.QueueRetry, c.Workflow.Limits.QueueRetry = queues.Retry, queues.Retry
 	b.Domains = api.NewDomains(api.DomainDeps{
-		DB: b.DB, Commits: b.Commits, Timer: b.Timer, Queues: queues, Logger: c.Logger, Hooks: c.Hooks,
+		DB: b.DB, Commits: b.Commits, Timer: b.Timer, Queues: queues, Logger: c.Logger, Observer: c.Observer, Hooks: c.Hooks,
 		MaintenanceEnded: c.MaintenanceEnded, Listening: c.Listening,
-	}, c.DomainConfig)
+	}, c.Config)
 	b.Store = b.Domains.Jobs
 	if !c.Unchecked {
 		t.Cleanup(b.RequireEmitted)

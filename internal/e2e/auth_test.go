@@ -11,7 +11,7 @@ import (
 // TestAuthentication covers docs/reference/http.md, Authentication.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two two"} })
+	a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two two"} })
 
 	t.Run("AcceptsEachKey", func(t *testing.T) {
 		t.Parallel()

@@ -13,7 +13,7 @@ import (
 // TestCheckOrder covers docs/reference/http.md, Check order: the first failing stage answers.
 func TestCheckOrder(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"k"} })
+	a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"k"} })
 	taken := newID()
 	const key = "Authorization: Bearer k"
 	a.post("/ojs/v1/jobs", fmt.Sprintf(`{"type":"t","args":[],"id":"%s"}`, taken), key).is(201)

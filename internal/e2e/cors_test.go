@@ -14,7 +14,7 @@ func TestCORS(t *testing.T) {
 	t.Parallel()
 	const origin = "Origin: https://ui.example"
 	a := setup(t, func(c *app.Config) {
-		c.CORSOrigins, c.APIKeys = []string{"https://ui.example", "https://other.example"}, []string{"secret"}
+		c.Server.CORSOrigins, c.Server.APIKeys = []string{"https://ui.example", "https://other.example"}, []string{"secret"}
 	})
 
 	t.Run("AnswersPreflight", func(t *testing.T) {

@@ -48,7 +48,7 @@ func TestEventSettings(t *testing.T) {
 	t.Run("FewerHeartbeats", func(t *testing.T) {
 		t.Parallel()
 		for interval, want := range map[time.Duration]int{0: 3, time.Hour: 1} {
-			a := setup(t, func(c *app.Config) { c.Events.JobHeartbeatInterval = interval })
+			a := setup(t, func(c *app.Config) { c.Events.JobHeartbeatMinInterval = interval })
 			id := a.push(`"type":"t","args":[]`)
 			a.fetch("default", `"worker_id":"w"`)
 			for range 3 {

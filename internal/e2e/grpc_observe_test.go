@@ -196,7 +196,7 @@ func TestGRPCMetrics(t *testing.T) {
 
 func TestGRPCMetricsOfSlowClient(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, freshGauges, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.DropOldest = 10, true })
+	r := setupGRPC(t, freshGauges, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.Overflow = 10, "drop" })
 	slow := r.narrow()
 	stream, err := slow.StreamEvents(slow.ctx(), &ojsv1.StreamEventsRequest{})
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func TestGRPCOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
 	r := setupGRPC(t, func(c *app.Config) {
-		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+		c.Database.URL, c.Jobs.VisibilityTimeout = cluster.URL(dbtest.ClusterDatabase), time.Hour
 	})
 	id := r.enqueue("q")
 	events, jobs := r.listenEvents(&ojsv1.StreamEventsRequest{EventTypes: []string{"job.completed"}}), r.listenJobs("w", 1, "q")

@@ -33,6 +33,7 @@ import (
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe"
 )
@@ -108,7 +109,7 @@ func TestGRPCMetadata(t *testing.T) {
 
 func TestGRPCAuthentication(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, func(c *app.Config) { c.APIKeys = []string{"one", "two"} })
+	r := setupGRPC(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"} })
 
 	t.Run("EitherWayToShowAKey", func(t *testing.T) {
 		for _, pair := range [][2]string{{"authorization", "Bearer one"}, {"authorization", "bearer two"}, {"x-ojs-api-key", "one"}} {
@@ -152,7 +153,7 @@ func TestGRPCAuthentication(t *testing.T) {
 
 	t.Run("StreamsPerKey", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *app.Config) { c.APIKeys = []string{"one", "two"}; c.Realtime.MaxPerClient = 2 })
+		r := setupGRPC(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"}; c.Realtime.MaxConnectionsPerClient = 2 })
 		open := func(key string) (*inbox[ojsv1.Event], error) {
 			ctx, cancel := context.WithCancel(r.ctx("x-ojs-api-key", key))
 			stream, err := r.StreamEvents(ctx, &ojsv1.StreamEventsRequest{})
@@ -252,7 +253,7 @@ func TestGRPCSystem(t *testing.T) {
 
 	t.Run("DisabledOpensNoPort", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.GRPC.Enabled = false })
+		a := setup(t, func(c *app.Config) { c.GRPC.Listen = "off" })
 		require.Empty(t, a.app.GRPCAddr())
 		m := a.get("/ojs/manifest").is(200)
 		require.Equal(t, `["http"]`, m.at("protocols"))
@@ -264,7 +265,7 @@ func TestGRPCSystem(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
 		config := settings(dbtest.URL(t))
-		config.GRPC = app.GRPC{Enabled: true, Listen: r.app.GRPCAddr()}
+		config.GRPC.Listen = r.app.GRPCAddr()
 		_, err := app.Start(t.Context(), config)
 		require.ErrorContains(t, err, "listen for grpc")
 		require.ErrorContains(t, err, "OJS_GRPC_LISTEN")
@@ -341,7 +342,7 @@ func TestGRPCStop(t *testing.T) {
 		t.Parallel()
 		log := &lineBuffer{}
 		r := setupGRPC(t, connections(8), func(c *app.Config) {
-			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, observe.NewLogger(log, "json", slog.LevelWarn)
+			c.Server.ShutdownTimeout, c.Logger = 100*time.Millisecond, observe.NewLogger(log, "json", slog.LevelWarn)
 		})
 		release := r.lockJobs()
 		pushed := r.enqueueing(r.ctx())
@@ -357,7 +358,7 @@ func TestGRPCStop(t *testing.T) {
 
 	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit = 0 }).narrow()
+		r := setupGRPC(t, patientStop, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 0 }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -393,7 +394,7 @@ func TestGRPCTLS(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) {
-			c.GRPC = app.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}
+			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}
 		})
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool}))
 		require.Error(t, manifest(a, &tls.Config{}))
@@ -403,7 +404,7 @@ func TestGRPCTLS(t *testing.T) {
 	t.Run("MutualTLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) {
-			c.GRPC = app.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
+			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
 		})
 		foreign, foreignKey := newCertificate(t, nil, nil)
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}))
@@ -413,15 +414,14 @@ func TestGRPCTLS(t *testing.T) {
 
 	t.Run("SettingsThatCannotWork", func(t *testing.T) {
 		t.Parallel()
-		for want, c := range map[string]app.GRPC{
+		for want, c := range map[string]config.GRPC{
 			"load grpc certificate":     {TLSCert: certFile, TLSKey: filepath.Join(dir, "none")},
 			"load grpc client ca":       {TLSCert: certFile, TLSKey: keyFile, ClientCA: filepath.Join(dir, "none")},
 			"holds no certificate in P": {TLSCert: certFile, TLSKey: keyFile, ClientCA: keyFile},
 		} {
-			config := settings(dbtest.URL(t))
-			config.GRPC = c
-			config.GRPC.Enabled = true
-			_, err := app.Start(t.Context(), config)
+			wrong := settings(dbtest.URL(t))
+			wrong.GRPC = c
+			_, err := app.Start(t.Context(), wrong)
 			require.ErrorContains(t, err, want)
 		}
 	})
@@ -455,7 +455,7 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 // TestGRPCReadsNothingWithoutAKey sends headers only: the refusal must not wait for a message.
 func TestGRPCReadsNothingWithoutAKey(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, func(c *app.Config) { c.APIKeys = []string{"one"} })
+	r := setupGRPC(t, func(c *app.Config) { c.Server.APIKeys = []string{"one"} })
 	open := func(method string, options ...grpc.CallOption) grpc.ClientStream {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(r.ctx(), beforeItsTime)

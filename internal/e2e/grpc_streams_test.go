@@ -167,7 +167,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 
 	t.Run("SlowClientLosesNothing", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimit = 0 }).narrow()
+		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 0 }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -184,7 +184,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 
 	t.Run("BlockedClientIsDisconnected", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, 300*time.Millisecond }).narrow()
+		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimitPerSecond, c.Realtime.WriteTimeout = 0, 300*time.Millisecond }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -200,7 +200,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 	t.Run("DropReportsWhatIsLost", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, func(c *app.Config) {
-			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
+			c.Realtime.RateLimitPerSecond, c.Realtime.Overflow, c.Realtime.BufferSize = 0, "drop", 500
 		}).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)

@@ -30,7 +30,7 @@ type rpc struct {
 // setupGRPC is setup with gRPC.
 func setupGRPC(t testing.TB, change ...func(*app.Config)) *rpc {
 	t.Helper()
-	first := func(c *app.Config) { c.GRPC.Enabled = true }
+	first := func(c *app.Config) { c.GRPC.Listen = "127.0.0.1:0" }
 	a := setup(t, append([]func(*app.Config){first}, change...)...)
 	return a.dialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()))
 }

@@ -20,8 +20,8 @@ var madeRequestID = regexp.MustCompile(`^req_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3
 // TestResponseHeaders covers docs/reference/http.md, Response headers. Recovered panics are tested in package httpapi.
 func TestResponseHeaders(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.CORSOrigins = []string{"https://ui.example"} })
-	keyed := setup(t, func(c *app.Config) { c.APIKeys = []string{"secret"} })
+	a := setup(t, func(c *app.Config) { c.Server.CORSOrigins = []string{"https://ui.example"} })
+	keyed := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"secret"} })
 	id := a.push(`"type":"t","args":[]`)
 	many := `{"jobs":[` + strings.TrimSuffix(strings.Repeat("1,", 10_001), ",") + `]}`
 

@@ -135,7 +135,7 @@ func TestIdleServerIsSilent(t *testing.T) {
 	through, err := url.Parse(target)
 	require.NoError(t, err)
 	through.Host = counter.ln.Addr().String()
-	a := setup(t, func(c *app.Config) { c.DatabaseURL = through.String() })
+	a := setup(t, func(c *app.Config) { c.Database.URL = through.String() })
 
 	a.post("/ojs/v1/jobs", `{"type":"a.b","args":[]}`).is(201)
 	a.beat("w") // known, so its calls are signs of life

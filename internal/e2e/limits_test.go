@@ -55,7 +55,7 @@ func TestLimits(t *testing.T) {
 		t.Parallel()
 		r := a.in(t).post("/ojs/v1/jobs/batch", repeated(' ', 33_554_433)).fails(413, "payload_too_large", "payload_too_large")
 		require.Equal(t, "33554432", r.at("error.details.max_bytes"))
-		a := setup(t, func(c *app.Config) { c.MaxBatchBytes = 2 * mib })
+		a := setup(t, func(c *app.Config) { c.Server.MaxBatchBytes = 2 * mib })
 		for path, start := range map[string]string{
 			"jobs/batch": `{"jobs":[{}],"x":"`, "jobs/bulk": `{"jobs":[{}],"x":"`, "jobs/bulk/cancel": `{"job_ids":["x"],"x":"`,
 			"workers/nack": `{"job_id":"x","error":{},"x":"`, "workers/ack/batch": `{"acks":[{}],"x":"`, "workers/nack/batch": `{"nacks":[{}],"x":"`,

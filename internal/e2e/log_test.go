@@ -163,7 +163,7 @@ func must(t *testing.T, a *node, path, header, value string) *http.Request {
 func TestLogShowsNoSecrets(t *testing.T) {
 	t.Parallel()
 	const marker, key = "5ecr3t", "k3y-of-the-api"
-	a, log := setupLogged(t, slog.LevelDebug, func(c *app.Config) { c.APIKeys, c.Realtime.QueryToken = []string{key}, true })
+	a, log := setupLogged(t, slog.LevelDebug, func(c *app.Config) { c.Server.APIKeys, c.Realtime.AllowQueryToken = []string{key}, true })
 	auth := "Authorization: Bearer " + key
 	q := queue()
 	for _, call := range []struct{ method, path, body string }{

@@ -221,9 +221,9 @@ func TestMetricsAreExact(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
 	change := func(c *app.Config) {
-		c.DatabaseURL, c.TestReset = url, false
-		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
-		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
+		c.Database.URL, c.Tests.EnableReset = url, false
+		c.Jobs.VisibilityTimeout, c.Workers.DeadAfter = 500*time.Millisecond, time.Second
+		c.DeadLetter.MaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
 	nodes := []*node{setup(t, freshGauges, change), setup(t, freshGauges, change)}
 	pool, err := pgxpool.New(t.Context(), url)

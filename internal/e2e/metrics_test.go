@@ -120,7 +120,7 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 	// Subtests may wait a minute for their turn, and the worker must not be dead by then.
-	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
+	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.Workers.DeadAfter = time.Hour })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
 	for _, path := range []string{"/ojs/v1/jobs/bulk/cancel", "/ojs/v1/admin/jobs/bulk/cancel"} {
@@ -290,11 +290,11 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("AreOpenUnlessTheyRequireAKey", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one"} })
+		a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"one"} })
 		a.get("/metrics").is(200)
 		a.get("/ojs/v1/metrics").is(401)
 		a.get("/ojs/v1/metrics?format=prometheus").is(401)
-		b := setup(t, func(c *app.Config) { c.APIKeys, c.Metrics.RequireAuth = []string{"one"}, true })
+		b := setup(t, func(c *app.Config) { c.Server.APIKeys, c.Metrics.RequireAuth = []string{"one"}, true })
 		b.get("/metrics").fails(401, "unauthenticated", "unauthenticated")
 		b.get("/metrics", "Authorization: Bearer one").is(200)
 		setup(t, func(c *app.Config) { c.Metrics.RequireAuth = true }).get("/metrics").is(200)
@@ -331,7 +331,7 @@ func TestMetricsSettings(t *testing.T) {
 	t.Run("RefuseWhatCannotWork", func(t *testing.T) {
 		t.Parallel()
 		config := settings(dbtest.URL(t))
-		config.Metrics.Protocol = "http/json"
+		config.MetricsProtocol = "http/json"
 		_, err := app.Start(t.Context(), config)
 		require.Error(t, err)
 	})
@@ -358,7 +358,7 @@ func TestMetricsOfStreams(t *testing.T) {
 func TestMetricsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
-	same := func(c *app.Config) { c.DatabaseURL = url }
+	same := func(c *app.Config) { c.Database.URL = url }
 	a, b := setup(t, freshGauges, same), setup(t, freshGauges, same)
 	for i := range 10 {
 		a.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
@@ -398,7 +398,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 func TestMetricsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, freshGauges, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
+	a := setup(t, freshGauges, func(c *app.Config) { c.Database.URL = cluster.URL(dbtest.ClusterDatabase) })
 	a.push(`"type":"t","args":[],"queue":"q"`)
 	eventually(t, func() bool { return a.scrape().values("ojs_queue_depth")["queue=q"] == 1 })
 	require.NoError(t, cluster.Kill())

@@ -27,8 +27,8 @@ type node struct {
 // settings are the defaults, with a database, free ports and without gRPC. Streams are neither kept alive nor closed for a client
 // that is late, because a busy machine makes every client late.
 func settings(databaseURL string) app.Config {
-	c := app.FromConfig(config.Default(), silent, "1.2.3")
-	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.GRPC.Listen = databaseURL, "127.0.0.1:0", false, "127.0.0.1:0"
+	c := app.Config{Config: config.Default(), Logger: silent, Version: "1.2.3"}
+	c.Database.URL, c.Server.Listen, c.GRPC.Listen = databaseURL, "127.0.0.1:0", "off"
 	c.Realtime.KeepAlive, c.Realtime.WriteTimeout = time.Hour, time.Hour
 	return c
 }
@@ -39,12 +39,12 @@ func setup(t testing.TB, change ...func(*app.Config)) *node {
 	config := settings("")
 	// A connection costs PostgreSQL a process that plans each statement anew, and the tests start hundreds of nodes: with eight
 	// connections a third more processor time than with three.
-	config.DatabaseMaxConns, config.TestReset = 3, true
+	config.Database.MaxConns, config.Tests.EnableReset = 3, true
 	for _, c := range change {
 		c(&config)
 	}
-	if config.DatabaseURL == "" {
-		config.DatabaseURL = dbtest.URL(t)
+	if config.Database.URL == "" {
+		config.Database.URL = dbtest.URL(t)
 	}
 	s, err := app.Start(t.Context(), config)
 	require.NoError(t, err)
@@ -54,12 +54,12 @@ func setup(t testing.TB, change ...func(*app.Config)) *node {
 		transport.CloseIdleConnections()
 		require.NoError(t, s.Stop())
 	})
-	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.DatabaseURL, own}
+	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.Database.URL, own}
 }
 
 // connections bounds the pool of a node.
-func connections(n int32) func(*app.Config) {
-	return func(c *app.Config) { c.DatabaseMaxConns = n }
+func connections(n int) func(*app.Config) {
+	return func(c *app.Config) { c.Database.MaxConns = n }
 }
 
 // in is the same node for a subtest.
@@ -84,18 +84,18 @@ func nodes(t testing.TB, change ...func(*app.Config)) (one, two *node) {
 
 // on names the database.
 func on(url string) func(*app.Config) {
-	return func(c *app.Config) { c.DatabaseURL = url }
+	return func(c *app.Config) { c.Database.URL = url }
 }
 
 // rarePolls has the node look for due times of other nodes only every hour, so that what becomes due in time shows that a
 // timer was set for it.
-func rarePolls(c *app.Config) { c.TimerPollInterval = time.Hour }
+func rarePolls(c *app.Config) { c.Jobs.DuePollInterval = time.Hour }
 
 // slowStatements gives statements on thousands of jobs the time that they may take on a busy machine.
-func slowStatements(c *app.Config) { c.StatementTimeout = waitFor }
+func slowStatements(c *app.Config) { c.Database.StatementTimeout = waitFor }
 
 // patientStop has a stop wait for ten minutes, so that a test in which it waits for requests at all does not pass.
-func patientStop(c *app.Config) { c.ShutdownTimeout = 10 * time.Minute }
+func patientStop(c *app.Config) { c.Server.ShutdownTimeout = 10 * time.Minute }
 
 // silent drops what a node logs.
 var silent = slog.New(slog.DiscardHandler)
@@ -123,7 +123,7 @@ func (a *node) ready() {
 
 // deadAfter is the silence after which a worker is dead.
 func deadAfter(d time.Duration) func(*app.Config) {
-	return func(c *app.Config) { c.WorkerDeadAfter = d }
+	return func(c *app.Config) { c.Workers.DeadAfter = d }
 }
 
 // freshGauges reads the gauges anew for each scrape.

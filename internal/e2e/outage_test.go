@@ -15,7 +15,7 @@ func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
 	a := setup(t, func(c *app.Config) {
-		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+		c.Database.URL, c.Jobs.VisibilityTimeout = cluster.URL(dbtest.ClusterDatabase), time.Hour
 	})
 	waiting, reserved := a.jobIn("available"), a.jobIn("active")
 	q := a.job(waiting).at("job.queue")
@@ -121,7 +121,7 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
 	a := setup(t, func(c *app.Config) {
-		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+		c.Database.URL, c.Jobs.VisibilityTimeout = cluster.URL(dbtest.ClusterDatabase), time.Hour
 	})
 	got := a.whenParked(func() reply { return a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) })
 	require.NoError(t, cluster.Kill())

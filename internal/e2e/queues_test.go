@@ -193,7 +193,7 @@ func TestQueues(t *testing.T) {
 
 func TestQueuesProducers(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two"} })
+	a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"} })
 	q, one, two := queue(), []string{"Authorization: Bearer one"}, []string{"Authorization: Bearer two"}
 	body := `{"type":"t","args":[],"queue":"` + q + `"}`
 	a.put("/ojs/v1/queues/"+q+"/config", `{"producers":["key:7692c3ad"]}`, one...).is(200) // SHA-256 of "one"

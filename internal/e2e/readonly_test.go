@@ -57,7 +57,7 @@ func (a *node) setReadOnly(value string) {
 // TestRefusedDatabases: the message says what is wrong with the database and what to do.
 func TestRefusedDatabases(t *testing.T) {
 	t.Parallel()
-	migrate := func(c *app.Config) { c.Migrate = true }
+	migrate := func(c *app.Config) { c.Database.Migrate = true }
 
 	t.Run("Encoding", func(t *testing.T) {
 		t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/job"
 )
 
 // TestResult covers docs/reference/jobs.md, Results.
@@ -74,14 +73,14 @@ func TestResult(t *testing.T) {
 
 	t.Run("IsLimitedBySize", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Limits = job.Limits{MaxResultBytes: 10} })
+		a := setup(t, func(c *app.Config) { c.Jobs.MaxSize = 1000 })
 		id := a.jobIn("active")
-		for _, n := range []int{9, 100_000} {
+		for _, n := range []int{999, 100_000} {
 			r := a.ack(id, `"result":"`+repeated('x', n)+`"`).fails(413, "payload_too_large", "payload_too_large")
 			require.Equal(t, "result", r.at("error.details.field"))
 		}
 		require.Equal(t, "active", a.job(id).at("job.state"))
-		a.ack(id, `"result":"`+repeated('x', 8)+`"`).is(200)
+		a.ack(id, `"result":"`+repeated('x', 998)+`"`).is(200)
 	})
 
 	t.Run("ShowsEveryState", func(t *testing.T) {

@@ -313,7 +313,7 @@ func TestRoutes(t *testing.T) {
 
 	t.Run("SwitchedOffRoutesAreUnknown", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.TestReset = false })
+		a := setup(t, func(c *app.Config) { c.Tests.EnableReset = false })
 		a.post("/ojs/v1/admin/reset", "").fails(404, "not_found", "not_found")
 	})
 }

@@ -18,7 +18,7 @@ import (
 func TestSDKAdmin(t *testing.T) {
 	t.Parallel()
 	node := setup(t, func(c *app.Config) {
-		c.Webhooks.Rules.AllowHTTP, c.Webhooks.Rules.AllowNetworks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		c.Webhooks.AllowHTTP, c.Webhooks.AllowNetworks.Networks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	client := sdk(t, node.url)
 	c := ojsadmin.New(client)

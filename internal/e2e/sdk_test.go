@@ -481,7 +481,7 @@ func TestSDKWebhookHandler(t *testing.T) {
 	}, "87654321"))
 	t.Cleanup(receiver.Close)
 	node := setup(t, func(c *app.Config) {
-		c.Webhooks.Rules.AllowHTTP, c.Webhooks.Rules.AllowNetworks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		c.Webhooks.AllowHTTP, c.Webhooks.AllowNetworks.Networks = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	c := sdk(t, node.url)
 	admin := ojsadmin.New(c)

@@ -32,7 +32,7 @@ func withAndWithoutExtensions(t *testing.T, run func(t *testing.T, f *front, c *
 	}
 }
 
-func quickTimer(c *app.Config) { c.TimerPollInterval = 50 * time.Millisecond }
+func quickTimer(c *app.Config) { c.Jobs.DuePollInterval = 50 * time.Millisecond }
 
 // often has a worker poll and beat often, for tests without long polling.
 func often(config ojs.WorkerConfig) ojs.WorkerConfig {

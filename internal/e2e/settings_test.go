@@ -70,7 +70,7 @@ func TestSettingsOfTheDatabase(t *testing.T) {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
 			e := newEndpoint(t)
-			a := setup(t, e.quick, on(withSettings(t, isolation, oddSettings)), func(c *app.Config) { c.Migrate = true })
+			a := setup(t, e.quick, on(withSettings(t, isolation, oddSettings)), func(c *app.Config) { c.Database.Migrate = true })
 			a.subscribe(e, "/all", `"*"`)
 			a.exercise(t, e)
 			a.serves()

@@ -18,7 +18,7 @@ func TestStreamLimits(t *testing.T) {
 
 	t.Run("PerClient", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two"}; c.Realtime.MaxPerClient = 2 })
+		a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"}; c.Realtime.MaxConnectionsPerClient = 2 })
 		first := a.open(allEvents, "Authorization: Bearer one")
 		a.open("/ojs/v1/admin/stats/stream", "Authorization: Bearer one")
 		r := a.get(allEvents, "Authorization: Bearer one").fails(429, "rate_limited", "rate_limited")
@@ -48,7 +48,7 @@ func TestStreamLimits(t *testing.T) {
 
 	t.Run("RateDelaysAndLosesNothing", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 20 })
+		a := setup(t, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 20 })
 		s := a.open(allEvents)
 		start := time.Now()
 		a.pushMany(t, "q", 40)
@@ -62,7 +62,7 @@ func TestStreamLimits(t *testing.T) {
 		t.Parallel()
 		log := &lockedBuffer{}
 		a := setup(t, func(c *app.Config) {
-			c.APIKeys, c.Realtime.QueryToken = []string{"sesame"}, true
+			c.Server.APIKeys, c.Realtime.AllowQueryToken = []string{"sesame"}, true
 			c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		a.open(allEvents + "?access_token=sesame")
@@ -71,7 +71,7 @@ func TestStreamLimits(t *testing.T) {
 		a.get("/ojs/v1/events?access_token=sesame").is(401)
 		a.open("/ojs/v1/events?access_token=sesame")
 		require.NotContains(t, log.String(), "sesame")
-		off := setup(t, func(c *app.Config) { c.APIKeys = []string{"sesame"} })
+		off := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"sesame"} })
 		off.get(allEvents + "?access_token=sesame").is(401)
 	})
 }
@@ -105,7 +105,7 @@ func TestStreamShutdown(t *testing.T) {
 
 	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit = 0 })
+		a := setup(t, patientStop, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 0 })
 		dialBlocked(t, a, allEvents)
 		socket := a.socket()
 		socket.send(`{"action":"subscribe","channel":"events"}`)
@@ -121,7 +121,7 @@ func TestStreamSlowClient(t *testing.T) {
 
 	t.Run("CatchesUp", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 0 })
+		a := setup(t, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 0 })
 		conn := dialBlocked(t, a, allEvents)
 		a.fillUp(t)
 		frames := readFrames(t, conn, func(f frame) bool { return f.event != "" }, 12_000)
@@ -136,7 +136,7 @@ func TestStreamSlowClient(t *testing.T) {
 	t.Run("DropsTheOldest", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) {
-			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
+			c.Realtime.RateLimitPerSecond, c.Realtime.Overflow, c.Realtime.BufferSize = 0, "drop", 500
 		})
 		conn := dialBlocked(t, a, allEvents)
 		a.fillUp(t)
@@ -269,7 +269,7 @@ func TestStreamClosesBlockedClient(t *testing.T) {
 	t.Parallel()
 	log := &lockedBuffer{}
 	a := setup(t, func(c *app.Config) {
-		c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, 2*time.Second // a busy machine must not be too slow before the client is
+		c.Realtime.RateLimitPerSecond, c.Realtime.WriteTimeout = 0, 2*time.Second // a busy machine must not be too slow before the client is
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	dialBlocked(t, a, allEvents)

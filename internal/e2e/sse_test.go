@@ -226,7 +226,7 @@ func TestStreamJob(t *testing.T) {
 	t.Run("ProgressReports", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.URL(t)
-		a := setup(t, func(c *app.Config) { c.DatabaseURL = url })
+		a := setup(t, func(c *app.Config) { c.Database.URL = url })
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.fetch(q)
@@ -264,7 +264,7 @@ func TestStreamJob(t *testing.T) {
 	t.Run("ProgressIsReadAgain", func(t *testing.T) {
 		t.Parallel()
 		url, log := dbtest.URL(t), &lockedBuffer{}
-		a := setup(t, func(c *app.Config) { c.DatabaseURL, c.Logger = url, slog.New(slog.NewTextHandler(log, nil)) })
+		a := setup(t, func(c *app.Config) { c.Database.URL, c.Logger = url, slog.New(slog.NewTextHandler(log, nil)) })
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.fetch(q, `"visibility_timeout_ms":600000`) // else the lost reservation would be another event

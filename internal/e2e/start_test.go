@@ -25,7 +25,7 @@ func TestStart(t *testing.T) {
 	t.Run("MakesItIfAsked", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.EmptyURL(t)
-		a := setup(t, func(c *app.Config) { c.DatabaseURL, c.Migrate = url, true })
+		a := setup(t, func(c *app.Config) { c.Database.URL, c.Database.Migrate = url, true })
 		a.push(`"type":"t","args":[]`)
 	})
 
@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		config := settings(dbtest.URL(t))
-		config.Listen = a.app.Addr()
+		config.Server.Listen = a.app.Addr()
 		_, err := app.Start(t.Context(), config)
 		require.ErrorContains(t, err, "address already in use")
 	})
@@ -42,7 +42,7 @@ func TestStart(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		config := settings(dbtest.URL(t))
-		config.GRPC.Enabled, config.GRPC.Listen, config.ShutdownDelay = true, a.app.Addr(), time.Hour
+		config.GRPC.Listen, config.Server.ShutdownDelay = a.app.Addr(), time.Hour
 		failed := make(chan error, 1)
 		go func() {
 			_, err := app.Start(context.Background(), config)
@@ -115,7 +115,7 @@ func TestFailedStartFlushesTraces(t *testing.T) { // not parallel: the environme
 	eventually(t, func() bool { return !exporting() })
 	for name, fail := range map[string]func(*app.Config){
 		"WhileItIsBuilt": func(c *app.Config) { c.Webhooks.CAFile = "testdata/receiver.js" },
-		"WhileItListens": func(c *app.Config) { c.Listen = "127.0.0.1:no" },
+		"WhileItListens": func(c *app.Config) { c.Server.Listen = "127.0.0.1:no" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := settings(dbtest.URL(t))

@@ -34,7 +34,7 @@ func TestStop(t *testing.T) {
 	t.Run("ServesOnWhileReadinessFails", func(t *testing.T) {
 		t.Parallel()
 		const delay = 5 * time.Second // a busy machine must have sent its requests by then
-		a := setup(t, func(c *app.Config) { c.ShutdownDelay = delay })
+		a := setup(t, func(c *app.Config) { c.Server.ShutdownDelay = delay })
 		a.ready()
 		stopped := make(chan error, 1)
 		start := time.Now()
@@ -72,7 +72,7 @@ func TestStop(t *testing.T) {
 
 	t.Run("CutsOffRequestsThatDoNotEnd", func(t *testing.T) {
 		t.Parallel()
-		a, log := setupLogged(t, slog.LevelWarn, connections(8), func(c *app.Config) { c.ShutdownTimeout = 50 * time.Millisecond })
+		a, log := setupLogged(t, slog.LevelWarn, connections(8), func(c *app.Config) { c.Server.ShutdownTimeout = 50 * time.Millisecond })
 		release := a.lockJobs()
 		conn, err := net.Dial("tcp", a.app.Addr())
 		require.NoError(t, err)

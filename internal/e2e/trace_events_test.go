@@ -18,7 +18,7 @@ import (
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
-	a := setup(t, deadAfter(2*time.Second), func(c *app.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, 0 })
+	a := setup(t, deadAfter(2*time.Second), func(c *app.Config) { c.Database.URL, c.DeadLetter.MaxAge = url, 0 })
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })

@@ -92,7 +92,7 @@ func TestNodeVanishes(t *testing.T) {
 			t.Parallel()
 			url := dbtest.URL(t)
 			p := newProxy(t, url)
-			a := setup(t, e.quick, connections(8), on(p.url), func(c *app.Config) { c.DatabaseListenURL = url })
+			a := setup(t, e.quick, connections(8), on(p.url), func(c *app.Config) { c.Database.ListenURL = url })
 			t.Cleanup(p.end)
 			if kind.hooked {
 				a.subscribe(e, "/"+name, `"job.enqueued"`)

@@ -120,7 +120,7 @@ func (e *endpoint) await(t testing.TB, path string, n int) []call {
 // quick lets a node send to the endpoint, and retry after milliseconds.
 func (e *endpoint) quick(c *app.Config) {
 	c.Webhooks.CAFile = e.ca
-	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	c.Webhooks.AllowNetworks.Networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	c.Webhooks.RetrySchedule = []time.Duration{20 * time.Millisecond, 30 * time.Millisecond}
 	c.Webhooks.RetryJitter = 0
 }

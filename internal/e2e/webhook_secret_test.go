@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/webhook"
 )
@@ -83,9 +84,9 @@ func TestWebhookEncryption(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
 	url := dbtest.URL(t)
-	first, second := []byte(strings.Repeat("1", 32)), []byte(strings.Repeat("2", 32))
-	with := func(keys ...[]byte) func(*app.Config) {
-		return func(c *app.Config) { c.DatabaseURL, c.Webhooks.EncryptionKeys = url, keys }
+	first, second := config.Key(strings.Repeat("1", 32)), config.Key(strings.Repeat("2", 32))
+	with := func(keys ...config.Key) func(*app.Config) {
+		return func(c *app.Config) { c.Database.URL, c.Webhooks.EncryptionKeys = url, keys }
 	}
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
@@ -116,9 +117,9 @@ func TestWebhookEncryption(t *testing.T) {
 	require.NotEqual(t, key, other)
 	require.NoError(t, changed.app.Stop())
 
-	config := settings(url)
-	config.Webhooks.EncryptionKeys = [][]byte{first}
-	_, err = app.Start(t.Context(), config)
+	old := settings(url)
+	old.Webhooks.EncryptionKeys = []config.Key{first}
+	_, err = app.Start(t.Context(), old)
 	require.ErrorContains(t, err, "OJS_WEBHOOKS_ENCRYPTION_KEY")
 	_, err = app.Start(t.Context(), settings(url))
 	require.ErrorContains(t, err, "not configured")
@@ -132,7 +133,7 @@ func TestWebhookSealedElsewhere(t *testing.T) {
 	plain := setup(t, e.quick)
 	first := plain.subscribe(e, "/sealed-later", `"job.enqueued"`)
 	sealing := plain.another(e.quick, func(c *app.Config) {
-		c.Webhooks.EncryptionKeys = [][]byte{[]byte(strings.Repeat("k", 32))}
+		c.Webhooks.EncryptionKeys = []config.Key{config.Key(strings.Repeat("k", 32))}
 	})
 	require.NoError(t, sealing.app.Stop())
 	plain.subscribe(e, "/plain", `"job.enqueued"`)

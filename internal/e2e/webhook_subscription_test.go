@@ -215,7 +215,7 @@ func TestWebhookSwitches(t *testing.T) {
 
 	t.Run("HTTPIsAdmittedIfConfigured", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Webhooks.Rules.AllowHTTP = true })
+		a := setup(t, func(c *app.Config) { c.Webhooks.AllowHTTP = true })
 		a.post("/ojs/v1/webhooks", strings.Replace(hookBody, "https:", "http:", 1)).is(201)
 		require.Equal(t, "true", a.get("/ojs/manifest").at("capabilities.webhooks"))
 		require.Equal(t, "/ojs/v1/webhooks", a.get("/ojs/manifest").at("endpoints.webhooks"))

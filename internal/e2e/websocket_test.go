@@ -200,8 +200,8 @@ func TestWebSocket(t *testing.T) {
 func TestWebSocketAccess(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) {
-		c.APIKeys, c.Realtime.QueryToken, c.Realtime.MaxPerClient = []string{"k"}, true, 3
-		c.Realtime.AllowedOrigins = []string{"https://admin.example"}
+		c.Server.APIKeys, c.Realtime.AllowQueryToken, c.Realtime.MaxConnectionsPerClient = []string{"k"}, true, 3
+		c.Server.CORSOrigins = []string{"https://admin.example"}
 	})
 	status := func(path string, headers ...string) int {
 		_, res, err := a.dial(path, headers...)
@@ -250,7 +250,7 @@ func TestWebSocketGapAndShutdown(t *testing.T) {
 func TestWebSocketDrops(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) {
-		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
+		c.Realtime.RateLimitPerSecond, c.Realtime.Overflow, c.Realtime.BufferSize = 0, "drop", 500
 	})
 	s := a.socket()
 	s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
@@ -287,7 +287,7 @@ func TestWebSocketDrops(t *testing.T) {
 // TestWebSocketCatchesUp: a client that reads late loses nothing.
 func TestWebSocketCatchesUp(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 0 })
+	a := setup(t, func(c *app.Config) { c.Realtime.RateLimitPerSecond = 0 })
 	s := a.socket()
 	s.send(`{"action":"subscribe","channel":"events"}`)
 	s.receive()

@@ -125,7 +125,7 @@ func TestWorkerDirectives(t *testing.T) {
 	t.Run("ReachNodesThatCannotListen", func(t *testing.T) {
 		t.Parallel()
 		one := setup(t)
-		two := one.another(func(c *app.Config) { c.DatabaseListenURL = "postgres://nobody@127.0.0.1:1/none" })
+		two := one.another(func(c *app.Config) { c.Database.ListenURL = "postgres://nobody@127.0.0.1:1/none" })
 		one.beat("w")
 		got := two.parked(queue(), `"worker_id":"w"`, `"wait_ms":20000`)
 		start := time.Now()
@@ -146,7 +146,7 @@ func TestWorkerDirectives(t *testing.T) {
 	t.Run("TestDirectivesOnlyWithTheSwitch", func(t *testing.T) {
 		t.Parallel()
 		for on, want := range map[bool][]string{true: {"quiet", "terminate", "running"}, false: {"running", "running", "running"}} {
-			a := setup(t, func(c *app.Config) { c.TestDirectives = on })
+			a := setup(t, func(c *app.Config) { c.Tests.Directives = on })
 			for i, wish := range []string{"quiet", "terminate", "sleep"} {
 				q := queue()
 				id := a.push(`"type":"t","args":[],"queue":"%s","meta":{"nul":"\u0000","test_directive":"%s"}`, q, wish)

@@ -257,7 +257,7 @@ func TestWorkflowEndpoints(t *testing.T) {
 // TestWorkflowDepthIsASetting also shows a large workflow, whose answer is streamed.
 func TestWorkflowDepthIsASetting(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.MaxWorkflowDepth = 1 })
+	a := setup(t, func(c *app.Config) { c.Workflows.MaxDepth = 1 })
 	job := `{"type":"a","args":[]}`
 	a.post("/ojs/v1/workflows", `{"type":"group","jobs":[{"type":"group","jobs":[`+job+`]}]}`).is(400)
 	r := a.workflow(`{"type":"group","jobs":[` + strings.Repeat(job+",", 1999) + job + `]}`)

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
@@ -357,8 +358,8 @@ type CommitsConfig struct {
 	// Node is the number of the process. 0: NewNode draws one.
 	Node int32
 
-	// RequeueEvent is that of Commits. "": StateChanged.
-	RequeueEvent string
+	// Events says which event jobs write that become available again.
+	Events config.Events
 
 	// Changes get the events of each commit in their order, one after the other. They run on the goroutine that committed, before any
 	// caller gets its answer, so they must not block. ctx belongs to the flush, which may serve many callers.
@@ -393,11 +394,12 @@ func NewNode() int32 {
 }
 
 // NewCommits returns a bus for one process.
-func NewCommits(config CommitsConfig) *Commits {
-	return &Commits{
-		Node: cmp.Or(config.Node, NewNode()), RequeueEvent: cmp.Or(config.RequeueEvent, StateChanged),
-		changes: config.Changes, committed: config.Committed,
+func NewCommits(c CommitsConfig) *Commits {
+	commits := &Commits{Node: cmp.Or(c.Node, NewNode()), RequeueEvent: StateChanged, changes: c.Changes, committed: c.Committed}
+	if c.Events.EnqueuedOnRequeue {
+		commits.RequeueEvent = ojs.EventJobEnqueued
 	}
+	return commits
 }
 
 // Committed calls the functions of CommitsConfig.Committed; a domain calls it after a commit that wrote events. It comes after Emit and

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/loop"
 )
 
@@ -41,10 +43,9 @@ type FeedConfig struct {
 	// connections of the pool. 4.
 	MaxReads int
 
-	// MaxAge and MaxCount are the limits of retention, which hold for events in memory too. 0: none. The reader applies them to
+	// Events has the limits of retention, which hold for events in memory too. The reader applies them to
 	// the table by itself; here they only tell which events in memory need a look at the table first.
-	MaxAge   time.Duration
-	MaxCount int64
+	Events config.Events
 }
 
 // Feed reads the log once for all streams of this node: one query reads a pass of the relay, whatever the number of
@@ -73,18 +74,10 @@ type Feed struct {
 }
 
 // NewFeed returns a feed; Start it, and Wake it when events were published.
-func NewFeed(archetype *baseservice.Archetype, reader *Reader, config FeedConfig) *Feed {
-	if config.MaxEvents == 0 {
-		config.MaxEvents = 8192
-	}
-	if config.MaxBytes == 0 {
-		config.MaxBytes = 64 << 20
-	}
-	if config.MaxReads == 0 {
-		config.MaxReads = 4
-	}
+func NewFeed(archetype *baseservice.Archetype, reader *Reader, c FeedConfig) *Feed {
+	c.MaxEvents, c.MaxBytes, c.MaxReads = cmp.Or(c.MaxEvents, 8192), cmp.Or(c.MaxBytes, 64<<20), cmp.Or(c.MaxReads, 4)
 	return baseservice.Init(archetype, &Feed{
-		config: config, reader: reader, wake: make(chan struct{}, 1), reads: make(chan struct{}, config.MaxReads), changed: make(chan struct{}),
+		config: c, reader: reader, wake: make(chan struct{}, 1), reads: make(chan struct{}, c.MaxReads), changed: make(chan struct{}),
 	})
 }
 
@@ -242,8 +235,8 @@ func (f *Feed) after(at Position) window {
 // It compares the time of the oldest item and the number of items, gap rows included, so it may send a stream to the table a
 // little too early. That costs one read.
 func (f *Feed) aged(items []*Item) bool {
-	return len(items) > 0 && (f.config.MaxAge > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.MaxAge ||
-		f.config.MaxCount > 0 && int64(len(items)) > f.config.MaxCount)
+	return len(items) > 0 && (f.config.Events.RetentionPeriod > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.Events.RetentionPeriod ||
+		f.config.Events.MaxCount > 0 && int64(len(items)) > f.config.Events.MaxCount)
 }
 
 // Subscribers is the number of open subscriptions. The relay asks it before each pass: while somebody reads the log, passes

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -231,8 +232,8 @@ func TestFeed(t *testing.T) {
 			limit  func(b *testBundle)
 			left   []string
 		}{
-			"ByAge":   {FeedConfig{MaxAge: age}, func(b *testBundle) { b.limit(t, "0.3 s", 0) }, nil},
-			"ByCount": {FeedConfig{MaxCount: 2}, func(b *testBundle) { b.limit(t, "", 2) }, numbered(2, 2)},
+			"ByAge":   {FeedConfig{Events: config.Events{RetentionPeriod: age}}, func(b *testBundle) { b.limit(t, "0.3 s", 0) }, nil},
+			"ByCount": {FeedConfig{Events: config.Events{MaxCount: 2}}, func(b *testBundle) { b.limit(t, "", 2) }, numbered(2, 2)},
 		} {
 			b := setup(t, RelayConfig{})
 			f := b.feed(t, test.config)
@@ -413,7 +414,7 @@ func TestFeedLeaksNothing(t *testing.T) { //nolint:paralleltest // see above
 // TestMatcher: the filter in Go takes what the filter in SQL takes.
 func TestMatcher(t *testing.T) {
 	t.Parallel()
-	b := setup(t, RelayConfig{Service: "shop"})
+	b := setup(t, RelayConfig{Events: config.Events{ServiceName: "shop"}})
 	noon := time.Date(2026, 5, 4, 12, 0, 0, 123_456_000, time.UTC)
 	eventTypes := []string{"job.enqueued", "job.started", "job.state_changed", "job.discarded", "worker.started", "workflow.step_completed", "queue.paused", "jobx"}
 	sources := []string{"api", "scheduler", "workers/w-1", "workers/w%2F1", "workers/w_1", "cron"}

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"testing"
@@ -22,10 +23,11 @@ type testBundle struct {
 	reader *Reader
 }
 
-func setup(t *testing.T, config RelayConfig) *testBundle {
+func setup(t *testing.T, c RelayConfig) *testBundle {
 	t.Helper()
 	pool := dbtest.New(t)
-	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, config)
+	c.Events.ServiceName = cmp.Or(c.Events.ServiceName, "ojs")
+	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, c)
 	return &testBundle{pool: pool, relay: relay, reader: NewReader(pg.New(pool, time.Minute), relay)}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/loop"
 )
@@ -51,12 +52,9 @@ const (
 
 // MaintainerConfig says how long events and jobs are kept. Zero: no limit.
 type MaintainerConfig struct {
-	// RetentionPeriod is events.retention_period: readers see no older events. All nodes should have the same limits, because
-	// the one that started last stores them for all.
-	RetentionPeriod time.Duration
-
-	// MaxCount is events.max_count: readers see no more events than that, the newest.
-	MaxCount int64
+	// Events has the limits of what readers see: the period, and the number of the newest events. All nodes should have the same limits,
+	// because the one that started last stores them for all.
+	Events config.Events
 
 	// KeepDone returns how long completed and cancelled jobs are kept, in whole days of UTC, because days are dropped as a whole; 0 keeps
 	// them for ever. It is asked before each drop of a day, because queues may change how long they keep their jobs. nil: for ever.
@@ -121,11 +119,11 @@ func (s *MaintainerTestSignals) Init(tb testutil.TestingTB) {
 }
 
 // NewMaintainer returns a maintainer; Start it.
-func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config MaintainerConfig, relay *Relay) *Maintainer {
-	if config.KeepDone == nil {
-		config.KeepDone = func(context.Context) time.Duration { return 0 }
+func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, c MaintainerConfig, relay *Relay) *Maintainer {
+	if c.KeepDone == nil {
+		c.KeepDone = func(context.Context) time.Duration { return 0 }
 	}
-	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
+	return baseservice.Init(archetype, &Maintainer{config: c, q: dbsqlc.New(pool), relay: relay})
 }
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
@@ -173,7 +171,7 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 // configure runs once a process, and again only until it has succeeded. Readers on all nodes see the limits from the next statement
 // on.
 func (m *Maintainer) configure(ctx context.Context) error {
-	err := m.q.EventRetentionConfigure(ctx, interval(m.config.RetentionPeriod), pgtype.Int8{Int64: m.config.MaxCount, Valid: m.config.MaxCount > 0})
+	err := m.q.EventRetentionConfigure(ctx, interval(m.config.Events.RetentionPeriod), pgtype.Int8{Int64: m.config.Events.MaxCount, Valid: m.config.Events.MaxCount > 0})
 	m.configured = err == nil
 	return err
 }

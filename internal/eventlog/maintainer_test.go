@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
@@ -32,7 +33,7 @@ func TestMaintainer(t *testing.T) {
 		b.jump(t, 6*partitionSize)
 		b.exec(t, insertEvent, "kept")
 		b.publishAll(t)
-		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{MaxCount: 1, KeepDone: func(context.Context) time.Duration { return 7 * 24 * time.Hour }}, b.relay)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{Events: config.Events{MaxCount: 1}, KeepDone: func(context.Context) time.Duration { return 7 * 24 * time.Hour }}, b.relay)
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()

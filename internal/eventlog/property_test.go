@@ -20,6 +20,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -207,7 +208,7 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 // deliver has two nodes make the deliveries of a subscription.
 func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 	for range 2 {
-		s := webhook.NewStore(pg.New(connect(t, url, 1), time.Minute), webhook.StoreConfig{})
+		s := webhook.NewStore(pg.New(connect(t, url, 1), time.Minute), config.Webhooks{})
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.CreateDeliveries(t.Context()); err != nil && !w.shoot {

@@ -70,7 +70,7 @@ func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	defer cancel()
 	// How events are shown is stored once. A later start of a node with another name changes it for all nodes.
 	if !r.configured {
-		if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Service, true); err != nil {
+		if err := dbsqlc.New(r.pool).RelayConfigure(ctx, r.config.Events.ServiceName, true); err != nil {
 			return pass{}, fmt.Errorf("configure: %w", err)
 		}
 		r.configured = true

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 const insertNamed = `INSERT INTO ojs.events (type, source, time, subject, job_id, job_type, queue, worker_id, workflow_id, internal, from_state, to_state, data)
@@ -67,7 +69,7 @@ func TestListAfter(t *testing.T) {
 
 	t.Run("Filters", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, RelayConfig{Service: "shop"})
+		b := setup(t, RelayConfig{Events: config.Events{ServiceName: "shop"}})
 		noon := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 		flow := [16]byte{1}
 		b.write(t,

@@ -18,18 +18,18 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/loop"
-	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
 type RelayConfig struct {
-	// Service is the {service} of event sources (docs/reference/events.md, Source). ojs. All nodes should have the same.
-	Service string
+	// Events has the {service} of event sources (docs/reference/events.md, Source). All nodes should have the same.
+	Events config.Events
 
-	// Tracer makes the spans of passes. nil: none.
-	Tracer *tracing.Tracer
+	// Pass begins the span of a pass; the function that it returns ends it, with the number of published events. nil: there are no spans.
+	Pass func(ctx context.Context) (context.Context, func(published int, err error))
 
 	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all. A longer delay lets slow
 	// transactions keep their place in the order of numbers, at the price of delaying everybody's events; a shorter one makes
@@ -57,9 +57,6 @@ type RelayConfig struct {
 }
 
 func (c RelayConfig) withDefaults() RelayConfig {
-	if c.Service == "" {
-		c.Service = "ojs"
-	}
 	if c.GapDelay == 0 {
 		c.GapDelay = 25 * time.Millisecond
 	}
@@ -69,6 +66,9 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	}
 	if c.PollInterval == 0 {
 		c.PollInterval = time.Minute
+	}
+	if c.Pass == nil {
+		c.Pass = func(ctx context.Context) (context.Context, func(int, error)) { return ctx, func(int, error) {} }
 	}
 	if c.HasReaders == nil {
 		c.HasReaders = func() bool { return false }
@@ -125,9 +125,9 @@ func (s *RelayTestSignals) Init(tb testutil.TestingTB) {
 }
 
 // NewRelay returns a relay; Start it.
-func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config RelayConfig) *Relay {
+func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, c RelayConfig) *Relay {
 	return baseservice.Init(archetype, &Relay{
-		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
+		config: c.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
 	})
 }
 
@@ -199,9 +199,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	woken := r.woken.Load()
 	started := time.Now()
 	// Stop does not cancel a pass that has begun.
-	pass, span := r.config.Tracer.Pass(context.WithoutCancel(ctx), "ojs.events.publish")
+	pass, end := r.config.Pass(context.WithoutCancel(ctx))
 	done, err := r.runOnce(pass)
-	span.End(done.published, err)
+	end(done.published, err)
 	r.status.record(done, err)
 	if err != nil {
 		r.failed(ctx, err)

@@ -90,7 +90,7 @@ func TestRelayPass(t *testing.T) {
 		done := b.pass(t)
 		require.Zero(t, done.published)
 		require.Equal(t, 25*time.Millisecond, done.wait, "a missing number holds up those behind it for a moment")
-		require.Equal(t, []any{"ojs", 10 * time.Millisecond, time.Minute}, []any{b.relay.config.Service, b.relay.config.Rest, b.relay.config.PollInterval})
+		require.Equal(t, []any{"ojs", 10 * time.Millisecond, time.Minute}, []any{b.relay.config.Events.ServiceName, b.relay.config.Rest, b.relay.config.PollInterval})
 	})
 
 	t.Run("PassesOverLongTransaction", func(t *testing.T) {

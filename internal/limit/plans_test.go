@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/config"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -26,7 +28,7 @@ func (b *bundle) addLimited(t *testing.T) {
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	b := &bundle{domaintest.New(t, func(c *domaintest.Config) { c.Unchecked = true })}
-	pool, err := pg.Connect(t.Context(), pg.ConnectConfig{URL: b.Pool.Config().ConnString(), MaxConns: 1})
+	pool, err := pg.Connect(t.Context(), config.Database{URL: b.Pool.Config().ConnString(), MaxConns: 1})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args) SELECT gen_random_uuid(), 't', 'gone', 'pending', now(), '[]' FROM generate_series(1, 100)`)

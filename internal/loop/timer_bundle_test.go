@@ -13,7 +13,7 @@ import (
 // bundle is a node whose timer is connected and not started.
 type bundle struct{ *domaintest.Bundle }
 
-func short(c *domaintest.Config) { c.Queue.DefaultVisibility = 300 * time.Millisecond }
+func short(c *domaintest.Config) { c.Jobs.VisibilityTimeout = 300 * time.Millisecond }
 
 func setup(t *testing.T) *bundle {
 	t.Helper()

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
@@ -173,31 +174,21 @@ func (d *DB) Reset(ctx context.Context) error {
 	return WriteError(err)
 }
 
-// ConnectConfig says how to connect.
-type ConnectConfig struct {
-	URL string
-	// Half of them serve slow reads at most (DB.Reading).
-	MaxConns int32
-
-	// Pooler says that URL leads to a transaction-mode pooler. Its sessions belong to nobody, so nothing is set in them, and
-	// statements are not prepared by name: each is planned for its parameters and for the tables as they are.
-	Pooler bool
-}
-
-// Connect returns a pool. It connects when it is used.
+// Connect returns a pool of c.MaxConns connections, of which half serve slow reads at most (DB.Reading). It connects when it is used.
 // An error means that the configuration is wrong; a database that cannot be reached shows at the first use.
-func Connect(ctx context.Context, config ConnectConfig) (*pgxpool.Pool, error) {
-	pc, err := pgxpool.ParseConfig(config.URL)
+func Connect(ctx context.Context, c config.Database) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
-	pc.MaxConns = config.MaxConns
-	pc.MinIdleConns = min(2, config.MaxConns)
+	pc.MaxConns = int32(c.MaxConns)
+	pc.MinIdleConns = min(2, pc.MaxConns)
 	// Idle connections above MinIdleConns cost the server a process each.
 	pc.MaxConnIdleTime = 5 * time.Minute
 	Prepare(pc.ConnConfig, "ojsd")
-	if config.Pooler {
-		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
+	if c.Pooler() {
+		// The sessions of a pooler belong to nobody, so nothing is set in them, and statements are not prepared by name: each is planned for its
+		// parameters and for the tables as they are. Unnamed statements with remembered parameter types: one round trip, no state left in the session.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
 		maps.Copy(pc.ConnConfig.RuntimeParams, planSettings)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/config"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/pg"
@@ -22,7 +24,7 @@ func TestPlans(t *testing.T) {
 	require.NoError(t, err)
 	statements := regexp.MustCompile("(?s)const (\\w+) = `-- name: \\w+ :\\w+\n(.*?)`").FindAllSubmatch(text, -1)
 	require.Greater(t, len(statements), 8)
-	pool, err := pg.Connect(t.Context(), pg.ConnectConfig{URL: b.Pool.Config().ConnString(), MaxConns: 1})
+	pool, err := pg.Connect(t.Context(), config.Database{URL: b.Pool.Config().ConnString(), MaxConns: 1})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	for _, state := range []struct{ name, change string }{

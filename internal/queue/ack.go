@@ -387,7 +387,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	failure := n.Error.Failure()
 	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
 	failure.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time) // since the enqueue or the latest manual retry, by the clock of the database
-	failure.RunTimeout = s.config.DefaultTimeout
+	failure.RunTimeout = s.config.Jobs.Timeout
 	if job.TimeoutMs.Valid {
 		failure.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
 	}

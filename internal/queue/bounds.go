@@ -302,7 +302,7 @@ func (queue *boundedQueue) pressure(own *tenantDepth) *job.Pressure {
 
 // errFull has the numbers at the moment of the refusal. own is the share of the tenant, or nil.
 func (b *boundCheck) errFull(queue *boundedQueue, own *tenantDepth) *ojs.Error {
-	retryAfter := int(math.Ceil(b.store.config.FullRetryAfter.Seconds()))
+	retryAfter := int(math.Ceil(b.store.config.Queues.FullRetryAfter.Seconds()))
 	if !own.fits(queue.policy) {
 		full := spec.FullQueue{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
 		if b.in.atomic {
@@ -417,8 +417,8 @@ func (s *Store) CountRefused(ctx context.Context, errs ...error) {
 			continue
 		}
 		queue := fullQueue(full)
-		if s.config.OnFull != nil {
-			s.config.OnFull(queue)
+		if s.observe.Full != nil {
+			s.observe.Full(queue)
 		}
 		if s.fullLogged.due(queue, time.Now()) {
 			s.logger.WarnContext(ctx, "a full queue refuses jobs", slog.String("category", "queue"), slog.Any("error", full),

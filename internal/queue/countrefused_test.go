@@ -22,7 +22,7 @@ type refusals struct {
 }
 
 func (r *refusals) config(c *domaintest.Config) {
-	c.Queue.OnFull = func(queue string) {
+	c.Observer.Full = func(queue string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.byQueue == nil {

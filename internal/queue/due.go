@@ -76,11 +76,11 @@ const longestLease = 7 * 24 * time.Hour
 
 // LongestVisibility is the longest reservation that a job can have.
 func (s *Store) LongestVisibility() time.Duration {
-	return max(longestLease, s.config.DefaultVisibility)
+	return max(longestLease, s.config.Jobs.VisibilityTimeout)
 }
 
 // DefaultVisibility is the reservation of a job if neither the fetch nor the job sets one.
-func (s *Store) DefaultVisibility() time.Duration { return s.config.DefaultVisibility }
+func (s *Store) DefaultVisibility() time.Duration { return s.config.Jobs.VisibilityTimeout }
 
 // FailOverdue fails up to 2 000 active jobs whose lease, run time, heartbeat timeout or total timeout has ended. It reads
 // the jobs without locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins. Jobs that
@@ -124,7 +124,7 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 // The limits are read with the job and judged by the same clock, now() of the read. dueOnly lets the statement refuse the failure
 // if a heartbeat has come since.
 func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
-	limit := s.config.DefaultTimeout
+	limit := s.config.Jobs.Timeout
 	if r.TimeoutMs.Valid {
 		limit = time.Duration(r.TimeoutMs.Int64) * time.Millisecond
 	}

@@ -190,7 +190,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 //
 // It runs once per insert and not once per try: a deadlock does not read the configuration again.
 func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) error {
-	if s.config.StrictQueues {
+	if s.config.Jobs.StrictQueues {
 		if err := s.refuseUnknown(ctx, db, in); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) er
 				in.res[i].refused = admission(q, in.jobs[i])
 			}
 		}
-	} else if !s.config.StrictQueues {
+	} else if !s.config.Jobs.StrictQueues {
 		return nil
 	}
 	refused := func(i int) bool { return in.res[i].refused != nil }

@@ -43,7 +43,7 @@ func TestLockedJobs(t *testing.T) {
 
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, func(c *domaintest.Config) { c.StatementTimeout = 3 * time.Second })
+		b := setup(t, func(c *domaintest.Config) { c.Database.StatementTimeout = 3 * time.Second })
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID
 		b.Lock(id)

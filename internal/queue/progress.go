@@ -21,17 +21,6 @@ import (
 // What workers report about a running job: its progress, and the checkpoint from which a later attempt can continue. A report also extends the
 // reservation, like a heartbeat; it never changes the state of a job.
 
-// ProgressConfig holds the settings of the store. It has no defaults: a zero is taken as a zero.
-// The settings must be those of package queue, or reports and claims compute different ends of a run.
-type ProgressConfig struct {
-	// DefaultTimeout is the execution timeout of a job that sets none.
-	DefaultTimeout time.Duration
-
-	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
-	// took. It must not block. May be nil.
-	OnFlush func(operation string, requests int, took time.Duration)
-}
-
 // ProgressDeps are the parts of a node that the store uses.
 type ProgressDeps struct {
 	DB      *pg.DB
@@ -49,7 +38,6 @@ type ProgressStore struct {
 	timer   *loop.Timer
 	workers *Workers
 	jobs    *Store
-	config  ProgressConfig
 
 	// Two batchers, because the statements are different. A report and a save of one job at the same time wait for each other's
 	// rows at most: the one that finds the row locked is tried again.
@@ -58,27 +46,19 @@ type ProgressStore struct {
 }
 
 // NewProgressStore returns a store on the database.
-func NewProgressStore(deps ProgressDeps, config ProgressConfig) *ProgressStore {
-	s := &ProgressStore{db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, config: config}
+func NewProgressStore(deps ProgressDeps) *ProgressStore {
+	s := &ProgressStore{db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs}
 	s.progress = batch.New(batch.Config[job.ProgressReport, *dbsqlc.JobProgressRow]{
-		Flush: s.flushProgress, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("progress"),
+		Flush: s.flushProgress, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.jobs.flushed("progress"),
 		Key:    func(r job.ProgressReport) ([16]byte, bool) { return r.JobID, true },
 		Weight: func(r job.ProgressReport) int { return reportWeight(len(r.Data) + len(r.Checkpoint)) },
 	})
 	s.checkpoint = batch.New(batch.Config[job.CheckpointSave, *dbsqlc.JobCheckpointRow]{
-		Flush: s.flushCheckpoint, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("checkpoint"),
+		Flush: s.flushCheckpoint, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.jobs.flushed("checkpoint"),
 		Key:    func(save job.CheckpointSave) ([16]byte, bool) { return save.JobID, true },
 		Weight: func(save job.CheckpointSave) int { return reportWeight(len(save.Stored)) },
 	})
 	return s
-}
-
-// flushed is OnFlush for one operation, or nil.
-func (s *ProgressStore) flushed(operation string) func(requests int, took time.Duration) {
-	if s.config.OnFlush == nil {
-		return nil
-	}
-	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
 }
 
 // reportWeight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
@@ -197,7 +177,7 @@ func (s *ProgressStore) flushProgress(ctx context.Context, reports []job.Progres
 // progressParams sends values of their own for attributes that were not sent, as the arrays cannot have NULL: -1 for progress, has_message false for
 // the message.
 func (s *ProgressStore) progressParams(reports []job.ProgressReport) dbsqlc.JobProgressParams {
-	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.jobs.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""
 		if r.Progress != nil {
@@ -310,7 +290,7 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 // because a checkpoint has no event.
 func (s *ProgressStore) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave) ([]*dbsqlc.JobCheckpointRow, error) {
 	// The default timeout is sent because due_at is computed anew: the least of all ends of the run.
-	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds()}
+	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.jobs.config.Jobs.Timeout.Milliseconds()}
 	for _, save := range saves {
 		p.Ids = append(p.Ids, save.JobID)
 		p.Workers = append(p.Workers, save.WorkerID)

@@ -547,8 +547,8 @@ func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (w
 // limited counts that a limit kept a fetch from a job.
 // Package app passes it to the metrics.
 func (s *Store) limited(key string) {
-	if s.config.OnLimited != nil {
-		s.config.OnLimited(key, 1)
+	if s.observe.Limited != nil {
+		s.observe.Limited(key, 1)
 	}
 }
 

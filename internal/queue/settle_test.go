@@ -253,7 +253,7 @@ func TestLostAnswer(t *testing.T) {
 
 	t.Run("DatabaseThatStaysAway", func(t *testing.T) {
 		t.Parallel()
-		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
+		b := setupLossy(t, func(c *domaintest.Config) { c.Database.StatementTimeout = 2 * time.Second })
 		b.warm()
 		b.network.BreakForGood(domaintest.LoseAnswer, "name: JobInsertAlike ")
 		_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -37,37 +38,17 @@ const (
 	resultTTL = 7 * 24 * 60 * 60
 )
 
-// Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
-type Config struct {
-	// DefaultVisibility is the reservation of a job if neither the fetch nor the job sets one.
-	// JobFetch takes it last, behind the length of the fetch and that of the job. A job keeps the length that its claim has
-	// chosen, so a new setting holds from the next claim on.
-	DefaultVisibility time.Duration
+// Observer is told what the store does, for metrics. Its functions must not block; nil ones are not called.
+type Observer struct {
+	// Full is called for each job that a full queue has refused, when the call has ended (CountRefused), and once for a call of all
+	// jobs or none.
+	Full func(queue string)
 
-	// DefaultTimeout is the execution timeout of a job that sets none.
-	// Unlike the reservation it is not stored with the job: every statement that computes due_at of an active job, and every
-	// failure, takes the setting of the node that runs it. Nodes with different settings move the end of a run.
-	DefaultTimeout time.Duration
+	// Limited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from.
+	Limited func(key string, n int)
 
-	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
-	// It is rounded up to whole seconds in the answer (docs/reference/backpressure.md, At the bound).
-	FullRetryAfter time.Duration
-
-	// StrictQueues refuses jobs of queues that nobody has created.
-	// Jobs of workflows that were admitted at the creation of the workflow pass; see job.Job.Admitted.
-	StrictQueues bool
-
-	// OnFull is called for each job that a full queue has refused, when the call has ended (CountRefused), and once for a call of all
-	// jobs or none. It must not block. May be nil.
-	OnFull func(queue string)
-
-	// OnLimited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from. It must not
-	// block. May be nil.
-	OnLimited func(key string, n int)
-
-	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
-	// took. It must not block. May be nil.
-	OnFlush func(operation string, requests int, took time.Duration)
+	// Flush is called after each statement that callers share, with the operation, the number of requests and the time it took.
+	Flush func(operation string, requests int, took time.Duration)
 }
 
 // Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.
@@ -84,6 +65,7 @@ type Deps struct {
 
 	Maintenance *queueconfig.Maintenance
 	Hooks       Hooks
+	Observer    Observer
 }
 
 // Hooks are what the store calls in the domains above it, after a commit and never before. All are required. WorkflowJobs and LimitedJobs
@@ -118,8 +100,9 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	schemas *schema.Store
-	config  Config
+	config  config.Config
 	hooks   Hooks
+	observe Observer
 
 	maintenance *queueconfig.Maintenance
 	configured  *queueconfig.Cache
@@ -162,10 +145,10 @@ type Store struct {
 }
 
 // New returns a store on the database.
-func New(deps Deps, config Config) *Store {
+func New(deps Deps, c config.Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, hooks: deps.Hooks, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
+		config: c, hooks: deps.Hooks, observe: deps.Observer, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:      newCursors(),
 		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
@@ -238,12 +221,12 @@ func byRun[Req any](run func(Req) JobRun) func(Req) ([16]byte, bool) {
 	return func(req Req) ([16]byte, bool) { return run(req).JobID, true }
 }
 
-// flushed is OnFlush for one operation, or nil.
+// flushed is Observer.Flush for one operation, or nil.
 func (s *Store) flushed(operation string) func(requests int, took time.Duration) {
-	if s.config.OnFlush == nil {
+	if s.observe.Flush == nil {
 		return nil
 	}
-	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
+	return func(requests int, took time.Duration) { s.observe.Flush(operation, requests, took) }
 }
 
 // Forget drops what this node remembers of queues and jobs, after a reset of the database. It is read again on demand.

@@ -23,7 +23,7 @@ func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	return b
 }
 
-func extended(c *domaintest.Config) { c.Queues.ExtensionEvents = true }
+func extended(c *domaintest.Config) { c.Events.ExtensionTypes = true }
 
 // change parses a configuration.
 func change(t *testing.T, text string) queueconfig.Change {

@@ -31,7 +31,7 @@ func (s *Store) Create(ctx context.Context, name string, change queueconfig.Chan
 			return nil, pg.ClientError(err)
 		}
 	}
-	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
 	if err != nil {
 		return nil, pg.WriteError(err)
 	}
@@ -59,7 +59,7 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 	err := pg.Retry(func() error {
 		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 			q := dbsqlc.New(tx)
-			inserted, err := q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+			inserted, err := q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, c
 		return rows[0], false, nil
 	}
 	changed, err := q.QueueConfigure(ctx, dbsqlc.QueueConfigureParams{
-		Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
+		Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes,
 	})
 	return dbsqlc.Queue(changed), true, err
 }
@@ -158,7 +158,7 @@ func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status,
 	// statement; ctx bounds it.
 	for {
 		rows, err := s.db.Q.QueueSetStatus(ctx, dbsqlc.QueueSetStatusParams{
-			Name: name, Status: status, By: by, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
+			Name: name, Status: status, By: by, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes,
 		})
 		if err != nil {
 			return Status{}, pg.WriteError(err)

@@ -86,7 +86,7 @@ func TestConfigure(t *testing.T) {
 
 func TestStrictQueues(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(c *domaintest.Config) { c.Queue.StrictQueues = true })
+	b := setup(t, func(c *domaintest.Config) { c.Jobs.StrictQueues = true })
 	_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 	wire := wireError(t, ojs.ErrNotFound, err)
 	require.Equal(t, "queue", wire.Details["resource_type"])

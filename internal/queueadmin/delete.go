@@ -301,7 +301,7 @@ func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted
 			}
 			switch {
 			case left.waiting+left.active == 0:
-				n, err := q.QueueDelete(bounded, dbsqlc.QueueDeleteParams{Name: name, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+				n, err := q.QueueDelete(bounded, dbsqlc.QueueDeleteParams{Name: name, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
 				deleted = n > 0
 				return err
 			case d.Strategy == Reject:

@@ -19,9 +19,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -41,18 +41,6 @@ const (
 	fenceWait = 2 * time.Second
 )
 
-// Config holds the settings of the store. Neither changes what the server does with jobs.
-type Config struct {
-	// ExtensionEvents writes events when a queue is created, configured or deleted.
-	ExtensionEvents bool
-
-	// Retention is shown as the retention of queues that set none. Zero: for ever.
-	Retention Retention
-}
-
-// Retention is how long finished jobs are kept. It is that of the pruner (retention.go), for answers only.
-type Retention struct{ Completed, Discarded, Cancelled time.Duration }
-
 // Deps are the parts of a node that the store uses.
 type Deps struct {
 	DB      *pg.DB
@@ -69,16 +57,16 @@ type Store struct {
 	jobs    *queue.Store
 	queues  *queueconfig.Cache
 	logger  *slog.Logger
-	config  Config
+	config  config.Config
 
 	settled  time.Duration // loop.Settled and a little more; only tests change it
 	begunFor time.Duration // begunFor; only tests change it
 }
 
 // New returns a store.
-func New(deps Deps, config Config) *Store {
+func New(deps Deps, c config.Config) *Store {
 	return &Store{
-		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, queues: deps.Queues, logger: deps.Logger, config: config,
+		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, queues: deps.Queues, logger: deps.Logger, config: c,
 		settled: loop.Settled + 250*time.Millisecond, begunFor: begunFor,
 	}
 }
@@ -101,7 +89,7 @@ func (s *Store) committed(ctx context.Context, name string, changes ...eventlog.
 // has written no event, so none may be emitted.
 func (s *Store) changed(ctx context.Context, eventType, message, name string) []eventlog.Change {
 	s.logger.InfoContext(ctx, message, slog.String("category", "queue"), slog.Group("ojs", "queue", name))
-	if !s.config.ExtensionEvents {
+	if !s.config.Events.ExtensionTypes {
 		return nil
 	}
 	return []eventlog.Change{{Type: eventType, Subject: name, Queue: name}}
@@ -221,7 +209,7 @@ func (s *Store) Config(ctx context.Context, own []byte) ([]byte, error) {
 		s.logger.ErrorContext(ctx, "configuration of a queue cannot be read whole", slog.Any("error", err))
 	}
 	r, kept := effective.Retention, s.config.Retention
-	return queueconfig.Show(own, keptFor(r.Completed, kept.Completed), keptFor(r.Discarded, kept.Discarded), keptFor(r.Cancelled, kept.Cancelled)), nil
+	return queueconfig.Show(own, keptFor(r.Completed, kept.Completed), keptFor(r.Discarded, kept.Discarded), keptFor(r.Cancelled, kept.Completed)), nil
 }
 
 // Own is the configuration that was set for the queue, without what it inherits.
@@ -244,8 +232,8 @@ func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 // StoreServerSettings stores the settings by which ojs.enqueue goes. Nearly always they are stored already: then nothing is written, which a hot
 // standby would refuse. A node calls it at its start. With nodes of different settings the one that starts last decides for
 // SQL; HTTP and gRPC calls keep the settings of their node.
-func (s *Store) StoreServerSettings(ctx context.Context, m TenantMode, limits job.Limits) error {
-	tenancy, maxJobBytes := m != TenantsOff, int64(limits.Envelope())
+func (s *Store) StoreServerSettings(ctx context.Context) error {
+	tenancy, maxJobBytes := TenantMode(s.config.Server.Tenancy) != TenantsOff, int64(s.config.Jobs.MaxSize)
 	stored, err := s.db.Q.ServerSettingGet(ctx)
 	if err != nil || stored.Tenancy == tenancy && stored.MaxJobBytes == maxJobBytes {
 		return err

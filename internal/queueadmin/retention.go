@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -28,26 +29,6 @@ const (
 	pruneTimeout = time.Minute
 )
 
-// PruneInterval is the default of PrunerConfig.Interval.
-const PruneInterval = time.Minute
-
-// PrunerConfig holds the retention of discarded jobs. Zero means no limit.
-type PrunerConfig struct {
-	// Interval is the interval of runs while jobs move. Required.
-	Interval time.Duration
-
-	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply.
-	DeadLetterMaxAge   time.Duration
-	DeadLetterMaxCount int64
-
-	// Discarded bounds the age of discarded jobs that are not dead letters.
-	Discarded time.Duration
-
-	// Completed bounds the age of completed and cancelled jobs, and of ended workflows. Package eventlog drops such jobs by the day; here go
-	// those that their queue keeps for a shorter time.
-	Completed time.Duration
-}
-
 // Pruner deletes discarded jobs and ended workflows whose retention time is over, dead letters included, and partitions of rate limits that
 // nothing uses any more, in small statements. It must never delete a job in another state; package eventlog drops the partitions of completed
 // and cancelled jobs by the day. Every node runs one; statements skip rows that another node is deleting. It reads the database only if jobs
@@ -62,7 +43,7 @@ type Pruner struct {
 	deps PrunerDeps
 	// walked is only used by the running goroutine. It is lost at a restart: the walk then begins anew.
 	walked [16]byte // how far pruneQueues has come
-	config PrunerConfig
+	config config.Config
 	// moved is set by Notify, on any goroutine, and cleared when a run begins: what moves during a run asks for another one.
 	moved atomic.Bool
 	ranAt atomic.Int64 // clock.Running at the latest run
@@ -90,8 +71,8 @@ type PrunerDeps struct {
 }
 
 // NewPruner returns a pruner.
-func NewPruner(archetype *baseservice.Archetype, deps PrunerDeps, config PrunerConfig) *Pruner {
-	p := baseservice.Init(archetype, &Pruner{deps: deps, config: config})
+func NewPruner(archetype *baseservice.Archetype, deps PrunerDeps, c config.Config) *Pruner {
+	p := baseservice.Init(archetype, &Pruner{deps: deps, config: c})
 	p.ranAt.Store(int64(clock.Running()))
 	return p
 }
@@ -109,7 +90,7 @@ func (p *Pruner) Notify() {
 func (p *Pruner) NextIn() time.Duration {
 	since := p.sinceRun()
 	if p.moved.Load() {
-		return p.config.Interval - since%p.config.Interval
+		return p.config.Retention.PruneInterval - since%p.config.Retention.PruneInterval
 	}
 	return max(0, p.idlePause()-since)
 }
@@ -118,13 +99,13 @@ func (p *Pruner) sinceRun() time.Duration { return clock.Running() - time.Durati
 
 // idlePause is idlePrune, rounded up to whole ticks.
 func (p *Pruner) idlePause() time.Duration {
-	ticks := (idlePrune + p.config.Interval - 1) / p.config.Interval
-	return ticks * p.config.Interval
+	ticks := (idlePrune + p.config.Retention.PruneInterval - 1) / p.config.Retention.PruneInterval
+	return ticks * p.config.Retention.PruneInterval
 }
 
 // due reports, at a tick, whether to run. Half a tick of tolerance makes up for jitter of the ticker.
 func (p *Pruner) due() bool {
-	return p.moved.Load() || p.sinceRun() >= p.idlePause()-p.config.Interval/2
+	return p.moved.Load() || p.sinceRun() >= p.idlePause()-p.config.Retention.PruneInterval/2
 }
 
 // Start runs the loop until stopped. The first run is at once, because no server may have run for long.
@@ -136,7 +117,7 @@ func (p *Pruner) Start(ctx context.Context) error {
 // loop runs at once, because no server may have run for long.
 func (p *Pruner) loop(ctx context.Context) {
 	p.run(ctx)
-	loop.Every(ctx, p.config.Interval, func(ctx context.Context) {
+	loop.Every(ctx, p.config.Retention.PruneInterval, func(ctx context.Context) {
 		if p.due() {
 			p.run(ctx)
 		}
@@ -168,15 +149,15 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	if err != nil {
 		return n, err
 	}
-	if n.DeadLetters, err = p.deps.DeadLetters(ctx, p.config.DeadLetterMaxAge, p.config.DeadLetterMaxCount); err != nil {
+	if n.DeadLetters, err = p.deps.DeadLetters(ctx, p.config.DeadLetter.MaxAge, p.config.DeadLetter.MaxCount); err != nil {
 		return n, err
 	}
-	if keep := or(standard(view).Discarded, p.config.Discarded); keep > 0 {
+	if keep := or(standard(view).Discarded, p.config.Retention.Discarded); keep > 0 {
 		if n.Discarded, err = p.pruneDiscarded(ctx, keep, view); err != nil {
 			return n, err
 		}
 	}
-	if keep := keepWorkflows(view, p.config.Completed); keep > 0 {
+	if keep := keepWorkflows(view, p.config.Retention.Completed); keep > 0 {
 		if n.Workflows, err = p.deps.Workflows(ctx, keep); err != nil {
 			return n, err
 		}
@@ -357,7 +338,7 @@ func (p *Pruner) looked(ctx context.Context, params dbsqlc.JobListForRetentionPa
 // keeping says what a walk looks for; looks: something at all. A time that is no shorter than that of the days needs no walk:
 // the day goes first.
 func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetentionParams, looks bool) {
-	dropped := KeepDone(view, p.config.Completed)
+	dropped := KeepDone(view, p.config.Retention.Completed)
 	shorter := func(d, than time.Duration) int64 {
 		if d == 0 && than == 0 || d != 0 && than != 0 && d >= than || d == 0 {
 			return keepElse
@@ -367,7 +348,7 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	}
 	base := standard(view)
 	keptOf := func(r queueconfig.Retention) kept {
-		return kept{shorter(or(r.Completed, p.config.Completed), dropped), keepElse, shorter(or(r.Cancelled, p.config.Completed), dropped)}
+		return kept{shorter(or(r.Completed, p.config.Retention.Completed), dropped), keepElse, shorter(or(r.Cancelled, p.config.Retention.Completed), dropped)}
 	}
 	k := keptOf(base)
 	params.CompletedMs, params.DiscardedMs, params.CancelledMs, params.MaxLooked = k[0], k[1], k[2], walkLooked

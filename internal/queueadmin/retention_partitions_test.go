@@ -2,9 +2,11 @@ package queueadmin_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 )
@@ -29,7 +31,7 @@ func TestUnusedPartitions(t *testing.T) {
 	b.Exec(`UPDATE ojs.limits SET used_at = now() - interval '2 days' WHERE key <> 'recent'`)
 
 	run := func() queueadmin.Pruned {
-		p := b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval})
+		p := b.pruner(config.Config{Retention: config.Retention{PruneInterval: time.Minute}})
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		defer p.Stop()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 )
@@ -23,7 +24,7 @@ func TestRetentionOfQueues(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, b *bundle) queueadmin.Pruned {
 		t.Helper()
-		p := b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Completed: time.Hour, Discarded: 8*time.Minute + 30*time.Second})
+		p := b.pruner(config.Config{Retention: config.Retention{PruneInterval: time.Minute, Completed: time.Hour, Discarded: 8*time.Minute + 30*time.Second}})
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		defer p.Stop()

@@ -7,6 +7,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -16,19 +17,19 @@ const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at,
 	SELECT gen_random_uuid(), 't', 'q', 'discarded', now(), now() - g * interval '1 hour', CASE WHEN $1 THEN now() - g * interval '1 hour' END, '[]'
 	FROM generate_series(1, 10) g`
 
-func (b *bundle) pruner(config queueadmin.PrunerConfig) *queueadmin.Pruner {
+func (b *bundle) pruner(c config.Config) *queueadmin.Pruner {
 	return queueadmin.NewPruner(b.Archetype, queueadmin.PrunerDeps{
 		DB: b.DB, Commits: b.Commits, Queues: b.Configured, DeadLetters: b.DeadLetters.Prune, Workflows: b.Workflows.Prune,
-	}, config)
+	}, c)
 }
 
 func TestPruner(t *testing.T) {
 	t.Parallel()
 
 	// started is a pruner with its first run done.
-	started := func(t *testing.T, b *bundle, config queueadmin.PrunerConfig) (*queueadmin.Pruner, queueadmin.Pruned) {
+	started := func(t *testing.T, b *bundle, c config.Config) (*queueadmin.Pruner, queueadmin.Pruned) {
 		t.Helper()
-		p := b.pruner(config)
+		p := b.pruner(c)
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		t.Cleanup(p.Stop)
@@ -37,7 +38,7 @@ func TestPruner(t *testing.T) {
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		startstoptest.Stress(t.Context(), t, b.pruner(queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval}))
+		startstoptest.Stress(t.Context(), t, b.pruner(config.Config{Retention: config.Retention{PruneInterval: time.Minute}}))
 	})
 
 	t.Run("EachKindHasItsRetention", func(t *testing.T) {
@@ -45,12 +46,10 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
-		config := queueadmin.PrunerConfig{
-			Interval: queueadmin.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
-		}
-		_, pruned := started(t, b, config)
+		c := config.Config{Retention: config.Retention{PruneInterval: time.Minute, Discarded: 8*time.Hour + 30*time.Minute}, DeadLetter: config.DeadLetter{MaxAge: 5*time.Hour + 30*time.Minute, MaxCount: 3}}
+		_, pruned := started(t, b, c)
 		require.Equal(t, queueadmin.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
-		_, again := started(t, b, config)
+		_, again := started(t, b, c)
 		require.Equal(t, queueadmin.Pruned{}, again)
 	})
 
@@ -67,7 +66,7 @@ func TestPruner(t *testing.T) {
 			}
 		}
 		b.Exec(`UPDATE ojs.workflows SET ended_at = ended_at - interval '2 days' WHERE id = (SELECT id FROM ojs.workflows WHERE ended_at IS NOT NULL ORDER BY id LIMIT 1)`)
-		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Completed: 24 * time.Hour})
+		_, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: time.Minute, Completed: 24 * time.Hour}})
 		require.Equal(t, queueadmin.Pruned{Workflows: 1}, pruned)
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows`))
 	})
@@ -77,14 +76,14 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
-		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval})
+		_, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: time.Minute}})
 		require.Equal(t, queueadmin.Pruned{}, pruned)
 	})
 
 	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		p, pruned := started(t, b, queueadmin.PrunerConfig{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
+		p, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: 50 * time.Millisecond}, DeadLetter: config.DeadLetter{MaxCount: 4}})
 		require.Equal(t, queueadmin.Pruned{}, pruned)
 		require.Greater(t, p.NextIn(), 9*time.Minute, "nothing moves")
 		b.Exec(discardedRows, true)
@@ -98,9 +97,9 @@ func TestPruner(t *testing.T) {
 		b := setup(t)
 		b.InsertDeadLetters(3000)
 		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
-		_, pruned := started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Discarded: time.Hour})
+		_, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: time.Minute, Discarded: time.Hour}})
 		require.Equal(t, queueadmin.Pruned{}, pruned)
-		_, pruned = started(t, b, queueadmin.PrunerConfig{Interval: queueadmin.PruneInterval, Discarded: time.Minute})
+		_, pruned = started(t, b, config.Config{Retention: config.Retention{PruneInterval: time.Minute, Discarded: time.Minute}})
 		require.Equal(t, queueadmin.Pruned{Discarded: 2000}, pruned)
 		require.EqualValues(t, 1000, b.Number(`SELECT count(*) FROM ojs.jobs`))
 		b.RequireCounts()

@@ -7,9 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	"github.com/ojsd/ojsd/internal/queueadmin"
 )
 
 // ojs.enqueue gives a job what the server would give it.
@@ -101,7 +100,8 @@ func TestSQLEnqueueGoesByTheSettingsOfTheServer(t *testing.T) {
 	size := int(config.Default().Jobs.MaxSize)
 	require.NoError(t, enqueue(size), "the migration stores the default")
 	require.ErrorContains(t, enqueue(size+1), fmt.Sprintf("'args' must have at most %d bytes", size))
-	require.NoError(t, b.Queues.StoreServerSettings(t.Context(), queueadmin.TenantsOff, job.Limits{MaxEnvelopeBytes: 100}))
+	other := b.Node(func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 100 })
+	require.NoError(t, other.Queues.StoreServerSettings(t.Context()))
 	require.NoError(t, enqueue(100))
 	require.ErrorContains(t, enqueue(101), "'args' must have at most 100 bytes")
 	b.Exec(`SELECT ojs.enqueue('t', '[]', options => '{"meta":{"tenant_id":"acme"}}')`)

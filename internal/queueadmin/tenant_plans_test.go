@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/config"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -37,7 +39,7 @@ func TestTenantPlans(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(statements), 15)
-	pool, err := pg.Connect(t.Context(), pg.ConnectConfig{URL: b.Pool.Config().ConnString(), MaxConns: 1})
+	pool, err := pg.Connect(t.Context(), config.Database{URL: b.Pool.Config().ConnString(), MaxConns: 1})
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	for _, state := range []struct{ name, change string }{

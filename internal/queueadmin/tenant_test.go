@@ -9,6 +9,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -56,7 +57,7 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	var relay *eventlog.Relay
 	b := domaintest.New(t, func(c *domaintest.Config) { c.Committed = func() { relay.Wake() } })
-	relay = eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{Service: "ojs"})
+	relay = eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{Events: config.Default().Events})
 	_, err := b.Tenants.Stats(t.Context(), "acme")
 	require.True(t, errors.Is(err, &ojs.Error{Code: "not_found"}), "%v", err)
 	var jobs []*job.Job

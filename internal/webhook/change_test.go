@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +24,7 @@ func TestUnfinishedChange(t *testing.T) {
 	order := func(w *webhook.Definition) { w.Ordering = "subject" }
 	cutOff := func(t *testing.T, at string, inactive bool, change func(*webhook.Definition)) (*lossyBundle, *webhook.Webhook) {
 		t.Helper()
-		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
+		b := setupLossy(t, func(c *domaintest.Config) { c.Database.StatementTimeout = 2 * time.Second })
 		w := b.sane.Subscribed(func(w *webhook.Definition) { w.Active = !inactive })
 		for seq := range 3 {
 			b.sane.Delivery(w, seq+1, "s")
@@ -93,7 +92,7 @@ func TestUnfinishedChange(t *testing.T) {
 
 	t.Run("ADeletionIsFinished", func(t *testing.T) {
 		t.Parallel()
-		b := setupLossy(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
+		b := setupLossy(t, func(c *domaintest.Config) { c.Database.StatementTimeout = 2 * time.Second })
 		w := b.sane.Subscribed()
 		b.sane.Delivery(w, 1, "s")
 		b.network.BreakForGood(domaintest.LoseRequest, "name: WebhookDeliveryCancel ")
@@ -110,9 +109,7 @@ func TestUnfinishedChange(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AddCert(endpoint.Certificate())
 		b, _ := cutOff(t, "name: WebhookDeliveryResume ", true, func(w *webhook.Definition) { w.Active, w.URL = true, endpoint.URL })
-		d := webhook.NewDispatcher(b.sane.Archetype, b.sane.Webhooks, webhook.Config{
-			Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
-		})
+		d := webhook.NewDispatcher(b.sane.Archetype, b.sane.Webhooks, sending(10), webhook.DispatcherDeps{RootCAs: roots})
 		require.NoError(t, d.Start(t.Context()))
 		defer d.Stop()
 		require.Eventually(t, func() bool {

@@ -11,7 +11,7 @@ import (
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	c := Config{RetrySchedule: config.Default().Webhooks.RetrySchedule, RetryJitter: RetryJitter}
+	c := config.Default().Webhooks
 	for _, x := range []struct {
 		name   string
 		res    Result
@@ -32,13 +32,13 @@ func TestJudge(t *testing.T) {
 		{"Seventh", Result{Code: 500}, 7, "failed", false, 24 * time.Hour},
 		{"Eighth", Result{Code: 500}, 8, "dead", false, 0},
 	} {
-		o, gone := c.decide(x.res, x.try)
+		o, gone := decide(c, x.res, x.try)
 		require.Equal(t, x.status, o.Status, x.name)
 		require.Equal(t, x.gone, gone, x.name)
 		require.GreaterOrEqual(t, o.Delay, x.least, x.name)
 		require.LessOrEqual(t, o.Delay, x.least+x.least/10, x.name)
 	}
 	c.RetrySchedule = nil
-	o, _ := c.decide(Result{Code: 500}, 1)
+	o, _ := decide(c, Result{Code: 500}, 1)
 	require.Equal(t, "dead", o.Status)
 }

@@ -271,7 +271,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 		return Tested{}, err
 	}
 	e := envelope{
-		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
+		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Events.ServiceName + "/api",
 		Time: spec.FormatTime(now), Subject: webhook, Data: data,
 	}
 	if w.PayloadFormat == "cloudevents" {

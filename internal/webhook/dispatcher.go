@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ojsd/ojsd/internal/clock"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -59,7 +60,7 @@ const (
 	recordTries = 5
 )
 
-// Dispatcher sends due deliveries, on every node, at most Config.Workers at a time.
+// Dispatcher sends due deliveries, on every node, at most config.Webhooks.Workers at a time.
 //
 // One goroutine claims; each request has another one. running is the number of requests, raised by the first only, so it
 // never starts more than Workers. wake has room for one signal: a second one would lead to the same claim. senders is
@@ -68,7 +69,8 @@ type Dispatcher struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
 
-	config Config
+	config config.Config
+	deps   DispatcherDeps
 	store  *Store
 	sender *sender
 
@@ -84,9 +86,9 @@ type Dispatcher struct {
 }
 
 // NewDispatcher returns a dispatcher; Start it.
-func NewDispatcher(archetype *baseservice.Archetype, s *Store, config Config) *Dispatcher {
-	config = config.withDefaults()
-	return baseservice.Init(archetype, &Dispatcher{config: config, store: s, sender: newSender(config), wake: make(chan struct{}, 1)})
+func NewDispatcher(archetype *baseservice.Archetype, s *Store, c config.Config, deps DispatcherDeps) *Dispatcher {
+	deps = deps.withDefaults()
+	return baseservice.Init(archetype, &Dispatcher{config: c, deps: deps, store: s, sender: newSender(c.Webhooks, deps), wake: make(chan struct{}, 1)})
 }
 
 // Wake runs a claim soon, because a delivery may be due. It does not block.
@@ -144,7 +146,7 @@ func (d *Dispatcher) run(ctx context.Context) {
 // pass claims and starts due deliveries, and returns when the next pass is due without a wake-up. It runs in one goroutine
 // per node and starts requests without waiting for them.
 func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
-	want := d.config.Workers - int(d.running.Load())
+	want := d.config.Webhooks.Workers - int(d.running.Load())
 	// No claim: a lease that waits for a free worker would run out.
 	if want <= 0 {
 		return busyPoll // a request that finishes wakes the loop
@@ -295,7 +297,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 			Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond, Clock: delivery.Clock,
 		}
 		// The span belongs to the trace of the event.
-		ctx, traceparent, span := d.config.Tracer.Deliver(ctx, delivery.TraceID.String)
+		ctx, traceparent, span := d.deps.Tracer.Deliver(ctx, delivery.TraceID.String)
 		m.Traceparent = traceparent
 		res = d.sender.send(ctx, m)
 		if span.Recording() {
@@ -316,7 +318,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	}
 	// RoundStart is subtracted, so that a manual retry has the whole schedule before it. The number that receivers see goes
 	// on.
-	o, gone := d.config.decide(res, attempt-int(delivery.RoundStart))
+	o, gone := decide(d.config.Webhooks, res, attempt-int(delivery.RoundStart))
 	o.ID, o.Webhook, o.Claims, o.Secret = delivery.ID, delivery.WebhookID, delivery.Claims, signer.ID
 	if gone {
 		o.GoneURL = delivery.Url
@@ -396,9 +398,9 @@ func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryO
 	attempt := int(delivery.AttemptCount) + 1
 	webhook := ID(delivery.WebhookID)
 	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
-	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
+	d.deps.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
 	if o.Status != "failed" {
-		d.config.Observer.Done(delivery.EventType, attempt-1)
+		d.deps.Observer.Done(delivery.EventType, attempt-1)
 	}
 	attributes := slog.Group("attributes", "subscription_id", webhook, "delivery_id", DeliveryID(delivery.ID),
 		"attempt", attempt, "status_code", o.Code, "error", o.Error)
@@ -424,7 +426,7 @@ const maxLost = 5
 // 1. gone means that the endpoint answered 410. 410 ends a delivery at once, whatever is left of the schedule. A status of
 // 2xx is a failure if the response could not be read to its end. It has no effect of its own: record stores what it
 // returns.
-func (c Config) decide(res Result, try int) (o DeliveryOutcome, gone bool) {
+func decide(c config.Webhooks, res Result, try int) (o DeliveryOutcome, gone bool) {
 	o = DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
 	switch {
 	case res.accepted():
@@ -436,7 +438,7 @@ func (c Config) decide(res Result, try int) (o DeliveryOutcome, gone bool) {
 	default:
 		// The random part keeps deliveries that failed together from being retried together.
 		pause := c.RetrySchedule[try-1]
-		pause += time.Duration(rand.Float64() * c.RetryJitter * float64(pause))
+		pause += time.Duration(rand.Float64() * float64(c.RetryJitter) / 100 * float64(pause))
 		o.Status, o.Delay = "failed", max(pause, res.RetryAfter)
 	}
 	return o, gone

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/idna"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // EgressRules decide which addresses this server may call for clients, who choose the URL of a webhook. They must never allow an address
@@ -20,16 +22,9 @@ import (
 // stored, without resolving its name. Every connection is checked again with the resolved addresses, so that a change of the DNS record
 // between both checks has no effect.
 //
-// The zero value allows https to public addresses only. They are set at the start and may be read by many goroutines.
-type EgressRules struct {
-	// AllowHTTP allows http besides https. For development.
-	AllowHTTP bool
-
-	// AllowNetworks and AllowHosts are allowed although they are private. Hosts are exact names or addresses. AllowHosts
-	// passes over every check of the name and of the addresses that it resolves to.
-	AllowNetworks []netip.Prefix
-	AllowHosts    []string
-}
+// They go by AllowHTTP and AllowNetworks. The zero value allows https to public addresses only. Networks and hosts are allowed although they
+// are private. Hosts are exact names or addresses; an allowed one passes over every check of the name and of the addresses that it resolves to.
+type EgressRules config.Webhooks
 
 // RefusedError says in a sentence why a URL may not be called. Reason is shown to the client and names nothing but what the
 // client has sent.
@@ -103,7 +98,7 @@ func (r EgressRules) checkHost(host string) error {
 
 // allowsHost compares names without case and without a final dot.
 func (r EgressRules) allowsHost(host string) bool {
-	return slices.ContainsFunc(r.AllowHosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
+	return slices.ContainsFunc(r.AllowNetworks.Hosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
 }
 
 // lookup maps names as a client does. It accepts underscores, which are common in private networks. localhost in full-width
@@ -145,7 +140,7 @@ func (r EgressRules) Blocked(a netip.Addr) bool {
 		a = netip.AddrFrom4([4]byte(b[12:]))
 	}
 	inside := func(p netip.Prefix) bool { return p.Contains(a) }
-	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks, inside)
+	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks.Networks, inside)
 }
 
 // parseLiteral reads an address as URLs and C libraries do: also 127.1, 2130706433, 0x7f000001 and 0177.0.0.1. literal means

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 func TestCheckURL(t *testing.T) {
@@ -38,8 +40,10 @@ func TestCheckURL(t *testing.T) {
 func TestRulesBypass(t *testing.T) {
 	t.Parallel()
 	r := EgressRules{
-		AllowHTTP: true, AllowHosts: []string{"localhost", "Vault.Internal", "10.9.9.9"},
-		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
+		AllowHTTP: true,
+		AllowNetworks: config.Destinations{
+			Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}, Hosts: []string{"localhost", "Vault.Internal", "10.9.9.9"},
+		},
 	}
 	for _, url := range []string{"http://localhost/", "https://vault.internal./", "https://10.1.2.3/", "https://[::ffff:10.1.2.3]/", "https://[fd00::1]/", "https://10.9.9.9/", "http://example.com:80/"} {
 		require.NoError(t, r.CheckURL(url), url)
@@ -58,7 +62,7 @@ func TestResolve(t *testing.T) {
 		"zone.test": {netip.MustParseAddr("fe80::1%eth0")},
 	}
 	d := dialer{
-		Rules:  EgressRules{AllowHosts: []string{"own.internal"}},
+		Rules:  EgressRules{AllowNetworks: config.Destinations{Hosts: []string{"own.internal"}}},
 		LookUp: func(_ context.Context, host string) ([]netip.Addr, error) { return answer[host], nil },
 	}
 	for host, ok := range map[string]bool{"public.test": true, "mixed.test": false, "mapped.test": false, "own.internal": true, "0x7f.1": false, "1.2.3.4.5": false, "93.184.216.34": true, "empty.test": false, "zone.test": false} {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -50,9 +50,7 @@ func TestOutcomeIsRecordedAfterAnError(t *testing.T) {
 	roots.AddCert(server.Certificate())
 	var failed failures
 	node := domaintest.On(t, domaintest.Traced(t, b.Pool, &failed))
-	d := webhook.NewDispatcher(riversharedtest.BaseServiceArchetype(t), node.Webhooks, webhook.Config{
-		Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 1,
-	})
+	d := webhook.NewDispatcher(riversharedtest.BaseServiceArchetype(t), node.Webhooks, sending(1), webhook.DispatcherDeps{RootCAs: roots})
 	id := b.Delivery(b.Subscribed(func(w *webhook.Definition) { w.URL = server.URL }), 1, "s")
 	b.Exec(`ALTER TABLE ojs.webhook_attempts RENAME TO elsewhere`) // only the statement that records an outcome names it
 	require.NoError(t, d.Start(t.Context()))
@@ -116,8 +114,10 @@ func TestOutcomesAreReported(t *testing.T) {
 		defer mu.Unlock()
 		counted = append(counted, fmt.Sprintf(format, args...))
 	}
-	d := webhook.NewDispatcher(b.Archetype, b.Webhooks, webhook.Config{
-		Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10, RetrySchedule: []time.Duration{0},
+	twice := sending(10)
+	twice.Webhooks.RetrySchedule = []time.Duration{0}
+	d := webhook.NewDispatcher(b.Archetype, b.Webhooks, twice, webhook.DispatcherDeps{
+		RootCAs: roots,
 		Observer: webhook.Observer{
 			Attempt: func(eventType, id, status string, _ time.Duration) { count("%s %s %s", eventType, id, status) },
 			Done:    func(eventType string, retries int) { count("%s done after %d retries", eventType, retries) },
@@ -152,11 +152,13 @@ func TestSealedSecretsAreReported(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	var sent domaintest.Statements
-	b := setup(t, func(c *domaintest.Config) { c.Webhook.Keys = [][]byte{[]byte(strings.Repeat("k", 32))} })
+	b := setup(t, func(c *domaintest.Config) {
+		c.Webhooks.EncryptionKeys = []config.Key{config.Key(strings.Repeat("k", 32))}
+	})
 	w := b.Subscribed()
 	id := b.Delivery(w, 1, "s")
 	node := domaintest.On(t, domaintest.Traced(t, b.Pool, &sent), logTo(&log))
-	d := webhook.NewDispatcher(node.Archetype, node.Webhooks, webhook.Config{Workers: 1})
+	d := webhook.NewDispatcher(node.Archetype, node.Webhooks, sending(1), webhook.DispatcherDeps{})
 	require.NoError(t, d.Start(t.Context()))
 	require.Eventually(t, func() bool {
 		d.Wake()

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -161,7 +162,7 @@ type vault struct {
 
 // newVault takes keys of 32 bytes. The first one encrypts and decrypts, the others decrypt. No keys: seal stores plain
 // text, and open reads only what is stored so.
-func newVault(keys [][]byte) vault {
+func newVault(keys []config.Key) vault {
 	v := vault{keys: make(map[string]cipher.AEAD, len(keys))}
 	for i, key := range keys {
 		block, err := aes.NewCipher(key)

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 const (
@@ -58,30 +60,31 @@ func (r Result) accepted() bool { return r.Error == "" && r.Code >= 200 && r.Cod
 // sender makes the requests. It never follows a redirect or calls an address that the rules do not allow. It keeps no state
 // of deliveries, and its functions may be called from many goroutines.
 type sender struct {
-	config Config
-	dialer *dialer
-	client *http.Client
+	config  config.Webhooks
+	version string // of the server
+	dialer  *dialer
+	client  *http.Client
 }
 
 // newSender keeps as many connections to one host as there may be requests: with the default, two, a burst for one endpoint would
 // connect for nearly every request. Compression is off, because the limit of what is read would hold for the packed bytes
 // only.
-func newSender(config Config) *sender {
-	s := &sender{config: config, dialer: &dialer{Rules: config.Rules, LookUp: config.LookUp}}
+func newSender(c config.Webhooks, deps DispatcherDeps) *sender {
+	s := &sender{config: c, version: deps.Version, dialer: &dialer{Rules: EgressRules(c), LookUp: deps.LookUp}}
 	transport := &http.Transport{
 		DialContext:         s.dialer.DialContext,
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: deps.RootCAs},
 		TLSHandshakeTimeout: tlsTimeout,
 		// A transport with its own dialer does not try HTTP/2 otherwise.
 		ForceAttemptHTTP2:   true,
 		DisableCompression:  true,
-		MaxIdleConns:        config.Workers,
-		MaxIdleConnsPerHost: config.Workers,
+		MaxIdleConns:        c.Workers,
+		MaxIdleConnsPerHost: c.Workers,
 		IdleConnTimeout:     90 * time.Second,
 	}
-	if config.ProxyURL != nil {
+	if c.ProxyURL != nil {
 		// The operator's proxy connects to the endpoint, so admit checks the endpoint's address before each request.
-		transport.Proxy = http.ProxyURL(config.ProxyURL)
+		transport.Proxy = http.ProxyURL(c.ProxyURL)
 		transport.DialContext = (&net.Dialer{Timeout: tlsTimeout}).DialContext
 	}
 	s.client = &http.Client{Transport: transport, CheckRedirect: noRedirect}
@@ -96,7 +99,7 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // get another answer. That is why a proxy has to keep rules of its own.
 func (s *sender) admit(ctx context.Context, u *url.URL) error {
 	var refused *RefusedError
-	if err := s.config.Rules.CheckURL(u.String()); errors.As(err, &refused) {
+	if err := EgressRules(s.config).CheckURL(u.String()); errors.As(err, &refused) {
 		return errBlocked
 	}
 	if s.config.ProxyURL == nil {
@@ -132,7 +135,7 @@ func (s *sender) attempt(ctx context.Context, m *Message) Result {
 	if m.CloudEvents {
 		h.Set("Content-Type", "application/cloudevents+json")
 	}
-	h.Set("User-Agent", "OJS-Webhook/1.0 (ojsd/"+s.config.Version+")")
+	h.Set("User-Agent", "OJS-Webhook/1.0 (ojsd/"+s.version+")")
 	h.Set("X-OJS-Event-Type", m.EventType)
 	h.Set("X-OJS-Delivery-ID", m.ID)
 	h.Set("X-OJS-Subscription-ID", m.Webhook)

@@ -16,23 +16,26 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
-var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+// local may call this machine.
+var local = config.Webhooks{AllowNetworks: config.Destinations{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}
 
 // endpoint is a TLS server that the sender trusts.
-func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*Config)) (*sender, *Message) {
+func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*DispatcherDeps)) (*sender, *Message) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that the sender ends; a server that runs may read it at any time
 	server.StartTLS()
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	config := Config{Rules: EgressRules{AllowNetworks: loopback}, RootCAs: roots}.withDefaults()
-	for _, c := range change {
-		c(&config)
+	deps := DispatcherDeps{RootCAs: roots}
+	for _, f := range change {
+		f(&deps)
 	}
-	s := newSender(config)
+	s := newSender(local, deps)
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()
 		server.Close()
@@ -121,7 +124,7 @@ func TestSend(t *testing.T) {
 
 	t.Run("RefusesACertificateItDoesNotTrust", func(t *testing.T) {
 		t.Parallel()
-		s, m := endpoint(t, func(http.ResponseWriter, *http.Request) { t.Error("called") }, func(c *Config) { c.RootCAs = x509.NewCertPool() })
+		s, m := endpoint(t, func(http.ResponseWriter, *http.Request) { t.Error("called") }, func(d *DispatcherDeps) { d.RootCAs = x509.NewCertPool() })
 		require.Equal(t, "tls", s.send(t.Context(), m).Error)
 	})
 
@@ -130,12 +133,11 @@ func TestSend(t *testing.T) {
 		refused, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		require.NoError(t, refused.Close())
-		s := newSender(Config{
-			Rules: EgressRules{AllowNetworks: loopback},
+		s := newSender(local, DispatcherDeps{
 			LookUp: func(context.Context, string) ([]netip.Addr, error) {
 				return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 			},
-		}.withDefaults())
+		})
 		require.Equal(t, "connect", s.send(t.Context(), message("https://"+refused.Addr().String())).Error)
 		require.Equal(t, "dns", s.send(t.Context(), message("https://nowhere.test")).Error)
 		require.Equal(t, "blocked_address", s.send(t.Context(), message("https://10.0.0.1")).Error)
@@ -146,7 +148,7 @@ func TestSend(t *testing.T) {
 		t.Parallel()
 		plainHTTP := httptest.NewServer(http.NotFoundHandler())
 		defer plainHTTP.Close()
-		s := newSender(Config{Rules: EgressRules{AllowNetworks: loopback}}.withDefaults())
+		s := newSender(local, DispatcherDeps{})
 		require.Equal(t, "tls", s.send(t.Context(), message("https"+strings.TrimPrefix(plainHTTP.URL, "http"))).Error)
 	})
 }
@@ -197,11 +199,11 @@ func TestSendThroughProxy(t *testing.T) {
 	u, err := url.Parse(proxy.URL)
 	require.NoError(t, err)
 	private := "93.184.216.34"
-	s := newSender(Config{
-		ProxyURL: u, LookUp: func(context.Context, string) ([]netip.Addr, error) {
+	s := newSender(config.Webhooks{ProxyURL: u}, DispatcherDeps{
+		LookUp: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr(private)}, nil
 		},
-	}.withDefaults())
+	})
 	require.NotEmpty(t, s.send(t.Context(), message("https://hooks.test/x")).Error)
 	require.Equal(t, "CONNECT hooks.test:443", <-asked)
 	private = "10.0.0.1"

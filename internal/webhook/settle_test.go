@@ -112,7 +112,7 @@ func TestLostAnswer(t *testing.T) {
 			})
 			t.Run("DatabaseStaysAway", func(t *testing.T) {
 				t.Parallel()
-				b, id := prepared(t, func(c *domaintest.Config) { c.StatementTimeout = 2 * time.Second })
+				b, id := prepared(t, func(c *domaintest.Config) { c.Database.StatementTimeout = 2 * time.Second })
 				b.network.BreakForGood(domaintest.LoseAnswer, "commit")
 				_, err := c.do(b, id)
 				requireUnknown(t, err)

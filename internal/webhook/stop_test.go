@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -35,10 +34,8 @@ func setupCutOff(t *testing.T) *cutOff {
 	lossy, network := domaintest.NewLossy(t, pool)
 	b := domaintest.On(t, lossy)
 	return &cutOff{
-		Dispatcher: webhook.NewDispatcher(b.Archetype, b.Webhooks, webhook.Config{
-			Rules: webhook.EgressRules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
-		}),
-		network: network, sane: sane,
+		Dispatcher: webhook.NewDispatcher(b.Archetype, b.Webhooks, sending(10), webhook.DispatcherDeps{RootCAs: roots}),
+		network:    network, sane: sane,
 		delivery: sane.Delivery(sane.Subscribed(func(in *webhook.Definition) { in.URL = endpoint.URL }), 1, "s"),
 	}
 }

@@ -58,14 +58,14 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
 			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
 			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-			MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
+			MaxWebhooks: int32(s.config.MaxSubscriptions), Tenant: pg.Text(in.Tenant),
 		})
 		if err != nil {
 			return nil, err
 		}
 		if len(rows) == 0 {
 			refused := spec.NewError(ojs.ErrValidation, "There are too many webhook subscriptions; delete one that is not needed.",
-				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
+				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxSubscriptions})
 			refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
 			return nil, refused
 		}

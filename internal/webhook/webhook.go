@@ -12,23 +12,15 @@ import (
 	"context"
 	"crypto/x509"
 	"net/netip"
-	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
-)
-
-// Fixed values of Config.
-const (
-	// Workers is a number of requests, each of which takes a goroutine, a connection and up to 64 KiB of a response.
-	Workers = 100 // requests of a node at a time: more need more nodes
-	// RetryJitter only lengthens a pause (docs/reference/webhooks.md, Retry table).
-	RetryJitter = 0.1 // spreads the retries of deliveries that failed at the same time
 )
 
 const (
@@ -42,29 +34,10 @@ const (
 	deliveryRetention = 7 * 24 * time.Hour
 )
 
-// Config holds the settings of a dispatcher. Values are not validated here.
-type Config struct {
-	// Rules say which addresses may be called.
-	Rules EgressRules
-
+// DispatcherDeps are the parts of a node that a dispatcher uses.
+type DispatcherDeps struct {
 	// RootCAs verify endpoints. nil: the system's.
 	RootCAs *x509.CertPool
-
-	// ProxyURL is the proxy that all requests go through. nil: none; the environment's proxies are not used.
-	ProxyURL *url.URL
-
-	// RetrySchedule are the pauses before the second, third, … attempt. Its length plus one is the number of attempts.
-	// Empty: one attempt.
-	RetrySchedule []time.Duration
-
-	// RetryJitter is the most that is added to a pause, as a share of it.
-	RetryJitter float64
-
-	// Workers is how many requests of this node run at a time.
-	Workers int
-
-	// Service is the {service} of the source of test events.
-	Service string
 
 	// Version of the server, for User-Agent.
 	Version string
@@ -90,24 +63,14 @@ type Observer struct {
 }
 
 // withDefaults sets functions that do nothing, which save a test for nil at each call.
-func (c Config) withDefaults() Config {
-	if c.Observer.Attempt == nil {
-		c.Observer.Attempt = func(string, string, string, time.Duration) {}
+func (d DispatcherDeps) withDefaults() DispatcherDeps {
+	if d.Observer.Attempt == nil {
+		d.Observer.Attempt = func(string, string, string, time.Duration) {}
 	}
-	if c.Observer.Done == nil {
-		c.Observer.Done = func(string, int) {}
+	if d.Observer.Done == nil {
+		d.Observer.Done = func(string, int) {}
 	}
-	return c
-}
-
-// StoreConfig holds the settings of a store. Values are not validated here. The keys are the same on all nodes but while
-// they are being changed.
-type StoreConfig struct {
-	// Keys encrypt the secrets, 32 bytes each. The first one encrypts and decrypts, the others decrypt. None: plain text.
-	Keys [][]byte
-
-	// MaxWebhooks is the largest number of subscriptions.
-	MaxWebhooks int32
+	return d
 }
 
 // Store owns subscriptions, their secrets and their deliveries in the database. Use NewStore. It has no state but the
@@ -115,7 +78,7 @@ type StoreConfig struct {
 // deliveries, and subscriptions in the order of their ids; another order could deadlock with them.
 type Store struct {
 	db     *pg.DB
-	config StoreConfig
+	config config.Webhooks
 	vault  vault
 
 	maxLooked int32 // pg.MaxLooked; only tests change it
@@ -123,10 +86,10 @@ type Store struct {
 	deliveries *batch.Batcher[DeliveryOutcome, Recorded]
 }
 
-// NewStore returns a store on the database. Outcomes share a statement, as a node ends up to Workers requests at about the
+// NewStore returns a store on the database. Outcomes share a statement, as a node ends up to config.Webhooks.Workers requests at about the
 // same time. Key keeps two outcomes of one delivery out of one flush, where the second UPDATE of a row would be lost.
-func NewStore(db *pg.DB, config StoreConfig) *Store {
-	s := &Store{db: db, config: config, vault: newVault(config.Keys), maxLooked: pg.MaxLooked}
+func NewStore(db *pg.DB, c config.Webhooks) *Store {
+	s := &Store{db: db, config: c, vault: newVault(c.EncryptionKeys), maxLooked: pg.MaxLooked}
 	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
 		Flush: s.flushDeliveries, Split: pg.IsRowError, Retry: pg.IsTransient,
 		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },

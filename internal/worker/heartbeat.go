@@ -70,7 +70,7 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	if err := s.beatJobs(ctx, beats, res); err != nil {
 		return nil, err
 	}
-	s.timer.Schedule(s.config.DeadAfter)
+	s.timer.Schedule(s.config.Workers.DeadAfter)
 	s.commits.Committed()
 	// An error here fails the answer although the beat is stored; the next beat repeats it.
 	if err := s.testDirectives(ctx, beats, res); err != nil {
@@ -94,7 +94,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	// If the first beats of a worker reach two nodes at the same moment, one node inserts it and the other one finds it in its
 	// second try.
 	for tries := 0; len(at) > 0 && tries < 3; tries++ {
-		p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
+		p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.Events.WorkerHeartbeat}
 		for i, b := range beats {
 			if j, wanted := at[b.WorkerID]; !wanted || j != i {
 				continue
@@ -165,7 +165,7 @@ func textList(texts []string) []byte {
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
 		EventType:        ojs.EventJobHeartbeat,
-		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
+		DefaultTimeoutMs: s.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
 	}
 	at := map[string]int{}
 	for i, b := range beats {

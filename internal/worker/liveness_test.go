@@ -41,7 +41,7 @@ func TestLiveness(t *testing.T) {
 
 	t.Run("WritesBeats", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, func(c *domaintest.Config) { c.Worker.DeadAfter = 400 * time.Millisecond })
+		b := setup(t, func(c *domaintest.Config) { c.Workers.DeadAfter = 400 * time.Millisecond })
 		liveness := b.liveness()
 		require.NoError(t, liveness.Start(t.Context()))
 		t.Cleanup(liveness.Stop)

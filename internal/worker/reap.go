@@ -68,7 +68,7 @@ func (l *Liveness) loop(ctx context.Context) {
 	var readLast time.Time
 	// Beats are written well within the silence after which a worker is dead. A worker that only fetches therefore looks silent for up to
 	// this much longer than it is.
-	writeGap := min(5*time.Second, l.store.config.DeadAfter/4)
+	writeGap := min(5*time.Second, l.store.config.Workers.DeadAfter/4)
 	for {
 		select {
 		case <-ctx.Done():
@@ -125,13 +125,13 @@ func (s *Store) listening() time.Duration {
 	if since == nil {
 		return 0
 	}
-	return max(0, min(listenFor, s.config.DeadAfter)-time.Since(*since))
+	return max(0, min(listenFor, s.config.Workers.DeadAfter)-time.Since(*since))
 }
 
 // DeadAt is when a worker with this last beat is dead. It tells when to look. Whether a worker is dead is decided in SQL
 // (WorkerExpire). Both arguments are times of the database.
 func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
-	dead := lastBeat.Add(s.config.DeadAfter)
+	dead := lastBeat.Add(s.config.Workers.DeadAfter)
 	if earliest := now.Add(s.listening()); earliest.After(dead) {
 		return earliest
 	}
@@ -139,7 +139,7 @@ func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
 }
 
 // DeadAfter is the silence after which a worker is dead.
-func (s *Store) DeadAfter() time.Duration { return s.config.DeadAfter }
+func (s *Store) DeadAfter() time.Duration { return s.config.Workers.DeadAfter }
 
 // deadWorker is an expired worker whose jobs must be failed. deadAt is the version of the death: an entry with a later one
 // was revived and has died again, and is left to whoever found that. silence goes into the error of the jobs.
@@ -193,7 +193,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	defer cancel()
 	if s.listening() == 0 {
 		rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
-			ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+			ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
 		})
 		if err != nil {
 			return nil, err
@@ -268,7 +268,7 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 		for i, r := range rows {
 			lost[i] = queue.Lost{
 				JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt, StartedAt: r.StartedAt, Reason: job.WorkerDeath,
-				Error: job.ServerError(job.WorkerDeath, s.config.DeadAfter, silences[r.WorkerID]),
+				Error: job.ServerError(job.WorkerDeath, s.config.Workers.DeadAfter, silences[r.WorkerID]),
 			}
 		}
 		jobs, err := s.jobs.FailLost(ctx, lost)

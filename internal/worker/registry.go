@@ -238,7 +238,7 @@ func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 // off by default, because it lets any producer make a worker quiet. Of the jobs of one worker terminate wins over quiet.
 // Nothing is stored.
 func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResult) error {
-	if !s.config.TestDirectives {
+	if !s.config.Tests.Directives {
 		return nil
 	}
 	var ids [][16]byte

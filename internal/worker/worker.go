@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -27,29 +28,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Config holds the settings of the registry. It has no defaults: a zero is taken as a zero. All nodes should have the same
-// DeadAfter: the one with the shortest declares workers dead for all.
-type Config struct {
-	// DeadAfter is the silence after which a registered worker is dead.
-	DeadAfter time.Duration
-
-	// DefaultTimeout is the execution timeout of a job that sets none.
-	DefaultTimeout time.Duration
-
-	// HeartbeatEvents writes worker.heartbeat, one event per heartbeat call.
-	HeartbeatEvents bool
-
-	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
-	JobHeartbeatInterval time.Duration
-
-	// TestDirectives lets meta.test_directive of a job choose the directive that its worker gets. For tests only.
-	TestDirectives bool
-
-	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
-	// took. It must not block. May be nil.
-	OnFlush func(operation string, requests int, took time.Duration)
-}
-
 // Deps are the parts of a node that the registry uses.
 type Deps struct {
 	DB      *pg.DB
@@ -59,6 +37,10 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+
+	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
+	// took. It must not block. May be nil.
+	OnFlush func(operation string, requests int, took time.Duration)
 }
 
 // Store is the registry. Use New. It has no state of a worker; what nodes may forget is in the worker cache. listeningSince
@@ -71,22 +53,23 @@ type Store struct {
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
-	config  Config
+	config  config.Config
 
 	heartbeat *batch.Batcher[Beat, BeatResult]
 
 	listeningSince atomic.Pointer[time.Time] // before this time, workers may not have reached any node; nil: Prepare was not called
 }
 
-// New returns a registry on the database.
-func New(deps Deps, config Config) *Store {
+// New returns a registry on the database. All nodes should have the same Workers.DeadAfter: the one with the shortest declares workers dead for
+// all.
+func New(deps Deps, c config.Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
-		config: config,
+		config: c,
 	}
 	var flushed func(requests int, took time.Duration)
-	if config.OnFlush != nil {
-		flushed = func(requests int, took time.Duration) { config.OnFlush("heartbeat", requests, took) }
+	if deps.OnFlush != nil {
+		flushed = func(requests int, took time.Duration) { deps.OnFlush("heartbeat", requests, took) }
 	}
 	// Key keeps two beats of one worker out of one statement; Weight bounds a flush by its jobs, as a beat may list
 	// thousands. An error of one row splits the flush, so it fails one beat.

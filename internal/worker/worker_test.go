@@ -646,7 +646,7 @@ func TestHeartbeat(t *testing.T) {
 	// What the worker reports and what an operator wants, with a job that asks for quiet.
 	t.Run("ATestDirectiveComesAfterTerminateAndTheOperator", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, func(c *domaintest.Config) { c.Worker.TestDirectives = true })
+		b := setup(t, func(c *domaintest.Config) { c.Tests.Directives = true })
 		for i, test := range []struct{ reports, directive, want string }{
 			{"running", "", "quiet"},
 			{"quiet", "running", "running"},

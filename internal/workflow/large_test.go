@@ -17,8 +17,8 @@ import (
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	sent := &domaintest.Statements{}
-	b := setup(t, func(c *domaintest.Config) { c.StatementTimeout = time.Minute })
-	b = &bundle{domaintest.On(t, domaintest.Traced(t, b.Pool, sent), func(c *domaintest.Config) { c.StatementTimeout = time.Minute })}
+	b := setup(t, func(c *domaintest.Config) { c.Database.StatementTimeout = time.Minute })
+	b = &bundle{domaintest.On(t, domaintest.Traced(t, b.Pool, sent), func(c *domaintest.Config) { c.Database.StatementTimeout = time.Minute })}
 	const members = 10_000
 	def := withCallbacks(t, numbered(t, workflow.Batch, members), "on_success")
 	clock := time.Now()

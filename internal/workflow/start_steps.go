@@ -146,7 +146,7 @@ func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepLis
 	}
 	// The definition was checked when it was created, by the same function. Schemas and the configuration of the queue are
 	// not asked again, see checkSchemas and admit.
-	j, wire := job.DecodeItem(r.Template, p.s.config.Limits)
+	j, wire := job.DecodeItem(r.Template, p.s.limits)
 	if wire != nil { // the limits of this node are other ones than those of the node that took the workflow
 		return p.add(ctx, &item{step: st, refused: errorObject(wire.Code, wire.Message)})
 	}

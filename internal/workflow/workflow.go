@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
@@ -64,17 +65,6 @@ const (
 	maxAdvancing = 4
 )
 
-// Config holds the settings of the store. Both come from the settings of the node. Nodes with different settings may serve
-// one database: a definition is checked by the settings of the node that takes it, and its later jobs by those of the node
-// that advances it (see beginStep).
-type Config struct {
-	// Limits apply to the jobs of workflows, which are decoded again when their step begins.
-	Limits job.Limits
-
-	// MaxDepth is how deep workflows may be nested, the root included. 0: DefaultDepth.
-	MaxDepth int
-}
-
 // Deps are the parts of a node that the store uses.
 type Deps struct {
 	DB      *pg.DB
@@ -83,6 +73,9 @@ type Deps struct {
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
 	Schemas *schema.Store
+
+	// Limits apply to the jobs of workflows, which are decoded again when their step begins.
+	Limits job.Limits
 }
 
 // Store creates, changes and reads workflows. Use New. It keeps no state of a workflow: what it has in memory is who waits
@@ -98,7 +91,8 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	schemas *schema.Store
-	config  Config
+	config  config.Workflows
+	limits  job.Limits
 
 	mu    sync.Mutex
 	turns map[[16]byte]*turns
@@ -109,15 +103,17 @@ type Store struct {
 	maxLooked int64 // pg.MaxLooked; only tests change it
 }
 
-// New returns a store on the database. Package queue is to call Follow when jobs of workflows have ended (queue.Hooks).
-func New(deps Deps, config Config) *Store {
+// New returns a store on the database. Nodes with different settings may serve one database: a definition is checked by the settings of the
+// node that takes it, and its later jobs by those of the node that advances it (see beginStep). Package queue is to call Follow when jobs of
+// workflows have ended (queue.Hooks).
+func New(deps Deps, c config.Workflows) *Store {
 	// A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue
 	// calls it after its commit, when the connection is back in the pool. Otherwise acks and advances could wait for each
 	// other.
 	places := min(maxAdvancing, max(1, int(deps.DB.Pool.Config().MaxConns)/2))
 	return &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
-		schemas: deps.Schemas, config: config,
+		schemas: deps.Schemas, config: c, limits: deps.Limits,
 		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places), left: make(chan struct{}, 1),
 		maxLooked: pg.MaxLooked,
 	}

@@ -216,7 +216,7 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			}
 			entry.Args = valuesOf(row.Args)
 			definition := cron.DefinitionOf(row)
-			if job, err := definition.Template(a.config.Limits); err == nil { // it was accepted when it was registered
+			if job, err := definition.Template(a.JobLimits); err == nil { // it was accepted when it was registered
 				entry.Options = optionsOf(job)
 			}
 		}
@@ -461,8 +461,8 @@ func stepOf(st *workflow.Step) *ojsv1.WorkflowStepStatus {
 func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.ManifestResponse, error) {
 	return &ojsv1.ManifestResponse{
 		OjsVersion: api.SpecVersion, ConformanceLevel: api.ConformanceLevel, Protocols: api.Protocols(true), Backend: api.Backend,
-		Implementation: &ojsv1.Implementation{Name: api.Name, Version: a.config.Version, Language: api.Language},
-		Extensions:     api.Extensions(a.config.Webhooks), SchemaValidation: true,
+		Implementation: &ojsv1.Implementation{Name: api.Name, Version: a.Version, Language: api.Language},
+		Extensions:     api.Extensions(a.config.Webhooks.Enabled), SchemaValidation: true,
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/job"
 )
 
@@ -20,7 +21,7 @@ func BenchmarkConvert(b *testing.B) {
 	} {
 		in := &ojsv1.EnqueueRequest{}
 		require.NoError(b, protojson.Unmarshal([]byte(text), in))
-		a := &API{config: Config{MaxBatchSize: 1000, Limits: job.Limits{}}}
+		a := &API{config: config.Default()}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -28,7 +29,7 @@ func BenchmarkConvert(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, wire := job.DecodeItem(text, a.config.Limits); wire != nil {
+				if _, wire := job.DecodeItem(text, a.JobLimits); wire != nil {
 					b.Fatal(wire)
 				}
 			}

@@ -59,7 +59,7 @@ type traits uint8
 const (
 	public traits = 1 << iota // needs no key, as over HTTP
 	empty                     // its request has no fields, so callers without a key have it not read
-	batch                     // its message may have Config.MaxBatchBytes
+	batch                     // its message may have config.Server.MaxBatchBytes
 	claims                    // its answer carries claimed jobs, which go back if it is not sent (see deliveries)
 	waits                     // its handler waits for messages of the client without looking at the stop of the node
 )
@@ -181,7 +181,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	// The trace context of the call, and its span if there is one, are where the store finds them.
 	ctx, c.span = a.Tracer.Request(tracing.Receive(ctx, md("traceparent"), md("tracestate")), c.spanName())
 	ctx = context.WithValue(ctx, callKey{}, c)
-	err := setHeader(metadata.Pairs(requestIDKey, c.requestID, versionKey, a.config.Version, levelKey, strconv.Itoa(api.ConformanceLevel)))
+	err := setHeader(metadata.Pairs(requestIDKey, c.requestID, versionKey, a.Version, levelKey, strconv.Itoa(api.ConformanceLevel)))
 	if err != nil {
 		return ctx, err
 	}
@@ -199,7 +199,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 			return ctx, spec.Unauthenticated()
 		}
 		// More than one tenant, or a malformed one, is refused.
-		if c.caller.Tenant, err = a.config.Tenancy.Caller(md(tenantKey)); err != nil {
+		if c.caller.Tenant, err = a.tenancy.Caller(md(tenantKey)); err != nil {
 			return ctx, err
 		}
 	}
@@ -353,7 +353,7 @@ func tenantOf(ctx context.Context) string { return callOf(ctx).caller.Tenant }
 
 // limits are those for what a call sends.
 func (a *API) limits(ctx context.Context) job.Limits {
-	return a.config.Tenancy.Limits(a.config.Limits, tenantOf(ctx))
+	return a.tenancy.Limits(a.JobLimits, tenantOf(ctx))
 }
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches): what the

@@ -7,12 +7,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // TestEachRPCIsDeclared: one without a row cannot be registered, nor is there a row for none.
 func TestEachRPCIsDeclared(t *testing.T) {
 	t.Parallel()
-	a, err := New(Config{}, Deps{})
+	a, err := New(config.Default(), Deps{})
 	require.NoError(t, err)
 	services := a.server.GetServiceInfo()
 	require.NotPanics(t, func() { checkDeclared(services) })

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -157,10 +158,10 @@ func TestEnvelope(t *testing.T) {
 		in := &ojsv1.EnqueueBatchRequest{Jobs: []*ojsv1.BatchJobEntry{{Type: "a"}, {Type: "a", Args: []*structpb.Value{structpb.NewStringValue("x")}, Options: options}}}
 		text, err := object(func(w *jsonWriter) { w.job("a", in.GetJobs()[1].GetArgs(), options) })
 		require.NoError(t, err)
-		a := &API{config: Config{MaxBatchSize: 2, Limits: job.Limits{MaxEnvelopeBytes: len(text)}}}
+		a := &API{config: config.Config{Server: config.Server{MaxBatchSize: 2}}, Deps: Deps{Domains: api.Domains{JobLimits: job.Limits{MaxEnvelopeBytes: len(text)}}}}
 		_, err = a.decodeBatch(t.Context(), in)
 		require.NoError(t, err, name)
-		a.config.Limits.MaxEnvelopeBytes--
+		a.JobLimits.MaxEnvelopeBytes--
 		_, err = a.decodeBatch(t.Context(), in)
 		var wire *ojs.Error
 		require.ErrorAs(t, err, &wire, name)
@@ -173,7 +174,7 @@ func TestFirstBadEntry(t *testing.T) {
 	t.Parallel()
 	good, wrong := &ojsv1.BatchJobEntry{Type: "a"}, &ojsv1.BatchJobEntry{Type: "A"}
 	unreadable := &ojsv1.BatchJobEntry{Type: "a", Args: []*structpb.Value{structpb.NewNumberValue(math.NaN())}}
-	a := &API{config: Config{MaxBatchSize: 3}}
+	a := &API{config: config.Config{Server: config.Server{MaxBatchSize: 3}}}
 	for want, jobs := range map[string][]*ojsv1.BatchJobEntry{
 		"job at index 0: 'args' must be free of":     {unreadable, wrong},
 		"job at index 1: 'args' must be free of":     {good, unreadable, wrong},

@@ -139,13 +139,13 @@ func (s *eventStream) follow() error {
 		return err
 	}
 	s.written = time.Now()
-	idle := time.NewTimer(s.api.config.KeepAlive)
+	idle := time.NewTimer(s.api.config.GRPC.KeepAlive)
 	defer idle.Stop()
 	for {
 		if err := s.trim(sub); err != nil {
 			return err
 		}
-		idle.Reset(time.Until(s.written.Add(s.api.config.KeepAlive)))
+		idle.Reset(time.Until(s.written.Add(s.api.config.GRPC.KeepAlive)))
 		items, gap, err := sub.Next(s.ctx, idle.C, s.api.Streams.Batch())
 		switch {
 		case s.ctx.Err() != nil:
@@ -165,7 +165,7 @@ func (s *eventStream) follow() error {
 		if err != nil {
 			return err
 		}
-		if time.Since(s.written) >= s.api.config.KeepAlive {
+		if time.Since(s.written) >= s.api.config.GRPC.KeepAlive {
 			// Its time is that of this node's clock: it is no event.
 			if err := s.write(s.form.encode(&ojsv1.Event{Type: typeKeepAlive, Timestamp: timestamppb.Now()})); err != nil {
 				return err
@@ -201,11 +201,11 @@ func (s *eventStream) show(items []*eventlog.Item) error {
 // trim lets a slow client lose its oldest events, if that is how the server is set up.
 // A failed read rests, and is no error unless the stream has to end.
 func (s *eventStream) trim(sub *eventlog.Subscription) error {
-	config := s.api.Streams.Config()
-	if !config.DropOldest {
+	realtime := s.api.config.Realtime
+	if !realtime.DropOldest() {
 		return nil
 	}
-	d, err := sub.Trim(s.ctx, config.BufferSize)
+	d, err := sub.Trim(s.ctx, realtime.BufferSize)
 	if err != nil {
 		return s.failed("read events", err)
 	}

@@ -18,13 +18,14 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe"
 )
 
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
-	b := setup(t, grpcapi.Config{KeepAlive: 200 * time.Millisecond})
+	b := setup(t, with(func(c *config.Config) { c.GRPC.KeepAlive = 200 * time.Millisecond }))
 	start := time.Now()
 	stream, err := b.client.StreamEvents(t.Context(), &ojsv1.StreamEventsRequest{})
 	require.NoError(t, err)
@@ -41,7 +42,7 @@ func TestKeepAlive(t *testing.T) {
 // TestMissedEventLeaksNoSlot: the database is changed without an event.
 func TestMissedEventLeaksNoSlot(t *testing.T) {
 	t.Parallel()
-	b := setup(t, grpcapi.Config{Reconcile: 100 * time.Millisecond})
+	b := setup(t, with(func(c *config.Config) { c.GRPC.Reconcile = 100 * time.Millisecond }))
 	stream, err := b.client.StreamJobs(t.Context(), &ojsv1.StreamJobsRequest{Queues: []string{"default"}, WorkerId: "w", MaxConcurrent: 1})
 	require.NoError(t, err)
 	for range 3 {
@@ -59,7 +60,7 @@ func TestMissedEventLeaksNoSlot(t *testing.T) {
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Jobs, d.Pools, d.Logger = nil, nil, slog.New(slog.NewTextHandler(&log, nil)) })
+	b := setup(t, config.Default(), func(d *grpcapi.Deps) { d.Jobs, d.Pools, d.Logger = nil, nil, slog.New(slog.NewTextHandler(&log, nil)) })
 	for range 2 {
 		_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t"})
 		require.Equal(t, codes.Internal, status.Code(err))
@@ -78,7 +79,7 @@ func TestPanicIsInternal(t *testing.T) {
 func TestFailureIsLoggedWhole(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Logger = observe.NewLogger(&log, "json", slog.LevelInfo) })
+	b := setup(t, config.Default(), func(d *grpcapi.Deps) { d.Logger = observe.NewLogger(&log, "json", slog.LevelInfo) })
 	b.pool.Close()
 	_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Args: []*structpb.Value{structpb.NewStringValue("marker")}})
 	require.Error(t, err)
@@ -110,7 +111,7 @@ func TestRequestDone(t *testing.T) {
 	t.Parallel()
 	type done struct{ method, code string }
 	calls := make(chan done, 10)
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
+	b := setup(t, config.Default(), func(d *grpcapi.Deps) {
 		d.RequestDone = func(method, code string, took time.Duration) {
 			if took <= 0 {
 				code = "took no time"
@@ -141,7 +142,7 @@ func TestStreamsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 	dbtest.URL(t) // starts Postgres, which stays
 	before := goleak.IgnoreCurrent()
 	t.Run("Streams", func(t *testing.T) {
-		b := setup(t, grpcapi.Config{})
+		b := setup(t, config.Default())
 		var streams sync.WaitGroup
 		for i := range 40 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Millisecond)

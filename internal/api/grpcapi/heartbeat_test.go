@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
@@ -30,13 +31,13 @@ func (refusing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 
 func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig(dbtest.URL(t))
+	poolConfig, err := pgxpool.ParseConfig(dbtest.URL(t))
 	require.NoError(t, err)
-	config.ConnConfig.Tracer = refusing("JobListByID")
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	poolConfig.ConnConfig.Tracer = refusing("JobListByID")
+	pool, err := pgxpool.NewWithConfig(t.Context(), poolConfig)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
+	b := setup(t, config.Default(), func(d *grpcapi.Deps) {
 		events, feed := d.Events, d.Feed
 		d.Domains = domains(t, pool, nil).Domains
 		d.Events, d.Feed = events, feed

@@ -137,7 +137,7 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 
 // decodeBatch gives at least one job.
 func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
-	if err := job.CheckItemCount("jobs", len(in.GetJobs()), a.config.MaxBatchSize); err != nil {
+	if err := job.CheckItemCount("jobs", len(in.GetJobs()), a.config.Server.MaxBatchSize); err != nil {
 		return nil, err
 	}
 	items := make([]jsontext.Value, 0, len(in.GetJobs()))

@@ -17,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -33,35 +34,41 @@ type testBundle struct {
 	pool   *pgxpool.Pool
 }
 
+// with is the default configuration after change.
+func with(change func(c *config.Config)) config.Config {
+	c := config.Default()
+	change(&c)
+	return c
+}
+
 // domains are those of a node. Its interface ends after the comparison at the end of a test would be made, so there is none.
 func domains(t *testing.T, pool *pgxpool.Pool, committed func()) *domaintest.Bundle {
 	t.Helper()
 	return domaintest.On(t, pool, func(c *domaintest.Config) { c.Unchecked, c.Committed = true, committed })
 }
 
-func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *testBundle {
+func setup(t *testing.T, c config.Config, change ...func(*grpcapi.Deps)) *testBundle {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.URL(t))
 	require.NoError(t, err)
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
 	var feed *eventlog.Feed
-	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs", Published: func() { feed.Wake() }})
+	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Events: c.Events, Published: func() { feed.Wake() }})
 	b := domains(t, pool, relay.Wake)
 	require.NoError(t, b.Workers.Prepare(t.Context()))
 	reader := eventlog.NewReader(pg.New(pool, time.Minute), relay)
 	feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
 	deps := grpcapi.Deps{
-		Domains: b.Domains, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
+		Domains: b.Domains, Streams: api.NewStreams(c.Realtime), Logger: logger,
 		Health: api.NewHealth("test", api.LookAt(b.Domains, b.DB.Probe), func() map[string]string { return nil }),
 	}
 	deps.Events, deps.Feed = reader, feed
-	for _, c := range change {
-		c(&deps)
+	for _, f := range change {
+		f(&deps)
 	}
-	config.MaxBatchBytes, config.MaxBatchSize = 32<<20, 10_000
-	api, err := grpcapi.New(config, deps)
+	api, err := grpcapi.New(c, deps)
 	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

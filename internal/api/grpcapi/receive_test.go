@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // TestMessagesAreBounded: what a call may send depends on who calls what, and all calls share the memory of the node.
@@ -25,7 +26,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	const nodeMemory = 128 << 20
 	memory := &api.Memory{}
-	b := setup(t, grpcapi.Config{APIKeys: []string{"one"}}, func(d *grpcapi.Deps) { d.Memory = memory })
+	b := setup(t, with(func(c *config.Config) { c.Server.APIKeys = []string{"one"} }), func(d *grpcapi.Deps) { d.Memory = memory })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // 200 MB of JSON take their time on a busy machine
 	defer cancel()
 	known := metadata.AppendToOutgoingContext(ctx, "x-ojs-api-key", "one")

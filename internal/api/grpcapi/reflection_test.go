@@ -10,13 +10,13 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/ojsd/ojsd/internal/api/grpcapi"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // TestReflectionNeedsTheKey: who shows no key learns nothing of the interface.
 func TestReflectionNeedsTheKey(t *testing.T) {
 	t.Parallel()
-	b := setup(t, grpcapi.Config{APIKeys: []string{"secret"}})
+	b := setup(t, with(func(c *config.Config) { c.Server.APIKeys = []string{"secret"} }))
 	list := func(ctx context.Context) error {
 		stream, err := reflectionpb.NewServerReflectionClient(b.conn).ServerReflectionInfo(ctx)
 		require.NoError(t, err)

@@ -35,55 +35,12 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
 )
-
-// Config holds what the API decides by. Values are taken as they are.
-type Config struct {
-	// APIKeys are the accepted keys. Empty: the API is open.
-	APIKeys []string
-
-	// Limits of job objects, metadata, results and nesting.
-	Limits job.Limits
-
-	// Tenancy says whether calls name their tenant. Zero: optional.
-	Tenancy queueadmin.TenantMode
-
-	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression.
-	MaxBatchBytes int
-
-	// MaxBatchSize is the most jobs of EnqueueBatch.
-	MaxBatchSize int
-
-	// Version of the server, shown in the manifest and in the metadata of every answer.
-	Version string
-
-	// TLSCert and TLSKey are files in PEM. Empty: no TLS. With ClientCA clients must show a certificate signed by it.
-	TLSCert, TLSKey, ClientCA string
-
-	// Webhooks says that this node has them, for the manifest.
-	Webhooks bool
-
-	// KeepAlive is after how long without events StreamEvents says so. 30 s.
-	KeepAlive time.Duration
-
-	// Reconcile is how often StreamJobs asks the database about the jobs of a stream, in case an event was missed. 30 s.
-	Reconcile time.Duration
-}
-
-func (c Config) withDefaults() Config {
-	if c.KeepAlive == 0 {
-		c.KeepAlive = 30 * time.Second
-	}
-	if c.Reconcile == 0 {
-		c.Reconcile = 30 * time.Second
-	}
-	return c
-}
 
 // Deps are the parts an API talks to.
 type Deps struct {
@@ -92,6 +49,7 @@ type Deps struct {
 	Streams *api.Streams
 	Memory  *api.Memory // counts the bytes of requests of all interfaces; nil: of this one
 	Logger  *slog.Logger
+	Version string // of the server, shown in the manifest and in the metadata of every answer
 
 	Tracer *tracing.Tracer // nil: nothing is traced
 
@@ -105,7 +63,8 @@ type Deps struct {
 type API struct {
 	ojsv1.UnimplementedOJSServiceServer
 
-	config Config
+	config  config.Config
+	tenancy queueadmin.TenantMode
 	Deps
 	keys    api.Keys
 	codec   codec
@@ -124,8 +83,8 @@ const maxStreams = 250
 
 // New returns the API. It fails if the TLS files cannot be used.
 // It opens no port; Serve does.
-func New(config Config, deps Deps) (*API, error) {
-	a := &API{config: config.withDefaults(), Deps: deps, keys: api.NewKeys(config.APIKeys), codec: codec{encoding.GetCodecV2(protobuf.Name)}}
+func New(c config.Config, deps Deps) (*API, error) {
+	a := &API{config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), Deps: deps, keys: api.NewKeys(c.Server.APIKeys), codec: codec{encoding.GetCodecV2(protobuf.Name)}}
 	options := []grpc.ServerOption{
 		// A connection whose client is gone is found after 40 s.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -135,8 +94,8 @@ func New(config Config, deps Deps) (*API, error) {
 		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(a.codec),
 	}
-	if config.TLSCert != "" {
-		tlsConfig, err := loadTLS(config)
+	if c.GRPC.TLSCert != "" {
+		tlsConfig, err := loadTLS(c.GRPC)
 		if err != nil {
 			return nil, err
 		}
@@ -153,24 +112,24 @@ func New(config Config, deps Deps) (*API, error) {
 }
 
 // loadTLS reads the files once: a new certificate needs a restart.
-func loadTLS(config Config) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(config.TLSCert, config.TLSKey)
+func loadTLS(c config.GRPC) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("load grpc certificate: %w", err)
 	}
-	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if config.ClientCA == "" {
-		return c, nil
+	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if c.ClientCA == "" {
+		return t, nil
 	}
-	pem, err := os.ReadFile(config.ClientCA)
+	pem, err := os.ReadFile(c.ClientCA)
 	if err != nil {
 		return nil, fmt.Errorf("load grpc client ca: %w", err)
 	}
-	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !c.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load grpc client ca: %s holds no certificate in PEM", config.ClientCA)
+	t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !t.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("load grpc client ca: %s holds no certificate in PEM", c.ClientCA)
 	}
-	return c, nil
+	return t, nil
 }
 
 // StreamCounter counts the streams, for metrics.
@@ -379,7 +338,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	call := callOf(s.ctx)
 	from := received{transport: stream, stream: s, field: "envelope", limit: maxMessage}
 	if call.rpc.is&batch != 0 {
-		from.field, from.limit = "batch", s.api.config.MaxBatchBytes
+		from.field, from.limit = "batch", int(s.api.config.Server.MaxBatchBytes)
 	}
 	if len(s.api.keys) > 0 && call.caller.Principal == "" {
 		if call.rpc.is&empty != 0 {

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // as is the context of a tenant's call.
@@ -64,7 +64,7 @@ func fillTenant(t *testing.T, c ojsv1.OJSServiceClient) (f filled) {
 // TestTenantsReachOnlyTheirOwn calls every method as one tenant with the data of another one. A method that is added fails until it is here.
 func TestTenantsReachOnlyTheirOwn(t *testing.T) {
 	t.Parallel()
-	b := setup(t, grpcapi.Config{})
+	b := setup(t, config.Default())
 	f := fillTenant(t, b.client)
 	c, ctx := b.client, as(t, "yankee")
 	meta, err := structpb.NewStruct(map[string]any{"tenant_id": "zulu"})
@@ -173,7 +173,7 @@ func TestTenantStreams(t *testing.T) {
 	t.Parallel()
 	require.Len(t, ojsv1.OJSService_ServiceDesc.Streams, 2, "a stream is new: test it here")
 	require.Len(t, eventsv1.OJSEvents_ServiceDesc.Streams, 1)
-	b := setup(t, grpcapi.Config{})
+	b := setup(t, config.Default())
 	ctx, cancel := context.WithCancel(as(t, "yankee"))
 	t.Cleanup(cancel)
 	jobs, err := b.client.StreamJobs(ctx, &ojsv1.StreamJobsRequest{Queues: []string{"q"}, WorkerId: "w", MaxConcurrent: 10})
@@ -207,7 +207,7 @@ func TestTenantStreams(t *testing.T) {
 
 func TestTenantMetadata(t *testing.T) {
 	t.Parallel()
-	b := setup(t, grpcapi.Config{Tenancy: "required"})
+	b := setup(t, with(func(c *config.Config) { c.Server.Tenancy = "required" }))
 	for _, name := range []string{"a b", "a/b", strings.Repeat("x", 129), ""} {
 		_, err := b.client.ListCron(as(t, name), &ojsv1.ListCronRequest{})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%q", name)

@@ -69,7 +69,7 @@ func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse
 		return nil, err
 	}
 	// Limits of results hold here, too; the message itself has at most 4 MiB.
-	ack, wire := job.DecodeAckItem(text, a.config.Limits)
+	ack, wire := job.DecodeAckItem(text, a.JobLimits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -110,7 +110,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	if err != nil {
 		return nil, err
 	}
-	nack, wire := job.DecodeNackItem(text, a.config.Limits)
+	nack, wire := job.DecodeNackItem(text, a.JobLimits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -301,7 +301,7 @@ func (s *jobStream) deliver(jobs []*job.Record) error {
 // An end that is published before its slot is taken cannot exist: the slot is taken before the worker knows of the job. A
 // lost reservation of a job that was claimed and not sent yet is found by reconcile.
 func (s *jobStream) follow(sub *eventlog.Subscription) {
-	every := s.api.config.Reconcile
+	every := s.api.config.GRPC.Reconcile
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	looked := time.Now()
@@ -425,7 +425,7 @@ func (s *sender) run(do func() error) error {
 // send writes one message.
 // After WriteTimeout run returns, and with it the stream ends; write then fails.
 func (s *sender) send(write func() error) error {
-	s.blocked.Reset(s.api.Streams.Config().WriteTimeout)
+	s.blocked.Reset(s.api.config.Realtime.WriteTimeout)
 	defer s.blocked.Stop()
 	return write()
 }

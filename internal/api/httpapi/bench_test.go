@@ -37,7 +37,7 @@ func BenchmarkHandler(b *testing.B) {
 		handle     handler
 	}{
 		{"Enqueue", `{"type":"bench.job","queue":"bench","args":["` + strings.Repeat("x", 100) + `"]}`, func(r *request) error {
-			in, err := job.DecodeJob(r.body, a.config.Limits)
+			in, err := job.DecodeJob(r.body, a.JobLimits)
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func BenchmarkHandler(b *testing.B) {
 			return fetched(r, ten)
 		}},
 		{"Ack", `{"job_id":"` + id + `","worker_id":"worker-1"}`, func(r *request) error {
-			if _, err := job.DecodeAck(r.body, a.config.Limits); err != nil {
+			if _, err := job.DecodeAck(r.body, a.JobLimits); err != nil {
 				return err
 			}
 			return acked(r, &done)

@@ -19,15 +19,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// maxItems is how many items a call may have, and also how many jobs one call with a filter takes. A larger one makes longer
-// transactions.
-func (a *API) maxItems() int {
-	if n := a.config.MaxBatchSize; n > 0 {
-		return n
-	}
-	return 10_000
-}
-
 // batch is a body of many items and what else it holds.
 // items has at least one element. Both point into the body, so they live as long as the handler runs.
 type batch struct {
@@ -39,7 +30,7 @@ type batch struct {
 // Callers must use it for every error of a decoder that counts items. asError keeps a nil wire nil.
 func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
 	if wire != nil && wire.Type == string(ojs.ErrBatchSize) {
-		c.Response().Header().Set("X-OJS-Max-Batch-Size", strconv.Itoa(a.maxItems()))
+		c.Response().Header().Set("X-OJS-Max-Batch-Size", strconv.Itoa(a.config.Server.MaxBatchSize))
 	}
 	return asError(wire)
 }
@@ -48,7 +39,7 @@ func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
 // The items are valid JSON of any kind, not checked further: a call with outcomes per item must not fail because of one of
 // them.
 func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error) {
-	items, rest, wire := job.SplitBatch(body, key, a.maxItems())
+	items, rest, wire := job.SplitBatch(body, key, a.config.Server.MaxBatchSize)
 	return batch{items, rest}, a.batchError(c, wire)
 }
 
@@ -162,7 +153,7 @@ func eachItem[Req any](
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
 		// A bad item has its own error and does not refuse the others.
-		req, wire := decode(item, a.config.Limits)
+		req, wire := decode(item, a.JobLimits)
 		if wire != nil {
 			errs[i] = wire
 			continue
@@ -572,7 +563,7 @@ func (a *API) appendBulk(b []byte, c echo.Context, items bulkItems, succeeded in
 // under its lock, so a job that another call has changed meanwhile is skipped with its new state and never changed twice.
 func (a *API) bulkHandler(op job.BulkOp) func(r *request) error {
 	return func(r *request) error {
-		in, wire := job.DecodeBulkSelect(op, r.body, a.maxItems())
+		in, wire := job.DecodeBulkSelect(op, r.body, a.config.Server.MaxBatchSize)
 		if wire != nil {
 			return a.batchError(r, wire)
 		}
@@ -618,7 +609,7 @@ func (a *API) selectJobs(c echo.Context, in job.BulkSelect) (sel selection, err 
 		return selection{texts: in.IDs.Texts, ids: onlyOwn(in.IDs.IDs, own)}, err
 	}
 	in.Filter.Tenant = a.tenant(c.Request())
-	if sel.ids, sel.more, err = a.Jobs.Candidates(c.Request().Context(), *in.Filter, a.maxItems()); err != nil {
+	if sel.ids, sel.more, err = a.Jobs.Candidates(c.Request().Context(), *in.Filter, a.config.Server.MaxBatchSize); err != nil {
 		return sel, err
 	}
 	for _, id := range sel.ids {

@@ -155,7 +155,7 @@ func (a *API) deadLetterQuery(r *request) deadletter.Filter {
 // retryDeadLetters commits each transaction of up to 1 000 jobs alone. A call that is cut off has retried the jobs of those before; a
 // repetition takes the rest, because the retried ones are no dead letters any more.
 func (a *API) retryDeadLetters(r *request) error {
-	filter, wire := deadletter.DecodeRetry(r.body, a.maxItems())
+	filter, wire := deadletter.DecodeRetry(r.body, a.config.Server.MaxBatchSize)
 	if wire != nil {
 		return a.batchError(r, wire)
 	}
@@ -227,7 +227,7 @@ func (a *API) adminPurge(r *request) error {
 	if blank(r.body) {
 		return a.purgeConfirmed(r)
 	}
-	filter, wire := deadletter.DecodePurge(r.body, a.maxItems())
+	filter, wire := deadletter.DecodePurge(r.body, a.config.Server.MaxBatchSize)
 	if wire != nil {
 		return a.batchError(r, wire)
 	}
@@ -257,10 +257,10 @@ func (a *API) getDeadLetterStats(r *request) error {
 	}
 	// max_age and max_count are absent without a limit.
 	retention := map[string]any{"next_prune_at": spec.FormatTime(s.Now.Add(a.prune()))}
-	if age := a.config.DeadLetterMaxAge; age > 0 {
+	if age := a.config.DeadLetter.MaxAge; age > 0 {
 		retention["max_age"] = days(age)
 	}
-	if count := a.config.DeadLetterMaxCount; count > 0 {
+	if count := a.config.DeadLetter.MaxCount; count > 0 {
 		retention["max_count"] = count
 	}
 	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType, "retention": retention}

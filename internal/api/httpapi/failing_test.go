@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -52,10 +53,10 @@ func newFailingNode(t *testing.T) *failingNode {
 func handlerOn(t *testing.T, pool *pgxpool.Pool) http.Handler {
 	t.Helper()
 	b := domaintest.On(t, pool)
-	b.Events = eventlog.NewReader(b.DB, eventlog.NewRelay(b.Archetype, pool, eventlog.RelayConfig{}))
-	return New(Config{MaxBatchBytes: 32 << 20}, Deps{
+	b.Events = eventlog.NewReader(b.DB, eventlog.NewRelay(b.Archetype, pool, eventlog.RelayConfig{Events: config.Default().Events}))
+	return New(config.Default(), Deps{
 		Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Health: healthOf(0, "ok"),
-		Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Webhooks: Webhooks{Enabled: true},
+		Streams:   api.NewStreams(config.Default().Realtime),
 		NextPrune: func() time.Duration { return time.Minute },
 	}).Handler()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -54,8 +55,8 @@ func TestFetchOfAClientThatHangsUp(t *testing.T) {
 				}
 			})
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
-			a := httpapi.New(httpapi.Config{MaxBatchBytes: 32 << 20}, httpapi.Deps{
-				Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Streams: api.NewStreams(api.Realtime{}),
+			a := httpapi.New(config.Default(), httpapi.Deps{
+				Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Streams: api.NewStreams(config.Default().Realtime),
 				Health: api.NewHealth("1.2.3", func(context.Context) api.Look { return api.Look{Now: time.Now()} }, func() map[string]string { return nil }),
 			})
 

@@ -18,19 +18,26 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
+// withReset are the default settings with POST /ojs/v1/admin/reset.
+func withReset() config.Config {
+	c := config.Default()
+	c.Tests.EnableReset = true
+	return c
+}
+
 // newAPI has no store, so that whatever needs one panics. End-to-end tests are in package server.
 func newAPI(log io.Writer) *API {
-	return New(Config{TestReset: true, MaxBatchBytes: 32 << 20}, Deps{
-		Logger:   slog.New(slog.NewTextHandler(log, nil)),
-		Health:   healthOf(0, "ok"),
-		Streams:  api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}),
-		Webhooks: Webhooks{Enabled: true},
-		Reset:    func(context.Context) error { return errors.New("secret detail") },
+	return New(withReset(), Deps{
+		Logger:  slog.New(slog.NewTextHandler(log, nil)),
+		Health:  healthOf(0, "ok"),
+		Streams: api.NewStreams(config.Default().Realtime),
+		Reset:   func(context.Context) error { return errors.New("secret detail") },
 	})
 }
 

@@ -596,8 +596,8 @@ func (a *API) shownConfig(q queueadmin.QueueStatistics) json.RawMessage {
 	}
 	r := q.Config.Retention
 	shown := object{{"retention", object{
-		{"cancelled", kept(r.Cancelled, a.config.RetentionCompleted)}, {"completed", kept(r.Completed, a.config.RetentionCompleted)},
-		{"discarded", kept(r.Discarded, a.config.RetentionDiscarded)},
+		{"cancelled", kept(r.Cancelled, a.config.Retention.Completed)}, {"completed", kept(r.Completed, a.config.Retention.Completed)},
+		{"discarded", kept(r.Discarded, a.config.Retention.Discarded)},
 	}}}
 	if bound := showBound(q); bound != nil {
 		shown = append(shown, member{"backpressure", bound})

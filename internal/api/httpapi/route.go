@@ -66,11 +66,11 @@ const (
 func (a *API) bodyLimit(kind bodyKind) bodyLimit {
 	switch kind {
 	case manyBody:
-		return bodyLimit{a.config.MaxBatchBytes, "batch"}
+		return bodyLimit{int(a.config.Server.MaxBatchBytes), "batch"}
 	case resultBody:
-		return bodyLimit{a.config.Limits.Result() + ackRoom, "result"}
+		return bodyLimit{a.JobLimits.Result() + ackRoom, "result"}
 	case jobResultBody:
-		return bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}
+		return bodyLimit{a.JobLimits.Result() + ackRoom, "envelope"}
 	case configBody:
 		return bodyLimit{queueconfig.MaxBytes, "config"}
 	case reportBody:
@@ -78,7 +78,7 @@ func (a *API) bodyLimit(kind bodyKind) bodyLimit {
 	case checkpointBody:
 		return bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
 	default:
-		return bodyLimit{a.config.Limits.Envelope(), "envelope"}
+		return bodyLimit{a.JobLimits.Envelope(), "envelope"}
 	}
 }
 

@@ -16,77 +16,22 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/internal/webhook"
 )
-
-// Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
-// It is copied by New and never changes afterwards. Package app fills it from the settings; nothing here is validated again.
-type Config struct {
-	// APIKeys are the accepted bearer tokens. Empty: the API is open.
-	APIKeys []string
-
-	// PublicURL is the base of the manifest's base_url. Empty: taken from each request.
-	PublicURL string
-
-	// Limits of job objects, metadata, results and nesting.
-	// The tenant of a call may change them: use API.limits for what a call sends.
-	Limits job.Limits
-
-	// Tenancy says whether calls name their tenant. Zero: optional.
-	Tenancy queueadmin.TenantMode
-
-	// MaxBatchBytes bounds the body of batch calls after decompression.
-	// 32 MiB in a server. It is no setting.
-	MaxBatchBytes int
-
-	// MaxBatchSize is the most items of a batch call.
-	// It also bounds the jobs that a call with a filter takes. 0: 10 000.
-	MaxBatchSize int
-
-	// MaxWorkflowDepth, DefaultVisibility, DefaultTimeout, RetentionCompleted and RetentionDiscarded are shown to administrators.
-	MaxWorkflowDepth                       int
-	DefaultVisibility, DefaultTimeout      time.Duration
-	RetentionCompleted, RetentionDiscarded time.Duration // 0: no limit
-
-	// CORSOrigins are the origins browsers may call from. Empty: none.
-	// WebSockets are checked by Realtime.AllowedOrigins, which is filled from the same setting.
-	CORSOrigins []string
-
-	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
-	// Without it the route does not exist: 404, with the nearest route as a hint.
-	TestReset bool
-
-	// MetricsAuth makes /metrics need credentials like everything else, if there are any.
-	MetricsAuth bool
-
-	// Version of the server, shown in the manifest and by health.
-	Version string
-
-	// GRPC says that this node speaks gRPC, too.
-	GRPC bool
-
-	// ExtensionEvents says that events of extension types are written.
-	// Webhooks may then subscribe to these types; without it such a pattern is refused, because it would never match.
-	ExtensionEvents bool
-
-	// EventRetention and EventMaxCount are shown in the manifest.
-	EventRetention time.Duration
-	EventMaxCount  int64
-
-	// DeadLetterMaxAge and DeadLetterMaxCount are shown by the dead-letter statistics; 0: no limit.
-	DeadLetterMaxAge   time.Duration
-	DeadLetterMaxCount int64
-}
 
 // API is the HTTP interface of one node. Use New.
 // All fields are set before the first request and only read afterwards; what changes behind them guards itself.
 type API struct {
-	config Config
+	config  config.Config
+	tenancy queueadmin.TenantMode
+	version string
 	api.Domains
 	streams *api.Streams
 	memory  *api.Memory
@@ -94,8 +39,8 @@ type API struct {
 	stats    statsView
 	health   *api.Health
 	reset    func(ctx context.Context) error
+	sendTest func(ctx context.Context, w *webhook.Webhook) (webhook.Tested, error)
 	prune    func() time.Duration
-	webhooks Webhooks
 	logger   *slog.Logger
 	keys     api.Keys
 
@@ -124,8 +69,12 @@ type Deps struct {
 	// A node has one bound for the bodies of both interfaces.
 	Memory *api.Memory
 
-	// Webhooks are the settings of subscriptions.
-	Webhooks Webhooks
+	// Version of the server, shown in the manifest and by health.
+	Version string
+
+	// TestWebhook sends one event and waits for the answer.
+	// It is called only if webhooks are enabled. It goes on, and is logged, even if the client hangs up.
+	TestWebhook func(ctx context.Context, w *webhook.Webhook) (webhook.Tested, error)
 
 	// NextPrune is the time until this node prunes jobs.
 	// It is shown by the statistics of dead letters only.
@@ -151,10 +100,11 @@ type Deps struct {
 
 // New returns the API.
 // It starts nothing and reads nothing. Streams of this API end with StopStreams.
-func New(config Config, deps Deps) *API {
+func New(c config.Config, deps Deps) *API {
 	return &API{
-		config: config, Domains: deps.Domains, streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
-		keys: api.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
+		config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), version: deps.Version, Domains: deps.Domains,
+		streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
+		keys: api.NewKeys(c.Server.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, sendTest: deps.TestWebhook,
 		tracer: deps.Tracer, requestDone: deps.RequestDone, countBulk: deps.BulkDone, metrics: deps.Metrics,
 	}
 }
@@ -177,9 +127,9 @@ func (a *API) echo() *echo.Echo {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _, _ = a.handleError(err, c) } // observed leaves it no error
 	e.Pre(a.observed(e), a.prepare)
-	if len(a.config.CORSOrigins) > 0 {
+	if len(a.config.Server.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
-			AllowOrigins:  a.config.CORSOrigins,
+			AllowOrigins:  a.config.Server.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
 			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, job.TenantHeader, "Last-Event-ID", "Cache-Control"},
 			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
@@ -303,7 +253,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		// /metrics may be open although keys are configured: scrapers often cannot send one.
-		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.MetricsAuth {
+		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.Metrics.RequireAuth {
 			return next(c)
 		}
 		// Before the check, because the key may stand in the query. It also takes the token out of the URL when no keys are
@@ -323,7 +273,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			return spec.Version("OJS-Version", v[0])
 		}
 		// Checked here once, so that API.tenant can ignore the error later.
-		if _, err := a.config.Tenancy.Caller(r.Header[tenantHeader]); err != nil {
+		if _, err := a.tenancy.Caller(r.Header[tenantHeader]); err != nil {
 			return err
 		}
 		return next(c)

@@ -68,7 +68,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	defer cancel()
 	w := c.Response().Writer
 	s := &sse{
-		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(a.streams.Config().KeepAlive),
+		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(a.config.Realtime.KeepAlive),
 	}
 	err = run(s)
 	s.idle.Stop()
@@ -128,7 +128,7 @@ func (s *sse) open(c echo.Context) (bool, error) {
 // send writes and flushes.
 // After an error the stream must end: part of a frame may have been written.
 func (s *sse) send(frames []byte) error {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.api.streams.Config().WriteTimeout))
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.api.config.Realtime.WriteTimeout))
 	// If the node has stopped already, the deadline above has replaced the shorter one that undo's function had set.
 	if s.api.streams.Life().Err() != nil {
 		_ = s.rc.SetWriteDeadline(time.Now().Add(api.LastWrites))
@@ -145,7 +145,7 @@ func (s *sse) send(frames []byte) error {
 // is away.
 func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap, error) {
 	for {
-		s.idle.Reset(time.Until(s.written.Add(s.api.streams.Config().KeepAlive)))
+		s.idle.Reset(time.Until(s.written.Add(s.api.config.Realtime.KeepAlive)))
 		// It returns when events match, when idle fires, or with an error.
 		items, gap, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		switch {
@@ -166,7 +166,7 @@ func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap,
 
 // keepAlive sends a comment, which also finds a client that is gone, which only a write shows.
 func (s *sse) keepAlive() error {
-	if time.Since(s.written) < s.api.streams.Config().KeepAlive {
+	if time.Since(s.written) < s.api.config.Realtime.KeepAlive {
 		return nil
 	}
 	return s.send([]byte(":heartbeat\n\n"))
@@ -254,10 +254,10 @@ func (s *eventStream) show(items []*eventlog.Item) (over bool, err error) {
 // trim lets a slow client lose its oldest events, if that is how the server is set up.
 // Without that setting a slow client is served from the table. An error rests and is no error, unless the stream has to end.
 func (s *eventStream) trim() error {
-	if !s.api.streams.Config().DropOldest {
+	if !s.api.config.Realtime.DropOldest() {
 		return nil
 	}
-	d, err := s.sub.Trim(s.ctx, s.api.streams.Config().BufferSize)
+	d, err := s.sub.Trim(s.ctx, s.api.config.Realtime.BufferSize)
 	if err != nil {
 		return s.failed(err)
 	}
@@ -748,7 +748,7 @@ func (a *API) streamStats(r *request) error {
 // runStats gives the overview its own time and is not put off by events. A gap in the events is not told: the next overview shows the
 // present.
 func (s *sse) runStats(sub *eventlog.Subscription) error {
-	interval := s.api.streams.Config().StatsInterval
+	interval := s.api.config.Realtime.StatsInterval
 	due := time.Now()
 	for {
 		// Events that come all the time must not put the overview off.
@@ -768,7 +768,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			// From now and not from due: after a pause the overviews are not made up for.
 			due = time.Now().Add(interval)
 		}
-		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.streams.Config().KeepAlive))))
+		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.config.Realtime.KeepAlive))))
 		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()

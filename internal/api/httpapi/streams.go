@@ -47,7 +47,7 @@ func wantsStream(r *http.Request) bool { return names(r.Header["Accept"], mediaS
 // The header wins over the query. It changes r in place; RequestURI is changed, too, because it has the query as well. A
 // query that cannot be parsed is left to the handler.
 func (a *API) takeQueryToken(r *http.Request) {
-	if !a.streams.Config().QueryToken || !strings.Contains(r.URL.RawQuery, "access_token=") || !streamRoute(r) {
+	if !a.config.Realtime.AllowQueryToken || !strings.Contains(r.URL.RawQuery, "access_token=") || !streamRoute(r) {
 		return
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)

@@ -80,34 +80,34 @@ func sendJSON(c echo.Context, status int, body any) error {
 // getManifest tells what is really enabled (docs/reference/http.md, Manifest).
 // It needs no key, so it must show nothing that is not public. A setting of this node may differ from that of another one.
 func (a *API) getManifest(r *request) error {
-	base := a.config.PublicURL
-	if base == "" {
-		// Behind a proxy this is only right if the proxy passes Host and X-Forwarded-Proto on; PublicURL is for all others.
-		base = r.Scheme() + "://" + r.Request().Host
+	// Behind a proxy this is only right if the proxy passes Host and X-Forwarded-Proto on; PublicURL is for all others.
+	base := r.Scheme() + "://" + r.Request().Host
+	if a.config.Server.PublicURL != nil {
+		base = a.config.Server.PublicURL.String()
 	}
 	// They are those without a tenant.
-	limits := a.config.Limits
+	limits := a.JobLimits
 	return sendJSON(r, http.StatusOK, map[string]any{
 		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
-		"implementation":    map[string]string{"name": api.Name, "version": a.config.Version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
-		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
+		"implementation":    map[string]string{"name": api.Name, "version": a.version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
+		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC.Enabled()), "backend": api.Backend,
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
-			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC, "multi_tenancy": a.config.Tenancy != queueadmin.TenantsOff,
+			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.config.Webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC.Enabled(), "multi_tenancy": a.tenancy != queueadmin.TenantsOff,
 		},
-		"extensions":        api.Extensions(a.webhooks.Enabled),
+		"extensions":        api.Extensions(a.config.Webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
 		"schema_validation": true, "unique_job_strength": "strong", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
-			"max_envelope_bytes": a.config.Limits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
-			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.config.Limits.Result(),
+			"max_envelope_bytes": a.JobLimits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
+			"max_job_type_bytes": 255, "max_batch_size": a.config.Server.MaxBatchSize, "max_result_bytes": a.JobLimits.Result(),
 			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
 		},
 		// These promises are docs/reference/events.md, Guarantees.
 		"events": map[string]any{
-			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": hours(a.config.EventRetention),
-			"max_count": a.config.EventMaxCount, "transports": a.transports(),
+			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": hours(a.config.Events.RetentionPeriod),
+			"max_count": a.config.Events.MaxCount, "transports": a.transports(),
 		},
 	})
 }
@@ -118,7 +118,7 @@ func (a *API) endpoints(base string) map[string]string {
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
 		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
 	}
-	if a.webhooks.Enabled {
+	if a.config.Webhooks.Enabled {
 		endpoints["webhooks"] = "/ojs/v1/webhooks"
 	}
 	return endpoints
@@ -128,10 +128,10 @@ func (a *API) endpoints(base string) map[string]string {
 // notify is LISTEN in SQL.
 func (a *API) transports() []string {
 	list := []string{"notify", "poll", "sse", "websocket"}
-	if a.config.GRPC {
+	if a.config.GRPC.Enabled() {
 		list = append(list, "grpc")
 	}
-	if a.webhooks.Enabled {
+	if a.config.Webhooks.Enabled {
 		list = append(list, "webhook")
 	}
 	return list
@@ -162,7 +162,7 @@ func (a *API) adminSystemRoutes() []route {
 		{"GET", "/admin/config", api.Operators, noBody, "", a.getConfig},
 		{"GET", "/middleware", api.Operators, noBody, "", a.getMiddleware},
 	}
-	if a.config.TestReset {
+	if a.config.Tests.EnableReset {
 		routes = append(routes, route{"POST", "/admin/reset", api.Operators, noBody, "", a.postReset})
 	}
 	return routes
@@ -216,7 +216,7 @@ func (a *API) postMaintenance(r *request) error {
 // It shows the settings of the node that answers, which is not necessarily that of the next call behind a load balancer. Add
 // no secret and no URL here: with API keys any key may read it.
 func (a *API) getConfig(r *request) error {
-	conf, limits := a.config, a.config.Limits
+	conf, limits := a.config, a.JobLimits
 	kept := func(d time.Duration) any {
 		if d <= 0 {
 			return nil // without limit
@@ -224,18 +224,18 @@ func (a *API) getConfig(r *request) error {
 		return days(d)
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"implementation": api.Name, "version": conf.Version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
-		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
-		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
+		"implementation": api.Name, "version": a.version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
+		"max_batch_size": a.config.Server.MaxBatchSize, "max_workflow_depth": conf.Workflows.MaxDepth, "max_envelope_bytes": limits.Envelope(),
+		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.Server.MaxBatchBytes,
 		// Durations are shown as ISO 8601 texts, as in jobs.
-		"default_visibility_timeout": jsonread.FormatDuration(conf.DefaultVisibility), "default_timeout": jsonread.FormatDuration(conf.DefaultTimeout),
+		"default_visibility_timeout": jsonread.FormatDuration(conf.Jobs.VisibilityTimeout), "default_timeout": jsonread.FormatDuration(conf.Jobs.Timeout),
 		"worker_dead_after": jsonread.FormatDuration(a.Workers.DeadAfter()),
 		"retention": map[string]any{
-			"completed": kept(conf.RetentionCompleted), "cancelled": kept(conf.RetentionCompleted), "discarded": kept(conf.RetentionDiscarded),
-			"dead_letter": kept(conf.DeadLetterMaxAge), "dead_letter_max_count": conf.DeadLetterMaxCount,
-			"events": kept(conf.EventRetention), "events_max_count": conf.EventMaxCount,
+			"completed": kept(conf.Retention.Completed), "cancelled": kept(conf.Retention.Completed), "discarded": kept(conf.Retention.Discarded),
+			"dead_letter": kept(conf.DeadLetter.MaxAge), "dead_letter_max_count": conf.DeadLetter.MaxCount,
+			"events": kept(conf.Events.RetentionPeriod), "events_max_count": conf.Events.MaxCount,
 		},
-		"authentication": len(conf.APIKeys) > 0, "grpc": conf.GRPC, "webhooks": a.webhooks.Enabled, "test_reset": conf.TestReset,
+		"authentication": len(conf.Server.APIKeys) > 0, "grpc": conf.GRPC.Enabled(), "webhooks": a.config.Webhooks.Enabled, "test_reset": conf.Tests.EnableReset,
 	})
 }
 

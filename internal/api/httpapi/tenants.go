@@ -20,7 +20,7 @@ const tenantHeader = "X-Ojs-Tenant"
 // tenant is that of a request, which admit has checked; "": an operator's.
 // The error is ignored because admit has answered it before. With tenancy off it is always "".
 func (a *API) tenant(r *http.Request) string {
-	name, _ := a.config.Tenancy.Caller(r.Header[tenantHeader])
+	name, _ := a.tenancy.Caller(r.Header[tenantHeader])
 	return name
 }
 
@@ -28,7 +28,7 @@ func (a *API) tenant(r *http.Request) string {
 // With a tenant, the limits make the decoder set meta.tenant_id and refuse another one; with OJS_TENANCY required and without
 // a tenant, they make it refuse the job.
 func (a *API) limits(c echo.Context) job.Limits {
-	return a.config.Tenancy.Limits(a.config.Limits, a.tenant(c.Request()))
+	return a.tenancy.Limits(a.JobLimits, a.tenant(c.Request()))
 }
 
 // confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).

@@ -36,12 +36,12 @@ type tenants struct {
 
 func newTenants(t *testing.T, mode queueadmin.TenantMode) *tenants {
 	t.Helper()
-	c := app.FromConfig(config.Default(), slog.New(slog.DiscardHandler), "1.2.3")
-	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.DatabaseMaxConns, c.Tenancy, c.TestReset = dbtest.URL(t), "127.0.0.1:0", false, 8, mode, true
+	c := app.Config{Config: config.Default(), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}
+	c.Database.URL, c.Server.Listen, c.GRPC.Listen, c.Database.MaxConns, c.Server.Tenancy, c.Tests.EnableReset = dbtest.URL(t), "127.0.0.1:0", "off", 8, string(mode), true
 	node, err := app.Start(t.Context(), c)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, node.Stop()) })
-	db, err := pgx.Connect(t.Context(), c.DatabaseURL)
+	db, err := pgx.Connect(t.Context(), c.Database.URL)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	return &tenants{t: t, url: "http://" + node.Addr(), db: db, ids: map[string]string{}}
@@ -144,8 +144,10 @@ func (n *tenants) state() string {
 
 // allRoutes are the routes of a server with everything switched on.
 func allRoutes() []string {
-	a := httpapi.New(httpapi.Config{TestReset: true}, httpapi.Deps{
-		Streams: api.NewStreams(api.Realtime{}), Webhooks: httpapi.Webhooks{Enabled: true},
+	c := config.Default()
+	c.Tests.EnableReset = true
+	a := httpapi.New(c, httpapi.Deps{
+		Streams: api.NewStreams(config.Default().Realtime),
 		Metrics: httpapi.Metrics{WriteText: func(context.Context, io.Writer, bool) error { return nil }},
 	})
 	a.Handler()

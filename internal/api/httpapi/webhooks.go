@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -24,40 +23,13 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Webhooks are the settings of subscriptions, and who sends tests.
-// Package app fills it; the API itself sends nothing.
-type Webhooks struct {
-	// Enabled: this node shows subscriptions and delivers.
-	// Off, all routes are 422. Deliveries of other nodes go on.
-	Enabled bool
-
-	// Rules say which URLs are accepted.
-	// They are checked here for a new URL, and by the sender again for the address that the name then has.
-	Rules webhook.EgressRules
-
-	// Test sends one event and waits for the answer.
-	// It is called only if Enabled. It goes on, and is logged, even if the client hangs up.
-	Test func(ctx context.Context, w *webhook.Webhook) (WebhookTest, error)
-}
-
-// WebhookTest is the answer of an endpoint to a test.
-// Success is a status from 200 to 299.
-type WebhookTest struct {
-	DeliveryID string
-	Success    bool
-	StatusCode int // 0: no response
-	Error      string
-	Body       string // its beginning
-	Duration   time.Duration
-}
-
 // shortSecret warns in the log only, because receivers of other servers may have short secrets that cannot be changed at once.
 const shortSecret = 24 // bytes; below it a secret gets a warning
 
 // webhookRoutes are those of docs/reference/webhooks.md, Routes under both base paths.
 // The router prefers literal segments, so /webhooks/deliveries and /webhooks/subscriptions are no ids.
 func (a *API) webhookRoutes() (routes []route) {
-	if !a.webhooks.Enabled {
+	if !a.config.Webhooks.Enabled {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 			routes = append(routes, route{method, "/webhooks", api.Confined, noBody, "", webhooksOff}, route{method, "/webhooks/*", api.Confined, noBody, "", webhooksOff})
 		}
@@ -157,7 +129,7 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 	if len(types) < len(in.Events) {
 		return match, spec.InvalidPayload("events", "patterns such as job.*", "", "'events' contains an empty pattern.")
 	}
-	if err := a.webhooks.Rules.CheckURL(in.URL); newURL && err != nil {
+	if err := webhook.EgressRules(a.config.Webhooks).CheckURL(in.URL); newURL && err != nil {
 		return match, spec.Validation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
 	}
 	return webhook.Match{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
@@ -166,7 +138,7 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 // eventTypes are those that this server writes.
 // It does not have webhook.test, which nobody subscribes to.
 func (a *API) eventTypes() []string {
-	if a.config.ExtensionEvents {
+	if a.config.Events.ExtensionTypes {
 		return slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes)
 	}
 	return ojs.EventTypes
@@ -309,13 +281,13 @@ func (a *API) testWebhook(r *request, id [16]byte) error {
 		return err
 	}
 	// No lock and no transaction is held while the endpoint answers.
-	res, err := a.webhooks.Test(r.Request().Context(), w)
+	res, err := a.sendTest(r.Request().Context(), w)
 	if err != nil {
 		return err
 	}
 	answer := map[string]any{
-		"success": res.Success, "status_code": res.StatusCode, "status": res.StatusCode, "response_time_ms": res.Duration.Milliseconds(),
-		"response_body": res.Body, "delivery_id": res.DeliveryID,
+		"success": res.Success, "status_code": res.Code, "status": res.Code, "response_time_ms": res.Duration.Milliseconds(),
+		"response_body": res.Snippet, "delivery_id": res.DeliveryID,
 	}
 	if res.Error != "" {
 		answer["error"] = res.Error

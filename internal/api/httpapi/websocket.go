@@ -124,7 +124,7 @@ func (a *API) allowedOrigin(r *http.Request) bool {
 	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
 		return true
 	}
-	allowed := a.streams.Config().AllowedOrigins
+	allowed := a.config.Server.CORSOrigins
 	return slices.Contains(allowed, "*") || slices.ContainsFunc(allowed, func(o string) bool { return strings.EqualFold(o, origin) })
 }
 
@@ -232,7 +232,7 @@ func (s *socket) ping() {
 // The context is not that of the socket, for the reason given there. Concurrent writers wait for each other within the same
 // time.
 func (s *socket) write(message []byte) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), s.api.streams.Config().WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.api.config.Realtime.WriteTimeout)
 	defer cancel()
 	err := s.conn.Write(ctx, websocket.MessageText, message)
 	if ctx.Err() != nil {
@@ -656,8 +656,8 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 
 // wait does not look at the result of a failed write of the notice: the next write fails, too.
 func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
-	if s.api.streams.Config().DropOldest {
-		d, err := sub.log.Trim(ctx, s.api.streams.Config().BufferSize)
+	if s.api.config.Realtime.DropOldest() {
+		d, err := sub.log.Trim(ctx, s.api.config.Realtime.BufferSize)
 		if err != nil {
 			return nil, nil, err
 		}

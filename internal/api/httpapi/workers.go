@@ -195,13 +195,13 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 // was carried out.
 func (a *API) postAck(r *request) error {
 	// These are the limits of the node and not of the tenant: an ack has no meta.
-	in, wire := job.DecodeAck(r.body, a.config.Limits)
+	in, wire := job.DecodeAck(r.body, a.JobLimits)
 	return a.ack(r, in, wire)
 }
 
 // postJobAck takes the id from the path (docs/reference/http.md, Ack).
 func (a *API) postJobAck(r *request) error {
-	in, wire := job.DecodeAckFor(param(r, "id"), r.body, a.config.Limits)
+	in, wire := job.DecodeAckFor(param(r, "id"), r.body, a.JobLimits)
 	return a.ack(r, in, wire)
 }
 
@@ -257,13 +257,13 @@ func appendBothIDs(b []byte, job *job.Record) []byte {
 
 // postNack answers with the state that the retry policy has chosen.
 func (a *API) postNack(r *request) error {
-	in, wire := job.DecodeNack(r.body, a.config.Limits)
+	in, wire := job.DecodeNack(r.body, a.JobLimits)
 	return a.nack(r, in, wire)
 }
 
 // postJobNack takes the id from the path, and a text as error (docs/reference/http.md, Nack).
 func (a *API) postJobNack(r *request) error {
-	in, wire := job.DecodeNackFor(param(r, "id"), r.body, a.config.Limits)
+	in, wire := job.DecodeNackFor(param(r, "id"), r.body, a.JobLimits)
 	return a.nack(r, in, wire)
 }
 

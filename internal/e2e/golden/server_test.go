@@ -97,13 +97,13 @@ func newServer(t *testing.T) *server {
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	require.NoError(t, os.WriteFile(ca, block, 0o600))
 
-	c := app.FromConfig(config.Default(), slog.New(slog.DiscardHandler), "1.2.3")
-	c.DatabaseURL, c.Listen, c.DatabaseMaxConns = dbtest.URL(t), "127.0.0.1:0", 3
-	c.GRPC.Enabled, c.GRPC.Listen = true, "127.0.0.1:0"
-	c.TestReset = true
+	c := app.Config{Config: config.Default(), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}
+	c.Database.URL, c.Server.Listen, c.Database.MaxConns = dbtest.URL(t), "127.0.0.1:0", 3
+	c.GRPC.Listen = "127.0.0.1:0"
+	c.Tests.EnableReset = true
 	c.Realtime.KeepAlive, c.Realtime.WriteTimeout = time.Hour, time.Hour
 	c.Webhooks.CAFile = ca
-	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	c.Webhooks.AllowNetworks.Networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	c.Webhooks.MaxSubscriptions = 10_000
 	c.Webhooks.RetrySchedule, c.Webhooks.RetryJitter = []time.Duration{time.Hour}, 0
 	node, err := app.Start(t.Context(), c)
@@ -117,7 +117,7 @@ func newServer(t *testing.T) *server {
 		transport.CloseIdleConnections()
 		require.NoError(t, node.Stop())
 	})
-	return &server{t: t, node: node, client: &http.Client{Transport: transport}, url: "http://" + node.Addr(), rpc: conn, hook: hook, db: connect(t, c.DatabaseURL)}
+	return &server{t: t, node: node, client: &http.Client{Transport: transport}, url: "http://" + node.Addr(), rpc: conn, hook: hook, db: connect(t, c.Database.URL)}
 }
 
 // waitFor bounds each wait. It costs time only if the test fails, so it leaves room for a busy machine.

@@ -25,7 +25,7 @@ func life() []eventlog.Change {
 
 // BenchmarkJob is the cost of all counters of one job, from enqueue to ack, each in a call of its own.
 func BenchmarkJob(b *testing.B) {
-	m := setup(b, Config{})
+	m := setup(b, Deps{})
 	changes := life()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -36,7 +36,7 @@ func BenchmarkJob(b *testing.B) {
 }
 
 func BenchmarkJobParallel(b *testing.B) {
-	m := setup(b, Config{})
+	m := setup(b, Deps{})
 	changes := life()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {

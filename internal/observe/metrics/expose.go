@@ -41,7 +41,7 @@ func (m *Metrics) expose() error {
 func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) error {
 	families, err := m.gatherer.Gather()
 	if err != nil { // families has those without an error
-		m.config.Logger.WarnContext(ctx, "some metrics are left out of the answer", slog.Any("error", err))
+		m.deps.Logger.WarnContext(ctx, "some metrics are left out of the answer", slog.Any("error", err))
 	}
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	if openMetrics {

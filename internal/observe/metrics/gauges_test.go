@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
@@ -64,7 +65,9 @@ func TestGauges(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.Enqueued(domaintest.NewJob("a"), domaintest.NewJob("b"), domaintest.NewJob("c"))
-		m, err := metrics.New(metrics.Config{MaxLabelValues: 2, GaugeInterval: time.Minute, Sources: func() metrics.Sources {
+		c := config.Default()
+		c.Metrics.MaxLabelValues, c.Metrics.GaugeInterval = 2, time.Minute
+		m, err := metrics.New(c, metrics.Deps{Sources: func() metrics.Sources {
 			limits := func(queue string) (int64, bool) {
 				return map[string]int64{"a": 4, metrics.OtherQueues: 9}[queue], queue != "a"
 			}

@@ -245,7 +245,7 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 		}
 	}
 	uses, err := m.gauges.limits.get(ctx, func(ctx context.Context) ([]LimitUse, error) {
-		return m.sources().Database.LimitUses(ctx, m.config.MaxLabelValues)
+		return m.sources().Database.LimitUses(ctx, m.config.Metrics.MaxLabelValues)
 	})
 	if r.missing(err) {
 		return []family{size, pressure}

@@ -26,27 +26,15 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
-// Fixed values of Config.
-const (
-	MaxLabelValues = 1000             // limits the series that a client can create with ever new job types
-	GaugeInterval  = 10 * time.Second // Prometheus scrapes less often
-)
-
-// Config says how metrics are shown. The caller sets the first two to the constants above; tests use smaller ones.
-type Config struct {
-	// MaxLabelValues is how many job types, queues and other values of clients have their own series; the others share
-	// __other__.
-	MaxLabelValues int
-
-	// GaugeInterval is how often figures of the whole deployment are read at most.
-	GaugeInterval time.Duration
-
-	// Service and Version describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
-	Service, Version string
+// Deps are the parts of a node that metrics use, and what describes it.
+type Deps struct {
+	// Version and the service name of events describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
+	Version string
 
 	// Protocol is how metrics are pushed: grpc or http/protobuf. The exporter reads the endpoint and all else from the OTEL_
 	// variables of the process. "": metrics are not pushed.
@@ -60,14 +48,14 @@ type Config struct {
 	Sources func() Sources
 }
 
-func (c Config) withDefaults() Config {
-	if c.Logger == nil {
-		c.Logger = slog.Default()
+func (d Deps) withDefaults() Deps {
+	if d.Logger == nil {
+		d.Logger = slog.Default()
 	}
-	if c.Sources == nil {
-		c.Sources = func() Sources { return Sources{} }
+	if d.Sources == nil {
+		d.Sources = func() Sources { return Sources{} }
 	}
-	return c
+	return d
 }
 
 // Sources supply the figures that Metrics does not count. A nil source has no series.
@@ -101,7 +89,8 @@ type Sources struct {
 // Metrics are the metrics of one node. Use New. Counters are kept for the life of the process and begin with 0; a restart is
 // seen by the start time that OTLP shows.
 type Metrics struct {
-	config  Config
+	config  config.Config
+	deps    Deps
 	sources func() Sources
 	start   time.Time
 
@@ -125,14 +114,14 @@ type Metrics struct {
 }
 
 // New returns metrics that count.
-func New(config Config) (*Metrics, error) {
-	m := &Metrics{config: config.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
-	m.sources = sync.OnceValue(m.config.Sources)
-	limited := func() *limiter { return &limiter{max: m.config.MaxLabelValues, values: map[string]struct{}{}} }
+func New(c config.Config, deps Deps) (*Metrics, error) {
+	m := &Metrics{config: c, deps: deps.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
+	m.sources = sync.OnceValue(m.deps.Sources)
+	limited := func() *limiter { return &limiter{max: m.config.Metrics.MaxLabelValues, values: map[string]struct{}{}} }
 	jobTypes, queues := limited(), limited()
 	m.jobs = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
 		// Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
-		if m.jobs.len() >= maxPairs*m.config.MaxLabelValues {
+		if m.jobs.len() >= maxPairs*m.config.Metrics.MaxLabelValues {
 			return jobKey{other, other}
 		}
 		return jobKey{jobTypes.label(k.jobType), queues.label(k.queue)}
@@ -165,7 +154,7 @@ func New(config Config) (*Metrics, error) {
 	})
 	m.delivered = newVec[string, histogram](eventTypes.label, func(eventType string) attribute.Set { return label("event_type", eventType) })
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.gauges.init(m.config.GaugeInterval, m.config.Logger)
+	m.gauges.init(m.config.Metrics.GaugeInterval, m.deps.Logger)
 	if err := m.expose(); err != nil {
 		return nil, err
 	}
@@ -246,16 +235,16 @@ func (m *Metrics) nodeFamilies() []family {
 // Push starts to send all metrics over OTLP, if Config.Protocol is set. A failed push is logged and tried again at the next
 // interval. Call it when the parts of Sources are built, and before Shutdown. It does not connect: the first push does.
 func (m *Metrics) Push(ctx context.Context) error {
-	if m.config.Protocol == "" {
+	if m.deps.Protocol == "" {
 		return nil
 	}
-	exporter, err := newExporter(ctx, m.config.Protocol)
+	exporter, err := newExporter(ctx, m.deps.Protocol)
 	if err != nil {
 		return fmt.Errorf("otlp metrics: %w", err)
 	}
 	// Each node is an instance of the service, because counters are per node. A restarted node is a new instance, since its number is new,
 	// so its counters may begin with 0.
-	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
+	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Events.ServiceName), attribute.String("service.version", m.deps.Version)}
 	if m.sources().Node != 0 {
 		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources().Node))))
 	}
@@ -264,7 +253,7 @@ func (m *Metrics) Push(ctx context.Context) error {
 		return fmt.Errorf("otlp resource: %w", err)
 	}
 	// The interval comes from the environment, 60 s by default.
-	reader := sdkmetric.NewPeriodicReader(&loggingExporter{Exporter: exporter, logger: m.config.Logger},
+	reader := sdkmetric.NewPeriodicReader(&loggingExporter{Exporter: exporter, logger: m.deps.Logger},
 		sdkmetric.WithProducer(m), sdkmetric.WithProducer(prombridge.NewMetricProducer(prombridge.WithGatherer(m.process))))
 	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(sender)))
 	return nil

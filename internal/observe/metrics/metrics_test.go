@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -24,14 +24,20 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-func setup(t testing.TB, config Config) *Metrics {
+func setup(t testing.TB, deps Deps, change ...func(*config.Metrics)) *Metrics {
 	t.Helper()
-	config.Logger, config.Service = slog.New(slog.DiscardHandler), "ojs"
-	config.MaxLabelValues = cmp.Or(config.MaxLabelValues, MaxLabelValues)
-	m, err := New(config)
+	deps.Logger = slog.New(slog.DiscardHandler)
+	c := config.Default()
+	for _, f := range change {
+		f(&c.Metrics)
+	}
+	m, err := New(c, deps)
 	require.NoError(t, err)
 	return m
 }
+
+// readOnce has gauges read once.
+func readOnce(c *config.Metrics) { c.GaugeInterval = time.Hour }
 
 // text is what Prometheus reads, without what the process brings.
 func (m *Metrics) text(t testing.TB, openMetrics bool) string {
@@ -74,7 +80,7 @@ func TestVec(t *testing.T) {
 
 	t.Run("CountsEveryConcurrentCall", func(t *testing.T) {
 		t.Parallel()
-		m := setup(t, Config{MaxLabelValues: 2})
+		m := setup(t, Deps{}, func(c *config.Metrics) { c.MaxLabelValues = 2 })
 		var callers sync.WaitGroup
 		for range 8 {
 			callers.Go(func() {
@@ -92,7 +98,7 @@ func TestVec(t *testing.T) {
 
 	t.Run("BoundsPairs", func(t *testing.T) {
 		t.Parallel()
-		m := setup(t, Config{MaxLabelValues: 50})
+		m := setup(t, Deps{}, func(c *config.Metrics) { c.MaxLabelValues = 50 })
 		for i := range 50 {
 			for j := range 50 {
 				m.Changes(t.Context(), []eventlog.Change{completed(fmt.Sprint("t", i), fmt.Sprint("q", j), 0)})
@@ -218,9 +224,9 @@ func TestPart(t *testing.T) {
 // The series of webhooks and gRPC.
 func TestSeriesOfOthers(t *testing.T) {
 	t.Parallel()
-	m := setup(t, Config{GaugeInterval: time.Hour, Sources: func() Sources {
+	m := setup(t, Deps{Sources: func() Sources {
 		return Sources{Webhooks: func(context.Context) (int64, int64, error) { return 3, 7, nil }}
-	}})
+	}}, readOnce)
 	m.WebhookAttempt("job.failed", "sub1", WebhookFailed, 40*time.Millisecond)
 	m.WebhookAttempt("job.failed", "sub1", WebhookSuccess, 6*time.Millisecond)
 	m.WebhookDone("job.failed", 1)
@@ -258,7 +264,7 @@ func TestSeriesOfOthers(t *testing.T) {
 
 func TestWriteText(t *testing.T) {
 	t.Parallel()
-	m := setup(t, Config{})
+	m := setup(t, Deps{})
 	m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
 	m.Published(eventlog.Counts{
 		Types:   map[string]int64{"job.completed": 2},

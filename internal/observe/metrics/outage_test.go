@@ -48,12 +48,12 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	m := setup(t, Config{GaugeInterval: time.Hour, Sources: func() Sources {
+	m := setup(t, Deps{Sources: func() Sources {
 		return Sources{
 			Database: NewDatabase(pg.New(pool, time.Hour)),
 			Webhooks: func(ctx context.Context) (int64, int64, error) { return 0, 0, pool.Ping(ctx) },
 		}
-	}})
+	}}, readOnce)
 
 	_, err = m.Gauges(t.Context()) // remembered from now on; the rest is read when it does not answer any more
 	require.NoError(t, err)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
@@ -109,7 +110,9 @@ func TestPush(t *testing.T) {
 	pushing := func(t *testing.T, protocol, endpoint string) (*Metrics, *bytes.Buffer) {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 		var log bytes.Buffer
-		m, err := New(Config{MaxLabelValues: MaxLabelValues, Service: "shop", Version: "1.2.3", Protocol: protocol, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		shop := config.Default()
+		shop.Events.ServiceName = "shop"
+		m, err := New(shop, Deps{Version: "1.2.3", Protocol: protocol, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		m.Changes(t.Context(), life())
 		m.Limited("geo-api", 2)
@@ -181,7 +184,7 @@ func TestPush(t *testing.T) {
 	})
 
 	t.Run("UnknownProtocol", func(t *testing.T) {
-		m, err := New(Config{Protocol: "http/json"})
+		m, err := New(config.Default(), Deps{Protocol: "http/json"})
 		require.NoError(t, err)
 		require.ErrorContains(t, m.Push(t.Context()), "http/json")
 		require.NoError(t, m.Shutdown(t.Context()))
@@ -190,6 +193,6 @@ func TestPush(t *testing.T) {
 
 func TestPushToWhatIsNoURL(t *testing.T) { // not parallel: see TestPush
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", ":::bad")
-	m := setup(t, Config{Protocol: "grpc"})
+	m := setup(t, Deps{Protocol: "grpc"})
 	require.ErrorContains(t, m.Push(t.Context()), "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL")
 }
