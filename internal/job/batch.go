@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -374,7 +373,7 @@ func withAttempts(policy jsontext.Value, sent *sentNames, item, options jsontext
 	if own == nil {
 		return policy
 	}
-	return retry.Merge(policy, append(jsonread.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
+	return MergeRetry(policy, append(jsonread.AppendMember([]byte{'{'}, []byte(`"max_attempts"`), own), '}'))
 }
 
 // appliedMeta gives the top-level meta of a job. A member that any of the job's own objects has is not inherited, whichever of

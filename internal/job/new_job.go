@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -876,7 +875,7 @@ func (d *decoder) policies(j *Job) {
 	const notSent = -1 // no client can send it, so it shows whether retry.max_attempts was there
 	limit := base.MaxAttempts
 	base.MaxAttempts = notSent
-	p, err := retry.Parse(g.value, base)
+	p, err := ParseRetry(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
 		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
@@ -896,13 +895,13 @@ func (d *decoder) policies(j *Job) {
 }
 
 // The policy of the queue is copied into the job. A later change of the queue does not change jobs that wait already.
-func (d *decoder) baseRetry(queue string) (p retry.Policy, inherited bool) {
+func (d *decoder) baseRetry(queue string) (p RetryPolicy, inherited bool) {
 	if d.lim.QueueRetry != nil {
 		if p, ok := d.lim.QueueRetry(queue); ok {
 			return p, true
 		}
 	}
-	return retry.Default(), false
+	return DefaultRetry(), false
 }
 
 // Outside of a policy, max_attempts counts only if the policy has none (docs/reference/retries.md, Policy).

@@ -6,7 +6,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -80,7 +79,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	if err := inOverride(d.problems).Err(); err != nil {
 		return nil, err
 	}
-	if _, err := retry.Parse(fs.Get("retry"), retry.Default()); err != nil {
+	if _, err := ParseRetry(fs.Get("retry"), DefaultRetry()); err != nil {
 		field, _ := err.Details["field"].(string)
 		return nil, spec.With(err, "validation_errors", []jsonread.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
@@ -142,14 +141,14 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 
 // MergedRetry is the job's policy with the override's fields; nil if there are none. The check can fail here although the
 // override was valid by itself: its interval may contradict that of the stored policy.
-func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*retry.Policy, error) {
+func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*RetryPolicy, error) {
 	if o.retry == nil {
 		return nil, nil
 	}
-	base, _ := retry.Decode(stored) // an invalid policy is replaced by the default, as in a failure
+	base, _ := ParseStoredRetry(stored) // an invalid policy is replaced by the default, as in a failure
 	// The column counts, not the copy in the policy.
 	base.MaxAttempts = maxAttempts
-	p, wire := retry.Parse(o.retry, base)
+	p, wire := ParseRetry(o.retry, base)
 	if wire != nil {
 		return nil, wire
 	}
@@ -167,13 +166,13 @@ func (o Override) MergedExtra(extra []byte) []byte {
 	if extra != nil {
 		for literal, value := range jsonread.Members(extra) {
 			if string(jsonread.Name(literal)) == "retry" {
-				value, found = retry.Merge(value, o.retry), true
+				value, found = MergeRetry(value, o.retry), true
 			}
 			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	if !found {
-		b = jsonread.AppendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
+		b = jsonread.AppendMember(b, []byte(`"retry"`), MergeRetry(nil, o.retry))
 	}
 	return append(b, '}')
 }

@@ -326,7 +326,7 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 }
 
 // Nack reports that a job failed, or hands it back (docs/reference/http.md, Nack). Whether a retry follows is decided from the
-// job as it is when the nack is applied, by package retry.
+// job as it is when the nack is applied, by DecideFailure.
 type Nack struct {
 	JobID    [16]byte
 	WorkerID string // "": not sent, so ownership is not checked

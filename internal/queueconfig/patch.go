@@ -9,7 +9,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -88,7 +87,7 @@ func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string)
 	case f == rateLimit:
 		job.ParseQueueLimit(v, "rate_limit", where+".rate_limit", ps)
 	case f == defaultRetry && v[0] == '{':
-		if _, wire := retry.Parse(v, retry.Default()); wire != nil {
+		if _, wire := job.ParseRetry(v, job.DefaultRetry()); wire != nil {
 			name := fmt.Sprint("default_", wire.Details["field"])
 			*ps = append(*ps, jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
 		}
@@ -189,7 +188,7 @@ func settings(config []byte) []byte {
 		MaxTenantDepth      *int64          `json:"max_depth_per_tenant,omitempty"`
 		VisibilityTimeoutMS *int64          `json:"visibility_ms,omitempty"`
 		DefaultTimeoutMS    *int64          `json:"timeout_ms,omitempty"`
-		DefaultRetry        json.RawMessage `json:"retry,omitempty"` // as retry.Policy.Encode writes it
+		DefaultRetry        json.RawMessage `json:"retry,omitempty"` // as job.RetryPolicy.Encode writes it
 		AllowedJobTypes     []string        `json:"allowed_job_types,omitempty"`
 		FairKey             string          `json:"fair_key,omitempty"`
 	}{

@@ -21,7 +21,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
@@ -53,13 +52,13 @@ type Config struct {
 	Backpressure        *Backpressure
 	VisibilityTimeoutMS *int64
 	DefaultTimeoutMS    *int64
-	DefaultRetry        []byte // merged policy as retry.Policy.Encode gives it
+	DefaultRetry        []byte // merged policy as job.RetryPolicy.Encode gives it
 	Retention           Retention
 	AllowedJobTypes     []string // exact, or a prefix and *
 	Producers           []string // the same, of principals
 	Fairness            *Fairness
 
-	retry *retry.Policy // DefaultRetry
+	retry *job.RetryPolicy // DefaultRetry
 	raw   []byte
 }
 
@@ -133,9 +132,9 @@ func (q *Queue) Own() []byte {
 
 // Retry is the policy that jobs inherit which set none, or only a part; false: the default one of the server. The policy is
 // a copy.
-func (c *Config) Retry() (retry.Policy, bool) {
+func (c *Config) Retry() (job.RetryPolicy, bool) {
 	if c.retry == nil {
-		return retry.Policy{}, false
+		return job.RetryPolicy{}, false
 	}
 	return *c.retry, true
 }
@@ -345,7 +344,7 @@ func readRetry(c *Config, v jsontext.Value) string {
 	if v[0] != '{' {
 		return "a retry policy, an object"
 	}
-	p, err := retry.Parse(v, retry.Default())
+	p, err := job.ParseRetry(v, job.DefaultRetry())
 	if err != nil {
 		return "a retry policy: " + strings.TrimSuffix(err.Message, ".")
 	}
