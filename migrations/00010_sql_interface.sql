@@ -444,7 +444,7 @@ BEGIN
     END IF;
     timeout_ms := COALESCE(NULLIF(timeout_ms, 0), (settings -> 'timeout_ms')::bigint);
     visible_ms := COALESCE(visible_ms, (settings -> 'visibility_ms')::bigint);
-    IF settings ? 'retry' THEN -- the server reads the fields of the options over those of inherits (retry.Decode)
+    IF settings ? 'retry' THEN -- the server reads the fields of the options over those of inherits (job.ParseStoredRetry)
         max_attempts := COALESCE(max_attempts, (settings #> '{retry,max_attempts}')::bigint);
         on_exhaustion := COALESCE(on_exhaustion, settings #>> '{retry,on_exhaustion}');
         policy := COALESCE(overlay(policy::text PLACING '{"inherits":' || (settings -> 'retry')::text || ',' FROM 1 FOR 1), settings ->> 'retry');

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/job/retry"
 )
 
 // Precedence of docs/reference/jobs.md, Accepted names: options left to right, then the top level; null never wins.
@@ -197,9 +195,9 @@ func TestStoredRetry(t *testing.T) {
 	require.Nil(t, accept(t, job(`"retry":{"max_attempts":9}`)).Retry, "max_attempts has a column of its own")
 	require.Nil(t, accept(t, job(`"retry":{"jitter":true,"initial_interval":"PT1S"}`)).Retry)
 	j := accept(t, job(`"max_attempts":6`, options(`"retry":{"jitter":false}`)))
-	p, err := retry.Decode(j.Retry)
+	p, err := ParseStoredRetry(j.Retry)
 	require.NoError(t, err)
-	want := retry.Default()
+	want := DefaultRetry()
 	want.MaxAttempts, want.Jitter = 6, false
 	require.Equal(t, want, p)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -304,9 +303,9 @@ func TestDecodeJobDuplicateKeys(t *testing.T) {
 
 func TestDecodeJobQueueRetry(t *testing.T) {
 	t.Parallel()
-	slow := retry.Default()
+	slow := DefaultRetry()
 	slow.MaxAttempts, slow.InitialInterval = 9, time.Minute
-	lim := Limits{QueueRetry: func(queue string) (retry.Policy, bool) { return slow, queue == "slow" }}
+	lim := Limits{QueueRetry: func(queue string) (RetryPolicy, bool) { return slow, queue == "slow" }}
 	decode := func(body string) *Job {
 		j, err := DecodeJob([]byte(body), lim)
 		require.Nil(t, err)
@@ -316,7 +315,7 @@ func TestDecodeJobQueueRetry(t *testing.T) {
 	require.Equal(t, int64(9), j.MaxAttempts)
 	require.Equal(t, string(slow.Encode()), string(j.Retry))
 	j = decode(job(`"queue":"slow"`, `"retry":{"max_attempts":2}`))
-	p, err := retry.Decode(j.Retry)
+	p, err := ParseStoredRetry(j.Retry)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), j.MaxAttempts)
 	require.Equal(t, time.Minute, p.InitialInterval)

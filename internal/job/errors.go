@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 )
@@ -52,7 +51,7 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 // decodeWorkerError never fails: what does not fit is cut or replaced. A wrong kind of value counts as absent. A message that
 // is no text is kept as its JSON text, because it may be the only hint that there is.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
-	f, _ := jsonread.Read(v, workerErrorNames)
+	f := jsonread.Open(v, workerErrorNames...)
 	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
 	if flag, ok := jsonread.Bool(f.Get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true
@@ -160,10 +159,10 @@ func Shorten(s string, n int) string {
 	return s[:n]
 }
 
-// Failure gives what retry.Decide has to know of the error; the caller adds the job. Message and details are not part of it: no
+// Failure gives what DecideFailure has to know of the error; the caller adds the job. Message and details are not part of it: no
 // rule may depend on texts for people.
-func (e WorkerError) Failure() retry.Failure {
-	return retry.Failure{
+func (e WorkerError) Failure() Failure {
+	return Failure{
 		Code: e.Code, Type: e.Type, ErrorClass: e.ErrorClass, Retryable: e.Retryable, RetryableSet: e.RetryableSet, ServerMade: e.ServerMade,
 	}
 }

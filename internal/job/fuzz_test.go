@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -56,7 +55,7 @@ func checkJob(t *testing.T, body []byte, j *Job) {
 	for _, w := range []When{j.ScheduledAt, j.ExpiresAt} {
 		require.True(t, w.In >= 0 && w.In <= maxMS*time.Millisecond)
 	}
-	_, err := retry.Decode(j.Retry)
+	_, err := ParseStoredRetry(j.Retry)
 	require.NoError(t, err)
 
 	var sent map[string]json.RawMessage

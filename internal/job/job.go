@@ -1,7 +1,7 @@
 // Package job owns what a job is: its states and attributes, the requests about jobs that the stores take, their limits and
-// defaults, and every rule by which they are accepted or refused, with the message that says why. A new job is read in two
-// stages: each attribute is put in its place, then one set of rules makes a Job of it. Errors that workers
-// report are normalised here.
+// defaults, and every rule by which they are accepted or refused, with the message that says why; the retry policy, and what
+// becomes of a job when an attempt fails. A new job is read in two stages: each attribute is put in its place, then one set of
+// rules makes a Job of it. Errors that workers report are normalised here.
 //
 // It must never read a database, and never change what a client's JSON says: number literals, string escapes and key order reach
 // the store as they came; only white space goes. Package clock, which knows the time of the database, is asked for the time in
@@ -23,7 +23,6 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ojsd/ojsd/internal/clock"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 )
 
@@ -39,7 +38,7 @@ type Job struct {
 	Priority int16
 	// It may be 0, which means one attempt like 1.
 	MaxAttempts  int64
-	Retry        []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+	Retry        []byte // merged policy as RetryPolicy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
 	OnExhaustion string // Policy.OnExhaustion of Retry, in a column of its own for statements that discard jobs
 
 	// Compact JSON; literals and key order are the client's.
@@ -262,7 +261,7 @@ type Limits struct {
 	MaxDepth         int // levels of nesting of one attribute, itself included: 32
 
 	// QueueRetry gives the policy that jobs of a queue inherit, with its max_attempts; nil, or false: the default one.
-	QueueRetry func(queue string) (retry.Policy, bool)
+	QueueRetry func(queue string) (RetryPolicy, bool)
 
 	// NoTenants makes meta.tenant_id a member like any other.
 	NoTenants bool

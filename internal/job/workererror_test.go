@@ -9,8 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/job/retry"
 )
 
 func reported(t *testing.T, failure string) WorkerError {
@@ -97,11 +95,9 @@ func TestServerError(t *testing.T) {
 	} {
 		e := ServerError(code, time.Second, time.Second)
 		require.Equal(t, want, fmt.Sprint(e.Retryable, " ", e.TimeoutKind), code)
-		require.Equal(t, retry.Failure{Code: code, Type: code, Retryable: e.Retryable, RetryableSet: true, ServerMade: code}, e.Failure())
+		require.Equal(t, Failure{Code: code, Type: code, Retryable: e.Retryable, RetryableSet: true, ServerMade: code}, e.Failure())
 		require.NotEmpty(t, e.Message)
 	}
-	require.Equal(t, retry.VisibilityTimeout, VisibilityTimeout)
-	require.Equal(t, retry.WorkerDeath, WorkerDeath)
 	require.Panics(t, func() { ServerError("nonsense", 0, 0) })
 }
 

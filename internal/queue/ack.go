@@ -16,7 +16,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -258,7 +257,7 @@ func (n nack) bytes() int {
 // Fail moves an active job to retryable, discarded or, with Requeue, available or scheduled. A job that was cancelled during this
 // run is returned with ojs.StateCancelled and no error; nothing has changed then.
 //
-// A retry, its delay and a dead letter are decided by package job/retry (docs/reference/retries.md, Failure). When it returns,
+// A retry, its delay and a dead letter are decided by job.DecideFailure (docs/reference/retries.md, Failure). When it returns,
 // the outcome is committed. Like an ack, a nack without worker and attempt is accepted for any run.
 func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)
@@ -378,39 +377,39 @@ func failedAt(job *job.Record) pgtype.Timestamptz {
 //
 // It sends nothing and may run for a job that JobFail then leaves out. The order of the appends is that of the arrays of the
 // statement, one element per failure.
-func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
-	policy, err := retry.Decode(job.Retry)
+func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, row *dbsqlc.JobListForFailRow) {
+	policy, err := job.ParseStoredRetry(row.Retry)
 	if err != nil { // one invalid policy must not fail the other jobs of the statement
 		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error", err)
 		n.Error.PolicyError = err.Error()
 	}
 	failure := n.Error.Failure()
-	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
-	failure.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time) // since the enqueue or the latest manual retry, by the clock of the database
+	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(row.Attempt), row.MaxAttempts, policy, n.Requeue, n.Delay
+	failure.Elapsed = row.Now.Time.Sub(row.EnteredAt.Time) // since the enqueue or the latest manual retry, by the clock of the database
 	failure.RunTimeout = s.config.Jobs.Timeout
-	if job.TimeoutMs.Valid {
-		failure.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
+	if row.TimeoutMs.Valid {
+		failure.RunTimeout = time.Duration(row.TimeoutMs.Int64) * time.Millisecond
 	}
-	if job.TotalDueAt.Valid { // zero would mean that there is none
-		failure.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
+	if row.TotalDueAt.Valid { // zero would mean that there is none
+		failure.TotalTimeout = max(time.Nanosecond, row.TotalDueAt.Time.Sub(row.EnteredAt.Time))
 	}
-	outcome := retry.Decide(failure)
+	outcome := job.DecideFailure(failure)
 	state := ojs.StateRetryable
 	switch outcome.Kind {
-	case retry.Discard:
+	case job.FailureDiscard:
 		state = ojs.StateDiscarded
 	// Only a release has a delay: a lost reservation is fetched again at once.
-	case retry.Release, retry.LoseToAvailable:
+	case job.FailureRelease, job.FailureLost:
 		state = ojs.StateAvailable
 		if outcome.Delay > 0 {
 			state = ojs.StateScheduled
 		}
 	}
-	worker := cmp.Or(n.WorkerID, job.WorkerID.String)
+	worker := cmp.Or(n.WorkerID, row.WorkerID.String)
 	stored, shown := `{}`, `{}`
 	// A job that is handed back has no error: the empty objects are not read.
 	if !n.Requeue {
-		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
+		stored = string(n.Error.Encode(int(row.Attempt), time.Time{}, worker))
 		// Half of the room: job.discarded contains the error twice.
 		shown = string(n.Error.EventErrorWithin((eventlog.MaxPayload - eventlog.PayloadRoom) / 2))
 	}
@@ -425,11 +424,11 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	p.Ids = append(p.Ids, n.JobID)
 	p.Workers = append(p.Workers, n.WorkerID)
 	// The attempt that was read, not the one that was sent, which may be missing. The statement guards it.
-	p.Attempts = append(p.Attempts, job.Attempt)
-	p.StartedAt = append(p.StartedAt, job.StartedAt)
+	p.Attempts = append(p.Attempts, row.Attempt)
+	p.StartedAt = append(p.StartedAt, row.StartedAt)
 	p.DueOnly = append(p.DueOnly, n.dueOnly)
 	p.Outcomes = append(p.Outcomes, string(state))
-	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
+	p.Releases = append(p.Releases, outcome.Kind == job.FailureRelease)
 	p.DeadLetters = append(p.DeadLetters, outcome.DeadLetter)
 	p.DelaysMs = append(p.DelaysMs, outcome.Delay.Milliseconds())
 	p.Errors = append(p.Errors, stored)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -176,7 +175,7 @@ func TestDeadlines(t *testing.T) {
 			onExhaustion  string
 			fails, expiry bool // whether a total timeout and an expiry make a dead letter
 		}{
-			"Silent": {"", true, false}, "DeadLetter": {retry.ExhaustDeadLetter, true, true}, "Discard": {retry.ExhaustDiscard, false, false},
+			"Silent": {"", true, false}, "DeadLetter": {job.ExhaustDeadLetter, true, true}, "Discard": {job.ExhaustDiscard, false, false},
 		} {
 			ids := b.Enqueued(
 				domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.OnExhaustion = 30, c.onExhaustion }),

@@ -21,7 +21,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -124,13 +123,13 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
         FROM ojs.events e WHERE e.job_id = j.id)]
 FROM ojs.jobs j WHERE j.id = $1`
 
-func (b *bundle) row(id [16]byte, job *job.Job) []string {
+func (b *bundle) row(id [16]byte, j *job.Job) []string {
 	b.T.Helper()
 	var cells []*string
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, j.ScheduledAt.Relative, j.ExpiresAt.Relative).Scan(&cells))
 	var stored []byte
 	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), "SELECT retry FROM ojs.jobs WHERE id = $1", id).Scan(&stored))
-	policy, err := retry.Decode(stored)
+	policy, err := job.ParseStoredRetry(stored)
 	require.NoError(b.T, err)
 	policy.MaxAttempts = 0 // a column of its own decides
 	row := make([]string, len(cells), len(cells)+1)

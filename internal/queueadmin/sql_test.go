@@ -8,7 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // ojs.enqueue gives a job what the server would give it.
@@ -17,11 +17,11 @@ func TestSQLEnqueueInherits(t *testing.T) {
 	b := setup(t)
 	b.configure("_default", `{"default_timeout":"PT1M30S","default_retry":{"max_attempts":2}}`)
 	b.configure("q", `{"visibility_timeout":"90s","allowed_job_types":["mail.*"],"default_retry":{"max_attempts":8,"initial_interval_ms":4000,"maxInterval":"PT9S","backoff":"linear"}}`)
-	stored := func(queue, options string) (row string, policy retry.Policy) {
+	stored := func(queue, options string) (row string, policy job.RetryPolicy) {
 		var text []byte
 		require.NoError(t, b.Pool.QueryRow(t.Context(), fmt.Sprintf(`WITH e AS MATERIALIZED (SELECT ojs.enqueue('mail.send', '[]', '%s', %s) AS id) SELECT id::text FROM e`, queue, options)).Scan(&row))
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT COALESCE(timeout_ms::text, '-') || ' ' || COALESCE(visibility_ms::text, '-') || ' ' || max_attempts, retry FROM ojs.jobs WHERE id = $1`, row).Scan(&row, &text))
-		policy, err := retry.Decode(text)
+		policy, err := job.ParseStoredRetry(text)
 		require.NoError(t, err)
 		return row, policy
 	}
@@ -57,9 +57,9 @@ func TestSQLEnqueueInheritsExhaustion(t *testing.T) {
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT ojs.enqueue('t', '[]', $1, $2::text::json)::text`, queue, c.options).Scan(&id))
 		require.Equal(t, c.want, b.One(`SELECT ojs.makes_dead_letters(on_exhaustion, 'expired')::text FROM ojs.jobs WHERE id = $1`, id), c)
 		text = b.One(`SELECT COALESCE(retry::text, '{}') FROM ojs.jobs WHERE id = $1`, id)
-		policy, err := retry.Decode([]byte(text))
+		policy, err := job.ParseStoredRetry([]byte(text))
 		require.NoError(t, err)
-		require.Equal(t, c.want, fmt.Sprint(policy.OnExhaustion == retry.ExhaustDeadLetter), text)
+		require.Equal(t, c.want, fmt.Sprint(policy.OnExhaustion == job.ExhaustDeadLetter), text)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestSQLEnqueueInheritsIntervals(t *testing.T) {
 	b := setup(t)
 	b.configure("q", `{"default_retry":{"max_interval":"PT9S","backoff_strategy":"linear"}}`)
 	b.Exec(`SELECT ojs.enqueue('t', '[]', 'q', '{"retry": {"initial_interval":"PT10M"}}')`)
-	policy, err := retry.Decode([]byte(b.One(`SELECT retry FROM ojs.jobs`)))
+	policy, err := job.ParseStoredRetry([]byte(b.One(`SELECT retry FROM ojs.jobs`)))
 	require.NoError(t, err)
 	require.Equal(t, "10m0s 10m0s linear", fmt.Sprintf("%v %v %v", policy.InitialInterval, policy.MaxInterval, policy.Strategy))
 }

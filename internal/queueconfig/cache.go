@@ -9,7 +9,7 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -109,12 +109,12 @@ func (c *Cache) Known(name string) *Queue {
 // Retry is the policy that jobs of the queue inherit; see Config.Retry. It is job.Limits.QueueRetry. It never reads the database: jobs are
 // decoded in transactions, too, where a read would need a second connection. The follower reads in time. A job may thus
 // inherit a policy that was replaced up to a second ago.
-func (c *Cache) Retry(name string) (retry.Policy, bool) {
+func (c *Cache) Retry(name string) (job.RetryPolicy, bool) {
 	c.Poll()
 	if q := c.Known(name); q != nil {
 		return q.Config.Retry()
 	}
-	return retry.Policy{}, false
+	return job.RetryPolicy{}, false
 }
 
 // Refresh reads what has changed, after a commit of this node. A read that has begun before the call is not enough, as its

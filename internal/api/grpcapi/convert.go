@@ -20,7 +20,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -112,17 +111,17 @@ func (e extras) retryPolicy(maxAttempts int64) *ojsv1.RetryPolicy {
 	if e.retry == nil {
 		return nil
 	}
-	base := retry.Default()
+	base := job.DefaultRetry()
 	// The column wins: an enqueue may have set it beside the policy.
 	base.MaxAttempts = maxAttempts
-	p, err := retry.Parse(e.retry, base)
+	p, err := job.ParseRetry(e.retry, base)
 	if err != nil { // it was accepted at enqueue
 		return nil
 	}
 	return &ojsv1.RetryPolicy{
 		MaxAttempts: narrow(p.MaxAttempts), InitialInterval: durationpb.New(p.InitialInterval), BackoffCoefficient: p.BackoffCoefficient,
 		MaxInterval: durationpb.New(p.MaxInterval), Jitter: p.Jitter, NonRetryableErrors: p.NonRetryable,
-		OnExhaustion: cmp.Or(p.OnExhaustion, retry.ExhaustDeadLetter),
+		OnExhaustion: cmp.Or(p.OnExhaustion, job.ExhaustDeadLetter),
 	}
 }
 

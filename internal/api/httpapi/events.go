@@ -15,7 +15,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
@@ -411,11 +410,11 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
-	job, err := a.Jobs.Get(ctx, id)
+	record, err := a.Jobs.Get(ctx, id)
 	if err != nil {
 		return err
 	}
-	policy, _ := retry.Decode(job.Retry) // shows the policy that applies: of an invalid one, the default
+	policy, _ := job.ParseStoredRetry(record.Retry) // shows the policy that applies: of an invalid one, the default
 	a.Events.WaitCaughtUp(ctx)
 	events, err := a.Events.NewestOfJob(ctx, id, eventlog.Query{Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
 	if err != nil {
@@ -424,10 +423,10 @@ func (a *API) getRetries(r *request, id [16]byte) error {
 	runs := failedRuns(events)
 	// A job that never failed has neither, and the list is empty.
 	if len(runs) == 0 { // retention may have dropped the events
-		runs = recordedRuns(job.Errors)
+		runs = recordedRuns(record.Errors)
 	}
 	return r.answer(http.StatusOK, object{{"job_id", id}, {"retries", runs}, {"policy", object{
-		{"max_attempts", job.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)}, {"backoff_strategy", policy.Strategy},
+		{"max_attempts", record.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)}, {"backoff_strategy", policy.Strategy},
 	}}})
 }
 

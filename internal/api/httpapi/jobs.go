@@ -14,7 +14,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -326,7 +325,7 @@ func (a *API) getAdminJob(r *request, id [16]byte) error {
 	if j.Result == nil {
 		beside = append(beside, member{"result", nil})
 	}
-	policy, _ := retry.Decode(j.Retry) // shows the policy that applies: of an invalid one, the default
+	policy, _ := job.ParseStoredRetry(j.Retry) // shows the policy that applies: of an invalid one, the default
 	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
 	policy.MaxAttempts = j.MaxAttempts
 	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as

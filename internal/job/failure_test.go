@@ -1,4 +1,4 @@
-package retry
+package job
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // One case or more for each row of docs/reference/retries.md, Failure.
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	steady := Default()
+	steady := DefaultRetry()
 	steady.Jitter = false
 	deadLetter := steady
 	deadLetter.OnExhaustion = ExhaustDeadLetter
@@ -23,15 +23,15 @@ func TestDecide(t *testing.T) {
 		change(&f)
 		return f
 	}
-	retried := Outcome{Kind: Retry, Delay: time.Second}
-	discarded, dead := Outcome{Kind: Discard}, Outcome{Kind: Discard, DeadLetter: true}
+	retried := FailureOutcome{Kind: FailureRetry, Delay: time.Second}
+	discarded, dead := FailureOutcome{Kind: FailureDiscard}, FailureOutcome{Kind: FailureDiscard, DeadLetter: true}
 	no := func(f *Failure) { f.Retryable, f.RetryableSet = false, true }
 
 	for name, c := range map[string]struct {
 		in   Failure
-		want Outcome
+		want FailureOutcome
 	}{
-		"1RequeueBeatsEverything":  {first(func(f *Failure) { f.Requeue, f.Attempt, f.Code = true, 9, "DISCARD" }), Outcome{Kind: Release}},
+		"1RequeueBeatsEverything":  {first(func(f *Failure) { f.Requeue, f.Attempt, f.Code = true, 9, "DISCARD" }), FailureOutcome{Kind: FailureRelease}},
 		"2Discard":                 {first(func(f *Failure) { f.Code, f.Policy = "DISCARD", deadLetter }), discarded},
 		"2Fail":                    {first(func(f *Failure) { f.Code, f.Policy, f.Attempt = "FAIL", deadLetter, 9 }), discarded},
 		"2OnlyUpperCase":           {first(func(f *Failure) { f.Code = "discard" }), retried},
@@ -41,7 +41,7 @@ func TestDecide(t *testing.T) {
 		"4Exhausted":               {first(func(f *Failure) { f.Attempt = 3 }), dead},
 		"4ExhaustedDiscard":        {first(func(f *Failure) { f.Attempt, f.Policy = 3, noDeadLetter }), discarded},
 		"4ExhaustedDeadLetter":     {first(func(f *Failure) { f.Attempt, f.Policy = 3, deadLetter }), dead},
-		"4NotYet":                  {first(func(f *Failure) { f.Attempt = 2 }), Outcome{Kind: Retry, Delay: 2 * time.Second}},
+		"4NotYet":                  {first(func(f *Failure) { f.Attempt = 2 }), FailureOutcome{Kind: FailureRetry, Delay: 2 * time.Second}},
 		"4ZeroMeansOneRun":         {first(func(f *Failure) { f.MaxAttempts = 0 }), dead},
 		"4OneMeansOneRun":          {first(func(f *Failure) { f.MaxAttempts = 1 }), dead},
 		"4RetryableExtendsNothing": {first(func(f *Failure) { f.Attempt, f.RetryableSet, f.Code = 3, true, "RETRY" }), dead},
@@ -52,10 +52,10 @@ func TestDecide(t *testing.T) {
 		"5BeatsRETRY":              {first(func(f *Failure) { f.Code, f.Type, f.Policy = "RETRY", "Fatal", picky }), dead},
 		"5SkipsWorkerDeath": {first(func(f *Failure) {
 			f.Code, f.ServerMade, f.Policy, f.RetryableSet = WorkerDeath, WorkerDeath, picky, true
-		}), Outcome{Kind: LoseToAvailable}},
+		}), FailureOutcome{Kind: FailureLost}},
 		"5SkipsVisibility": {first(func(f *Failure) {
 			f.Code, f.ServerMade, f.Policy, f.RetryableSet = VisibilityTimeout, VisibilityTimeout, picky, true
-		}), Outcome{Kind: LoseToAvailable}},
+		}), FailureOutcome{Kind: FailureLost}},
 		"5NotForWorkersOwnWord":   {first(func(f *Failure) { f.Code, f.Policy = VisibilityTimeout, picky }), dead},
 		"5TakesTimeout":           {first(func(f *Failure) { f.Code, f.ServerMade, f.Policy = "timeout", "timeout", picky }), dead},
 		"6NotRetryable":           {first(no), dead},
@@ -73,12 +73,12 @@ func TestDecide(t *testing.T) {
 		}), retried},
 		"7LossNeedsNoDelay": {first(func(f *Failure) {
 			f.ServerMade, f.TotalTimeout, f.Elapsed, f.RunTimeout = VisibilityTimeout, time.Minute, 30*time.Second, 30*time.Second
-		}), Outcome{Kind: LoseToAvailable}},
+		}), FailureOutcome{Kind: FailureLost}},
 		"7AppliesToLoss": {first(func(f *Failure) {
 			f.ServerMade, f.TotalTimeout, f.Elapsed, f.RunTimeout = VisibilityTimeout, time.Minute, 31*time.Second, 30*time.Second
 		}), dead},
-		"8VisibilityTimeout":      {first(func(f *Failure) { f.ServerMade = VisibilityTimeout }), Outcome{Kind: LoseToAvailable}},
-		"8WorkerDeath":            {first(func(f *Failure) { f.ServerMade, f.Attempt = WorkerDeath, 2 }), Outcome{Kind: LoseToAvailable}},
+		"8VisibilityTimeout":      {first(func(f *Failure) { f.ServerMade = VisibilityTimeout }), FailureOutcome{Kind: FailureLost}},
+		"8WorkerDeath":            {first(func(f *Failure) { f.ServerMade, f.Attempt = WorkerDeath, 2 }), FailureOutcome{Kind: FailureLost}},
 		"9Retry":                  {first(func(*Failure) {}), retried},
 		"9ServerTimeout":          {first(func(f *Failure) { f.ServerMade, f.Code = "timeout", "timeout" }), retried},
 		"9UnknownCodeNoFlag":      {first(func(f *Failure) { f.Code, f.Retryable = "whatever", false }), retried},
@@ -86,11 +86,11 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, c.want, Decide(c.in))
+			require.Equal(t, c.want, DecideFailure(c.in))
 		})
 	}
 	for _, code := range []string{"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported", "job_cancelled", "NON_RETRYABLE_ERROR"} {
-		require.Equal(t, dead, Decide(first(func(f *Failure) { f.Code = code })), code)
+		require.Equal(t, dead, DecideFailure(first(func(f *Failure) { f.Code = code })), code)
 	}
 }
 
@@ -108,8 +108,8 @@ func TestMatch(t *testing.T) {
 		{"auth.*", "authx.y", false}, {"auth.*", "Auth.x", false}, {"a.b.*", "a.b.c", true}, {"a.b.*", "a.bc", false},
 		{"x*", "xy", false}, {"x*", "x*", true}, {".*", "anything", true}, {".*", "", false},
 	} {
-		require.Equal(t, c.want, Match([]string{"zzz", c.entry}, "", c.candidate), "%s against %s", c.entry, c.candidate)
+		require.Equal(t, c.want, matchesAny([]string{"zzz", c.entry}, "", c.candidate), "%s against %s", c.entry, c.candidate)
 	}
-	require.False(t, Match(nil, "a"))
-	require.False(t, Match([]string{"a"}))
+	require.False(t, matchesAny(nil, "a"))
+	require.False(t, matchesAny([]string{"a"}))
 }
