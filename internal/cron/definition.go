@@ -45,19 +45,11 @@ const (
 	OverlapEnqueue        = "enqueue"
 )
 
-var (
-	// Unknown members are ignored, but options of jobs at the root are taken, see decode.
-	cronNames = []string{
-		"name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options", "job_template", "queue",
-		"overlap_policy", "enabled", "description",
-	}
-	templateNames = []string{"type", "args", "meta", "options"}
-	// cancel is an alias (docs/reference/scheduling.md, Cron fields); the stored word is that of the constant.
-	overlaps = map[string]string{
-		OverlapSkip: OverlapSkip, OverlapAllow: OverlapAllow, OverlapCancelPrevious: OverlapCancelPrevious,
-		"cancel": OverlapCancelPrevious, OverlapEnqueue: OverlapEnqueue,
-	}
-)
+// overlaps has cancel as an alias (docs/reference/scheduling.md, Cron fields); the stored word is that of the constant.
+var overlaps = map[string]string{
+	OverlapSkip: OverlapSkip, OverlapAllow: OverlapAllow, OverlapCancelPrevious: OverlapCancelPrevious,
+	"cancel": OverlapCancelPrevious, OverlapEnqueue: OverlapEnqueue,
+}
 
 const (
 	// Names are parts of paths and of keys of locks.
@@ -81,11 +73,10 @@ func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Er
 // reader reads a body on top of what holds without it. c starts with what holds without the body: the defaults, or the
 // current cron.
 type reader struct {
-	jsonread.Body
-	patch    bool
-	template jsonread.Fields
-	root     []byte // object of the options that stand at the root of the body (docs/reference/jobs.md, Accepted names); nil: none
-	c        Definition
+	jsonread.Object
+	patch bool
+	root  []byte // object of the options that stand at the root of the body (docs/reference/jobs.md, Accepted names); nil: none
+	c     Definition
 }
 
 // decode reads a body on top of base: the current cron of a patch, else the defaults. The options of a job may stand at the
@@ -95,13 +86,10 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	if err != nil {
 		return nil, err
 	}
-	r := reader{patch: patch, c: base, template: jsonread.Named(templateNames)}
-	r.Fields, _ = jsonread.Read(v, cronNames)
+	r := reader{patch: patch, c: base, Object: jsonread.Open(v, "name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options",
+		"job_template", "queue", "overlap_policy", "enabled", "description")}
 	for literal, value := range jsonread.Members(v) {
-		switch name := string(jsonread.Name(literal)); {
-		case name == "description" && jsonread.IsNull(value):
-			r.c.Description = nil // the one member that null takes away
-		case job.IsOption(name) && (patch || !jsonread.IsNull(value)):
+		if name := string(jsonread.Name(literal)); job.IsOption(name) && (patch || !jsonread.IsNull(value)) {
 			if r.root == nil {
 				r.root = []byte{'{'}
 			}
@@ -116,7 +104,7 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	r.schedule()
 	r.switches()
 	r.content()
-	if err := r.Problems.Err(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return r.c.checked(lim)
@@ -134,7 +122,7 @@ func (r *reader) name() {
 			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
 		}
 	case !ValidName(r.c.Name):
-		r.Problems.Add(ojs.ErrInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
+		r.RefuseValue(ojs.ErrInvalidPayload, "name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
 	case v != nil && (!ok || text != r.c.Name):
 		r.Refuse("name", "absent or the name in the path")
 	}
@@ -160,7 +148,7 @@ func (r *reader) schedule() {
 	if expression != nil || !r.patch {
 		var isText bool
 		if r.c.Expression, isText = jsonread.Text(expression); !isText && expression != nil {
-			r.Problems = append(r.Problems, cronProblem(expression, "$."+name, "it is no string"))
+			r.Problems().Note(cronProblem(expression, "$."+name, "it is no string"))
 			return
 		}
 	}
@@ -179,9 +167,9 @@ func (r *reader) schedule() {
 	}
 	switch {
 	case expression == nil && !r.patch:
-		r.Problems.Add(ojs.ErrInvalidCron, "expression", "$.expression", "a cron expression such as 0 9 * * 1-5", nil)
+		r.RefuseValue(ojs.ErrInvalidCron, "expression", "a cron expression such as 0 9 * * 1-5", nil)
 	case err != nil:
-		r.Problems = append(r.Problems, cronProblem(expression, "$."+name, err.Error()))
+		r.Problems().Note(cronProblem(expression, "$."+name, err.Error()))
 	}
 }
 
@@ -196,58 +184,54 @@ func cronProblem(received jsontext.Value, path, why string) jsonread.Problem {
 // ErrNever refuses an expression that is right but never fires. It is found only when the next time is searched, at the
 // registration.
 func ErrNever(expression string) *ojs.Error {
-	ps := jsonread.Problems{cronProblem(jsonread.Quote(expression), "$.expression", "it never fires within 10 years")}
+	var ps jsonread.Problems
+	ps.Note(cronProblem(jsonread.Quote(expression), "$.expression", "it never fires within 10 years"))
 	ps.Hint("Send an expression with dates that exist, such as 0 0 28 2 * for the last days of February.")
 	return ps.Err()
 }
 
 // Members that are absent keep what c has.
 func (r *reader) switches() {
-	if v := r.Get("overlap_policy"); v != nil {
-		text, _ := jsonread.Text(v)
-		if r.c.Overlap = overlaps[text]; r.c.Overlap == "" {
-			r.Refuse("overlap_policy", "skip, allow, cancel_previous or enqueue")
-		}
+	if r.Get("overlap_policy") != nil {
+		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue", func(text string) (string, bool) {
+			return overlaps[text], overlaps[text] != ""
+		})
 	}
 	if r.Get("enabled") != nil {
 		r.c.Enabled = r.Boolean("enabled")
 	}
-	if v := r.Get("description"); v != nil {
-		text, ok := jsonread.Text(v)
-		if !ok || len(text) > maxDescriptionBytes || strings.Contains(text, "\x00") {
-			r.Refuse("description", "a string of at most 4096 bytes without U+0000")
-		}
-		r.c.Description = &text
+	// The one member that null takes away.
+	if _, sent := r.Sent("description"); sent {
+		r.c.Description = jsonread.OptionalText(&r.Object, "description", "a string of at most 4096 bytes without U+0000", func(text string) (*string, bool) {
+			return &text, len(text) <= maxDescriptionBytes && !strings.Contains(text, "\x00")
+		})
 	}
 }
 
 // content reads the template, at the top level or in job_template. A member at the top level wins over the same one in
 // job_template.
 func (r *reader) content() {
-	if v := r.Get("job_template"); v != nil {
-		if v[0] != '{' {
-			r.Refuse("job_template", "an object")
-			return
-		}
-		// Other members of the template are ignored.
-		r.template, _ = jsonread.Read(v, templateNames)
+	// Other members of the template are ignored.
+	template, ok := r.OpenMember("job_template", "an object", "type", "args", "meta", "options")
+	if !ok && r.Get("job_template") != nil {
+		return
 	}
 	either := func(name string) jsontext.Value {
 		if v := r.Get(name); v != nil {
 			return v
 		}
-		return r.template.Get(name)
+		return template.Get(name)
 	}
 	if v := either("type"); v != nil {
 		text, ok := jsonread.Text(v)
 		if !ok {
-			r.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", v)
+			r.RefuseValue(ojs.ErrInvalidJobType, "type", "a job type such as invoice.render", v)
 		}
 		r.c.Type = text
 	}
 	if v := either("args"); v != nil {
 		if v[0] != '[' {
-			r.Problems.Add(ojs.ErrInvalidArgs, "args", "$.args", "an array", v)
+			r.RefuseValue(ojs.ErrInvalidArgs, "args", "an array", v)
 		}
 		r.c.Args = jsonread.Compact(v)
 	}
@@ -256,53 +240,47 @@ func (r *reader) content() {
 	}
 	if v := either("meta"); v != nil {
 		if v[0] != '{' {
-			r.Problems.Add(ojs.ErrInvalidMetadata, "meta", "$.meta", "an object", v)
+			r.RefuseValue(ojs.ErrInvalidMetadata, "meta", "an object", v)
 		}
 		r.c.Meta = jsonread.Compact(v)
 	}
-	r.options(either("options"))
+	r.options(template.Get("options"))
 }
 
 // options merges what a patch sends into what there is. A queue beside the options counts if they have none, because
 // the cron is shown like that. Without a patch, options replace those that were stored.
-func (r *reader) options(top jsontext.Value) {
+func (r *reader) options(template jsontext.Value) {
 	queue := r.Get("queue")
 	if r.patch && r.root != nil {
 		r.c.Options = job.MergeObjects(r.c.Options, r.root)
 	}
-	for _, v := range []jsontext.Value{r.template.Get("options"), r.Get("options")} {
-		switch {
-		case v == nil:
-		case v[0] != '{':
-			r.Problems.Add(ojs.ErrInvalidPayload, "options", "$.options", "an object", v)
+	var strongest jsontext.Value
+	for _, v := range []jsontext.Value{template, r.Get("options")} {
+		if v == nil {
+			continue
+		}
+		if v[0] != '{' {
+			r.RefuseValue(ojs.ErrInvalidPayload, "options", "an object", v)
 			return
-		case r.patch:
+		}
+		if r.patch {
 			r.c.Options = job.MergeObjects(r.c.Options, v)
 		}
-		if v != nil && hasMember(v, "queue") {
+		if jsonread.Find(v, "queue") != nil {
 			queue = nil
 		}
+		strongest = v
 	}
 	switch {
 	case r.patch: // done above
 	case r.root != nil:
-		r.c.Options = job.MergeObjects(r.root, top)
-	case top != nil:
-		r.c.Options = jsonread.Compact(top)
+		r.c.Options = job.MergeObjects(r.root, strongest)
+	case strongest != nil:
+		r.c.Options = jsonread.Compact(strongest)
 	}
 	if queue != nil {
 		r.c.Options = job.MergeObjects(r.c.Options, append(jsonread.AppendMember([]byte{'{'}, []byte(`"queue"`), queue), '}'))
 	}
-}
-
-// Names are compared as they are; aliases of options are the matter of the decoder of jobs.
-func hasMember(object jsontext.Value, name string) bool {
-	for literal := range jsonread.Members(object) {
-		if string(jsonread.Name(literal)) == name {
-			return true
-		}
-	}
-	return false
 }
 
 // checked reads the template as it will be read at each firing. The time is any: only the form matters.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 // Precedence of docs/reference/jobs.md, Accepted names: options left to right, then the top level; null never wins.

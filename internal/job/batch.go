@@ -13,24 +13,17 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// SplitBatch reads {"<key>":[…]}: 1 to maxItems elements of any kind, and the other members of the body (null ones left
-// out). Everything it returns points into raw and is valid JSON, so elements go to DecodeItem, DecodeAckItem or
+// SplitBatch reads {"<key>":[…]}: 1 to maxItems elements of any kind, and gives the body with them for its other members. Everything it returns points into raw and is valid JSON, so elements go to DecodeItem, DecodeAckItem or
 // DecodeNackItem, which do not parse again. The whole body is checked as JSON before an element is looked at, so a broken last
 // element refuses the batch. What an element says is judged later, one by one, so that in a batch that is not atomic the good
 // ones go through. Package httpapi calls it for batches of acks and nacks and for batches of jobs; what becomes of single
 // elements differs there.
-func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[string]jsontext.Value, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, *jsonread.Object, *ojs.Error) {
+	o, err := jsonread.OpenBody(raw, key, "atomicity", "idempotency_key", "fetch")
 	if err != nil {
 		return nil, nil, err
 	}
-	members := make(map[string]jsontext.Value)
-	for name, value := range jsonread.Members(v) {
-		// Of equal names the last one counts, as everywhere in this package.
-		members[string(jsonread.Name(name))] = jsonread.Present(value)
-	}
-	list := members[key]
-	delete(members, key)
+	list := o.Get(key)
 	if list == nil || list[0] != '[' {
 		return nil, nil, errNoItems(key, maxItems, list)
 	}
@@ -42,7 +35,7 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 	for e := range jsonread.Elements(list) {
 		items = append(items, e)
 	}
-	return items, members, nil
+	return items, &o, nil
 }
 
 // CheckItemCount refuses a batch of n elements that is empty or too large. gRPC asks before it writes the elements as JSON.
@@ -94,9 +87,6 @@ func at(index int, err *ojs.Error) []jsonread.Violation {
 	return moved(fmt.Sprintf("$.jobs[%d]", index), err)
 }
 
-// inMember is the error of an object that is a member of the body.
-func inMember(name string, err *ojs.Error) *ojs.Error { return At("$."+name, err) }
-
 // At is the error of an object that has a place in the body, given as a JSONPath. Paths of problems begin with $, which stands
 // for the object itself; they are put behind the place of the object. An error without a list of problems becomes a list of
 // one.
@@ -127,29 +117,18 @@ type BulkOptions struct {
 	IdempotencyKey string // of the body; the header wins
 }
 
-// DecodeBulkOptions reads them from the members that SplitBatch gave.
-func DecodeBulkOptions(members map[string]jsontext.Value) (BulkOptions, *ojs.Error) {
-	var ps jsonread.Problems
-	o := bulkOptions(members["atomicity"], members["idempotency_key"], &ps)
-	return o, ps.Err()
+// DecodeBulkOptions reads them from the body that SplitBatch gave.
+func DecodeBulkOptions(o *jsonread.Object) (BulkOptions, *ojs.Error) {
+	options := readBulkOptions(o)
+	return options, o.Err()
 }
 
 // Absent and partial are the same (docs/reference/http.md, Bulk enqueue).
-func bulkOptions(atomicity, key jsontext.Value, ps *jsonread.Problems) BulkOptions {
-	var o BulkOptions
-	mode, _ := jsonread.Text(atomicity)
-	if atomicity != nil && mode != "partial" && mode != "atomic" {
-		ps.Add(ojs.ErrInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
+func readBulkOptions(o *jsonread.Object) BulkOptions {
+	return BulkOptions{
+		Atomic:         o.Text("atomicity", "partial or atomic", func(mode string) bool { return mode == "partial" || mode == "atomic" }) == "atomic",
+		IdempotencyKey: o.Text("idempotency_key", "a non-empty string of at most 256 characters without U+0000", ValidIdempotencyKey),
 	}
-	o.Atomic = mode == "atomic"
-	if key == nil {
-		return o
-	}
-	o.IdempotencyKey, _ = jsonread.Text(key)
-	if !ValidIdempotencyKey(o.IdempotencyKey) {
-		ps.Add(ojs.ErrInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
-	}
-	return o
 }
 
 // ValidIdempotencyKey also serves the header. The bound counts characters, not bytes.

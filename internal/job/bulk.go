@@ -76,10 +76,7 @@ type MetaEqual struct {
 }
 
 var (
-	// The first two lists are of members that are read; others are ignored. In filterNames an unknown one is an error.
-	selectNames    = []string{"job_ids", "filter", "atomicity", "idempotency_key"}
-	confirmedNames = []string{"filter", "confirm"}
-	filterNames    = []string{
+	filterNames = []string{
 		"type", "queue", "state", "enqueued_before", "enqueued_after", "since", "until", "older_than", "priority", "meta",
 	}
 	// A delete has no default: what is deleted is gone, so its states must be said.
@@ -93,33 +90,33 @@ var (
 // call whose filter was lost on the way must not change every job. What it selects is found and changed by queue.Store, in
 // portions; the filter is applied there in SQL but for meta (MatchesMeta).
 func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "job_ids", "filter", "atomicity", "idempotency_key")
 	if err != nil {
 		return BulkSelect{}, err
 	}
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, selectNames)
-	s := BulkSelect{Op: op, BulkOptions: bulkOptions(b.Get("atomicity"), b.Get("idempotency_key"), &b.Problems)}
-	ids, filter := b.Get("job_ids"), b.Get("filter")
+	s := BulkSelect{Op: op, BulkOptions: readBulkOptions(&o)}
+	ids, filter := o.Get("job_ids"), o.Get("filter")
 	switch {
 	case ids == nil && filter == nil:
-		b.Problems.Add(ojs.ErrInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
+		o.Refuse("job_ids", "either job_ids or filter")
 	case ids != nil && filter != nil:
-		b.Refuse("filter", "absent when 'job_ids' is sent")
+		o.Refuse("filter", "absent when 'job_ids' is sent")
 	// The number is checked before the ids are read, so that a body with too many costs little.
 	case ids != nil:
 		if ids[0] == '[' && jsonread.Len(ids) > maxIDs {
 			return s, spec.BatchSize(maxIDs, jsonread.Len(ids))
 		}
-		texts := b.IDs("job_ids")
+		texts := ReadIDs(&o, "job_ids")
 		if texts != nil && len(texts) == 0 {
-			b.Refuse("job_ids", "a non-empty array of job ids")
+			o.Refuse("job_ids", "a non-empty array of job ids")
 		}
 		s.IDs = NewIDList(texts)
 	default:
-		s.Filter = b.filter(op, "filter.", filter)
+		if conditions, ok := o.OpenMember("filter", "an object", filterNames...); ok {
+			s.Filter = readFilter(&conditions, filter, op)
+		}
 	}
-	return s, b.Problems.Err()
+	return s, o.Err()
 }
 
 // DecodeConfirmedBulk reads the body of POST /admin/jobs/bulk/{cancel,retry,delete}: confirm, and a filter or its members at the top
@@ -130,199 +127,149 @@ func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, confirmedNames)
-	b.Boolean("confirm")
-	prefix, filter := "filter.", b.Get("filter")
+	o := jsonread.Open(v, "filter", "confirm")
+	o.Confirm("changes every job that matches")
+	filter := o.Get("filter")
+	conditions, ok := o.OpenMember("filter", "an object", filterNames...)
 	if filter == nil {
 		// The conditions stand beside confirm, which is no condition and must not count as an unknown one.
-		prefix, filter = "", v
+		filter, ok = v, true
+		conditions = jsonread.OpenAt(v, "", "$", o.Problems(), filterNames...)
+		conditions.Others = slices.DeleteFunc(conditions.Others, func(m jsonread.Member) bool { return string(m.Name) == "confirm" })
 	}
-	f := b.filter(op, prefix, filter)
-	if err := b.Problems.Err(); err != nil {
-		return nil, err
+	if !ok {
+		return nil, o.Err()
 	}
-	return f, jsonread.CheckConfirmed(b.Get("confirm"), "changes every job that matches")
+	return readFilter(&conditions, filter, op), o.Err()
 }
 
-// filterReader reads the conditions of a filter. It reports under the name that the member has in the body, which is one level
-// deeper if the filter is an object of its own.
-type filterReader struct {
-	jsonread.Fields
-	prefix string // of the conditions in the body
-	*jsonread.Problems
-}
-
-func (r *filterReader) refuse(name, expected string) {
-	r.Add(ojs.ErrInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
-}
-
-// filter: an unknown condition is refused, because ignoring it would touch more jobs than meant. The operation decides the
+// readFilter: an unknown condition is refused, because ignoring it would touch more jobs than meant. The operation decides the
 // default states only; which states it can change is for the statement to know.
-func (b *body) filter(op BulkOp, prefix string, v jsontext.Value) *BulkFilter {
-	if v[0] != '{' {
-		b.Refuse("filter", "an object")
-		return nil
-	}
-	fs, unknown := jsonread.Read(v, filterNames)
-	r := filterReader{fs, prefix, &b.Problems}
-	if prefix == "" {
-		unknown = slices.DeleteFunc(unknown, func(m jsonread.Member) bool { return string(m.Name) == "confirm" })
-	}
-	for _, m := range unknown {
-		r.Add(ojs.ErrInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
-	}
+func readFilter(o *jsonread.Object, v jsontext.Value, op BulkOp) *BulkFilter {
+	o.RefuseOthers("absent: there is no such condition")
 	// An empty filter would take every job; with an unknown condition it is the smaller mistake and is not mentioned.
-	if len(unknown) == 0 && r.Empty() {
-		b.Problems.Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
+	if len(o.Others) == 0 && o.Empty() {
+		o.Problems().Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
 	}
-	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}
+	f := &BulkFilter{States: readStates(o, op)}
+	// nil is no condition; 0 is a priority.
+	f.Priority = jsonread.Optional(o, "priority", "an integer from -100 to 100", func(v jsontext.Value) (*int16, bool) {
+		p, ok := priority(v)
+		return &p, ok
+	})
+	f.Meta = jsonread.Optional(o, "meta", "an object", readMetaEqual)
+	const name = "a non-empty string without U+0000"
 	// A lone * is a prefix of nothing, which every type has.
-	f.Type, f.TypePrefix = strings.CutSuffix(r.text("type"), "*")
-	f.Queue = r.text("queue")
-	f.EnqueuedBefore, f.EnqueuedAfter = r.instant("enqueued_before"), r.instant("enqueued_after")
-	f.Since, f.Until, f.OlderThan = r.when("since"), r.when("until"), r.when("older_than")
+	f.Type, f.TypePrefix = strings.CutSuffix(o.Text("type", name, jsonread.IsName), "*")
+	f.Queue = o.Text("queue", name, jsonread.IsName)
+	// These two take no ages, unlike the other bounds.
+	f.EnqueuedBefore = jsonread.OptionalText(o, "enqueued_before", "an RFC 3339 time with offset", ParseTime)
+	f.EnqueuedAfter = jsonread.OptionalText(o, "enqueued_after", "an RFC 3339 time with offset", ParseTime)
+	f.Since, f.Until, f.OlderThan = ReadAge(o, "since"), ReadAge(o, "until"), ReadAge(o, "older_than")
 	return f
 }
 
-// An absent one is "", which the statements take for no condition.
-func (r *filterReader) text(name string) string {
-	text, _ := jsonread.Text(r.Get(name))
-	if r.Get(name) != nil && !jsonread.IsName(text) {
-		r.refuse(name, "a non-empty string without U+0000")
-	}
-	return text
+// ReadAge reads an optional time, or an age.
+func ReadAge(o *jsonread.Object, name string) When {
+	return jsonread.OptionalText(o, name, "an RFC 3339 time with offset, or an age such as 7d or P7D", ParseAge)
 }
 
-// states reads a state or an array of them. A refused list gives no states, and the call is refused before anyone uses them.
-func (r *filterReader) states(op BulkOp) []ojs.JobState {
-	v := r.Get("state")
+// readStates reads a state or an array of them.
+func readStates(o *jsonread.Object, op BulkOp) []ojs.JobState {
+	v := o.Get("state")
+	if v == nil && op == BulkDelete {
+		o.Refuse("state", "the states of the jobs to delete")
+	}
 	if v == nil {
-		if op == BulkDelete {
-			r.refuse("state", "the states of the jobs to delete")
-		}
 		return defaultStates[op]
 	}
-	if text, ok := jsonread.Text(v); ok && ojs.JobState(text).Valid() {
-		return []ojs.JobState{ojs.JobState(text)}
+	states, ok := statesOf(v)
+	if text, isText := jsonread.Text(v); isText {
+		states, ok = []ojs.JobState{ojs.JobState(text)}, true
 	}
-	var states []ojs.JobState
-	if v[0] == '[' {
-		list, ok := jsonread.Texts(v)
-		for _, s := range jsonread.Distinct(list) {
-			ok = ok && ojs.JobState(s).Valid()
-			states = append(states, ojs.JobState(s))
-		}
-		if ok && len(states) > 0 {
-			return states
-		}
+	if !ok || slices.ContainsFunc(states, isNoState) {
+		o.Refuse("state", "a job state, or a non-empty array of them")
 	}
-	r.refuse("state", "a job state, or a non-empty array of them")
-	return nil
-}
-
-// enqueued_before and enqueued_after take no ages, unlike the other bounds.
-func (r *filterReader) instant(name string) time.Time {
-	text, _ := jsonread.Text(r.Get(name))
-	t, ok := ParseTime(text)
-	if r.Get(name) != nil && !ok {
-		r.refuse(name, "an RFC 3339 time with offset")
-	}
-	return t
-}
-
-// +7d is refused: elsewhere it means in seven days, and here an age is asked for.
-func (r *filterReader) when(name string) When {
-	text, _ := jsonread.Text(r.Get(name))
-	w, ok := parseWhen(text)
-	if r.Get(name) != nil && (!ok || text[0] == '+') {
-		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")
-	}
-	return w
-}
-
-// nil is no condition; 0 is a priority.
-func (r *filterReader) priority() *int16 {
-	v := r.Get("priority")
-	if v == nil {
-		return nil
-	}
-	p, ok := priority(v)
-	if !ok {
-		r.refuse("priority", "an integer from -100 to 100")
-	}
-	return &p
+	return states
 }
 
 // unknowns is used for its rule about equal names, and because it stays fast with many names.
-func (r *filterReader) meta() []MetaEqual {
-	v := r.Get("meta")
-	if v == nil {
-		return nil
-	}
+func readMetaEqual(v jsontext.Value) ([]MetaEqual, bool) {
 	if v[0] != '{' {
-		r.refuse("meta", "an object")
-		return nil
+		return nil, false
 	}
 	var merged unknowns
-	for literal, value := range jsonread.Members(v) {
-		merged.put(jsonread.Name(literal), literal, value)
-	}
+	merged.putAll(v)
 	list := make([]MetaEqual, len(merged.list))
 	for i, m := range merged.list {
 		list[i] = MetaEqual{string(m.Name), jsonread.Compact(m.Value)}
 	}
-	return list
+	return list, true
 }
 
-// PurgeRequest is the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge). Active jobs cannot be purged:
-// a worker has them, and its ack would find nothing.
+// PurgeRequest is a purge of a queue. Active jobs cannot be purged: a worker has them, and its ack would find nothing.
 type PurgeRequest struct {
 	States []ojs.JobState
+	Shown  []byte // States as sent, compact; only by DecodeQueuePurge
 	// It is compared with the end of a job, or with its creation if it has not ended (docs/reference/admin.md, Purge).
 	OlderThan When
 	By        string // who cancels, as the client says
 }
 
-// DecodePurge reads the body. confirm is looked at last, so that a first try without it tells everything else that is wrong.
+// DecodePurge reads the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge).
 func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "states", "older_than", "confirm", "cancelled_by")
 	if err != nil {
 		return PurgeRequest{}, err
 	}
-	b := jsonread.Body{}
-	var others []jsonread.Member
-	b.Fields, others = jsonread.Read(v, []string{"states", "older_than", "confirm", "cancelled_by"})
-	for _, m := range others { // ignoring a condition would remove more than meant
-		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: there is no such member", m.Value)
+	o.RefuseOthers("absent: there is no such member") // ignoring a condition would remove more than meant
+	states, ok := statesOf(o.Get("states"))
+	if !ok || slices.ContainsFunc(states, isNotPurged) {
+		o.Refuse("states", "a non-empty array of job states other than active")
 	}
-	var r PurgeRequest
-	list, ok := []string(nil), false
-	if states := b.Get("states"); states != nil && states[0] == '[' {
-		list, ok = jsonread.Texts(states)
-	}
-	// Repetitions are no mistake and would only make the statement look twice.
-	for _, text := range jsonread.Distinct(list) {
-		state := ojs.JobState(text)
-		// A purge of active jobs is refused as a whole, not narrowed.
-		ok = ok && state.Valid() && state != ojs.StateActive
-		r.States = append(r.States, state)
-	}
-	if !ok || len(list) == 0 {
-		b.Refuse("states", "a non-empty array of job states other than active")
-	}
-	if age := b.Get("older_than"); age != nil {
-		text, _ := jsonread.Text(age)
-		if r.OlderThan, ok = ParseAge(text); !ok {
-			b.Refuse("older_than", "an RFC 3339 time with offset, or an age such as 7d or P7D")
-		}
-	}
-	r.By, _ = jsonread.Text(b.Get("cancelled_by"))
-	b.Boolean("confirm")
-	if err := b.Problems.Err(); err != nil {
+	r := PurgeRequest{States: states, OlderThan: ReadAge(&o, "older_than")}
+	r.By, _ = jsonread.Text(o.Get("cancelled_by"))
+	o.Confirm("removes every job that matches")
+	return r, o.Err()
+}
+
+// DecodeQueuePurge reads the body of POST /queues/{name}/purge (docs/reference/queues.md, Endpoints). confirm is needed only for states
+// that are not final: those jobs are cancelled, with effect on their workflows. The first mistake is the answer.
+func DecodeQueuePurge(raw []byte) (PurgeRequest, *ojs.Error) {
+	o, err := jsonread.OpenBody(raw, "states", "confirm")
+	if err != nil {
 		return PurgeRequest{}, err
 	}
-	return r, jsonread.CheckConfirmed(b.Get("confirm"), "removes every job that matches")
+	const expected = "an array of job states but active, at least one"
+	states, ok := statesOf(o.Get("states"))
+	if !ok {
+		o.Refuse("states", expected)
+		return PurgeRequest{}, o.Err()
+	}
+	confirmed := o.Boolean("confirm")
+	for i := 0; i < len(states) && o.Err() == nil; i++ {
+		if isNotPurged(states[i]) {
+			o.Refuse("states", expected)
+		} else if !states[i].Terminal() && !confirmed {
+			o.Refuse("confirm", "true to cancel and remove jobs that have not ended")
+		}
+	}
+	return PurgeRequest{States: states, Shown: jsonread.Compact(o.Get("states"))}, o.Err()
+}
+
+// A purge of active jobs is refused as a whole, not narrowed.
+func isNotPurged(s ojs.JobState) bool { return isNoState(s) || s == ojs.StateActive }
+
+func isNoState(s ojs.JobState) bool { return !s.Valid() }
+
+// statesOf reads a non-empty array of states, which it does not check. Repetitions are no mistake and would only make the statement
+// look twice.
+func statesOf(v jsontext.Value) (states []ojs.JobState, ok bool) {
+	list, ok := jsonread.Texts(v)
+	for _, text := range jsonread.Distinct(list) {
+		states = append(states, ojs.JobState(text))
+	}
+	return states, ok && len(states) > 0
 }
 
 // CancelRequest is the optional body of POST /admin/jobs/{id}/cancel. By counts only if neither a key nor the header
@@ -338,43 +285,28 @@ func DecodeCancel(raw []byte) (CancelRequest, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return CancelRequest{}, nil
 	}
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "cancelled_by", "reason")
 	if err != nil {
 		return CancelRequest{}, err
 	}
-	b := jsonread.Body{}
-	b.Fields, _ = jsonread.Read(v, []string{"cancelled_by", "reason"})
-	text := func(name string) string {
-		text, ok := jsonread.Text(b.Get(name))
-		if b.Get(name) != nil && !ok {
-			b.Refuse(name, "a string")
-		}
-		return text
-	}
-	r := CancelRequest{By: text("cancelled_by"), Reason: text("reason")}
-	return r, b.Problems.Err()
+	r := CancelRequest{By: o.Text("cancelled_by", "a string", nil), Reason: o.Text("reason", "a string", nil)}
+	return r, o.Err()
 }
-
-var priorityNames = []string{"priority"}
 
 // DecodePriority reads the body that changes the priority of a job. Any other member is refused: nothing else of a job can be changed, and
 // ignoring it would say otherwise. In which states the call is allowed is for the statement to find out
 // (docs/reference/jobs.md, Priority).
 func DecodePriority(raw []byte) (int16, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "priority")
 	if err != nil {
 		return 0, err
 	}
-	fields, unknown := jsonread.Read(v, priorityNames)
-	b := jsonread.Body{Fields: fields}
-	p, ok := priority(b.Get("priority"))
+	p, ok := priority(o.Get("priority"))
 	if !ok {
-		b.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
+		o.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 	}
-	for _, m := range unknown {
-		b.Problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: only the priority of a job can be changed", m.Value)
-	}
-	return p, b.Problems.Err()
+	o.RefuseOthers("absent: only the priority of a job can be changed")
+	return p, o.Err()
 }
 
 // MaxResults is how many results can be asked for at once.
@@ -383,21 +315,14 @@ const MaxResults = 100
 // DecodeResults reads the body of POST /jobs/results: ids of jobs, without repetitions. A text that is no id is answered with
 // null, like an unknown one.
 func DecodeResults(raw []byte) (IDList, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "ids")
 	if err != nil {
 		return IDList{}, err
 	}
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, []string{"ids"})
-	list := b.Get("ids")
-	var ids []string
-	ok := list != nil && list[0] == '['
-	if ok {
-		ids, ok = jsonread.Texts(list)
-	}
+	ids, ok := jsonread.Texts(o.Get("ids"))
 	if !ok {
-		b.Refuse("ids", "an array of job ids")
-		return IDList{}, b.Problems.Err()
+		o.Refuse("ids", "an array of job ids")
+		return IDList{}, o.Err()
 	}
 	if len(ids) > MaxResults {
 		return IDList{}, spec.BatchSize(MaxResults, len(ids))

@@ -51,7 +51,7 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 // decodeWorkerError never fails: what does not fit is cut or replaced. A wrong kind of value counts as absent. A message that
 // is no text is kept as its JSON text, because it may be the only hint that there is.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
-	f, _ := jsonread.Read(v, workerErrorNames)
+	f := jsonread.Open(v, workerErrorNames...)
 	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
 	if flag, ok := jsonread.Bool(f.Get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true

@@ -151,21 +151,22 @@ func (d *decoder) rateLimit(j *Job) {
 	if !there {
 		return
 	}
-	r := limitReader{problems: &d.problems, field: "rate_limit.", path: g.path() + "."}
-	j.Limit = r.read(g.value, limitNames)
+	r := limitReader{jsonread.OpenAt(g.value, "rate_limit", g.path(), &d.problems, limitNames...)}
+	j.Limit = r.policy()
+	r.words(j.Limit)
 	j.LimitKey, j.OnLimit = r.key(), j.Limit.OnLimit
+	if r.Get("key") != nil {
+		return
+	}
+	// Each of these would limit a partition without a name. The long form of a rate needs a key too; the short forms do not.
 	// The problems name the members that would need a key, so that a client sees which one it has to give a name.
-	if r.fields.Get("key") == nil {
-		// Each of these would limit a partition without a name. The long form of a rate needs a key too; the short forms do
-		// not.
-		r.needsKey("concurrency")
-		r.needsKey("throttle")
-		if r.fields.Get("rate") != nil && r.fields.Get("rate")[0] == '{' {
-			r.needsKey("rate")
-		}
-		if j.Limit.Rate == nil && r.fields.Get("concurrency") == nil && r.fields.Get("throttle") == nil {
-			r.refuse("key", "the name of the partition, or max_per_second or limit and period for the whole queue", nil)
-		}
+	const expected = "absent, or together with a key"
+	r.absent(expected, "concurrency", "throttle")
+	if rate := r.Get("rate"); rate != nil && rate[0] == '{' {
+		r.absent(expected, "rate")
+	}
+	if j.Limit.Rate == nil && r.Get("concurrency") == nil && r.Get("throttle") == nil {
+		r.Refuse("key", "the name of the partition, or max_per_second or limit and period for the whole queue")
 	}
 }
 
@@ -176,19 +177,15 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *jsonread.Pr
 		problems.Add(ojs.ErrInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
 		return nil
 	}
-	r := limitReader{problems: problems, field: field + ".", path: path + "."}
-	before := len(*problems)
-	p := r.read(v, limitNames)
-	if key := r.fields.Get("key"); key != nil {
-		r.refuse("key", "absent: the policy holds for all jobs of the queue", key)
-	}
-	if scope := r.fields.Get("scope"); scope != nil {
-		r.refuse("scope", "absent: the policy holds for all jobs of the queue", scope)
-	}
-	if len(*problems) == before && p.unlimited() {
+	before := problems.Len()
+	r := limitReader{jsonread.OpenAt(v, field, path, problems, limitNames...)}
+	p := r.policy()
+	r.words(p)
+	r.absent("absent: the policy holds for all jobs of the queue", "key", "scope")
+	if problems.Len() == before && p.unlimited() {
 		problems.Add(ojs.ErrInvalidPayload, field, path, "an object with a limit: concurrency, rate, throttle, max_per_second, or limit and period", v)
 	}
-	if len(*problems) > before {
+	if problems.Len() > before {
 		return nil
 	}
 	return p
@@ -201,11 +198,7 @@ func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
 		return nil, err
 	}
 	var problems jsonread.Problems
-	p := ParseQueueLimit(v, "rate_limit", "$", &problems)
-	if err := problems.Err(); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return ParseQueueLimit(v, "rate_limit", "$", &problems), problems.Err()
 }
 
 // ParseStoredLimit reads what Stored gives; nil and what is broken have no limits. It serves to show a partition; what may
@@ -261,108 +254,58 @@ type LimitOverride struct {
 // DecodeLimitOverride reads the body of an override. An override of nothing is refused: it would look as if it did something.
 // The time of expiry must be absolute.
 func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
-	v, err := jsonread.Check(body)
+	object, err := jsonread.OpenBody(body, "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "expires_at")
 	if err != nil {
 		return nil, err
 	}
-	var problems jsonread.Problems
-	r := limitReader{problems: &problems, path: "$."}
-	o := &LimitOverride{LimitPolicy: *r.read(v, limitOverrideNames)}
-	if at := r.fields.Get("expires_at"); at != nil {
-		text, _ := jsonread.Text(at)
-		when, ok := parseWhen(text)
-		if !ok || when.Relative {
-			r.refuse("expires_at", "an RFC 3339 time", at)
-		}
-		o.ExpiresAt = when.At
+	r := limitReader{object}
+	o := &LimitOverride{LimitPolicy: *r.policy()}
+	o.ExpiresAt = jsonread.OptionalText(&r.Object, "expires_at", "an RFC 3339 time", ParseTime)
+	if r.Problems().Len() == 0 && o.unlimited() {
+		r.Refuse("limit", "one or more of concurrency, rate, throttle, or limit and period")
 	}
-	if len(problems) == 0 && o.unlimited() {
-		r.refuse("limit", "one or more of concurrency, rate, throttle, or limit and period", nil)
-	}
-	if err := problems.Err(); err != nil {
-		return nil, err
-	}
-	return o, nil
+	return o, r.Err()
 }
 
-var (
-	limitNames         = []string{"key", "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "on_limit", "scope"}
-	limitOverrideNames = []string{"concurrency", "rate", "throttle", "limit", "period", "max_per_second", "expires_at"}
-	windowNames        = []string{"limit", "period"}
-)
+var limitNames = []string{"key", "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "on_limit", "scope"}
 
 // limitReader reads a policy in any of its forms.
-type limitReader struct {
-	problems    *jsonread.Problems
-	field, path string // in front of the names of members
-	fields      jsonread.Fields
-}
+type limitReader struct{ jsonread.Object }
 
-func (r *limitReader) refuse(name, expected string, v jsontext.Value) {
-	r.problems.Add(ojs.ErrInvalidPayload, r.field+name, r.path+name, expected, v)
-}
-
-func (r *limitReader) needsKey(name string) {
-	if v := r.fields.Get(name); v != nil {
-		r.refuse(name, "absent, or together with a key", v)
-	}
-}
-
-// It always returns a policy, with what could be read; callers look at the problems.
-func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
-	var unknown []jsonread.Member
-	r.fields, unknown = jsonread.Read(v, names)
-	for _, m := range unknown {
-		r.refuse(string(m.Name), "absent: a rate limit has no such property", m.Value)
-	}
+// policy reads the amounts. It always returns a policy, with what could be read; callers look at the problems.
+func (r *limitReader) policy() *LimitPolicy {
+	r.RefuseOthers("absent: a rate limit has no such property")
 	p := &LimitPolicy{}
-	if n, ok := r.integer("concurrency", r.fields.Get("concurrency"), 0); ok {
+	// Zero is allowed here only, where it stops the partition.
+	if n, given := r.Integer("concurrency", 0, maxLimit, "an integer from 0 to 1000000000"); given {
 		p.Concurrency = &n
 	}
 	p.Rate = r.rate()
-	if w := r.fields.Get("throttle"); w != nil {
-		p.Throttle = r.window("throttle", w)
-	}
-	// An override has neither of these two words: what happens to a job and for whom the limit holds are no amounts.
-	if len(names) == len(limitNames) {
-		r.words(p)
-	}
+	p.Throttle = r.window("throttle")
 	return p
 }
 
-// Any other word is refused, because the default would surprise whoever has misspelt it.
+// words reads what happens to a job and for whom the limit holds, which an override cannot change: they are no amounts. Any other word
+// is refused, because the default would surprise whoever has misspelt it.
 func (r *limitReader) words(p *LimitPolicy) {
-	if v := r.fields.Get("on_limit"); v != nil {
-		switch text, _ := jsonread.Text(v); text {
-		case "wait":
-		case LimitReschedule, LimitDrop:
-			p.OnLimit = text
-		default:
-			r.refuse("on_limit", "one of wait, reschedule, drop", v)
+	p.OnLimit = jsonread.OptionalText(&r.Object, "on_limit", "one of wait, reschedule, drop", func(text string) (string, bool) {
+		if text == "wait" {
+			return "", true
 		}
-	}
-	if v := r.fields.Get("scope"); v != nil {
-		switch text, _ := jsonread.Text(v); text {
-		case LimitGlobal:
-			p.Scope = text
-		case "tenant":
-		default:
-			r.refuse("scope", "tenant or global", v)
+		return text, text == LimitReschedule || text == LimitDrop
+	})
+	p.Scope = jsonread.OptionalText(&r.Object, "scope", "tenant or global", func(text string) (string, bool) {
+		if text == "tenant" {
+			return "", true
 		}
-	}
+		return text, text == LimitGlobal
+	})
 }
 
 func (r *limitReader) key() string {
-	v := r.fields.Get("key")
-	if v == nil {
-		return ""
-	}
-	key, _ := jsonread.Text(v)
-	switch {
-	case !ValidLimitKey(key):
-		r.refuse("key", LimitKeyForm, v)
-	case strings.HasPrefix(key, QueueLimitPrefix):
-		r.refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues", v)
+	key := r.Text("key", LimitKeyForm, ValidLimitKey)
+	if ValidLimitKey(key) && strings.HasPrefix(key, QueueLimitPrefix) {
+		r.Refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues")
 	}
 	return key
 }
@@ -370,77 +313,59 @@ func (r *limitReader) key() string {
 // rate reads the forms of a rate: an object, or a number beside a period. A second form beside the first is refused, not
 // ignored.
 func (r *limitReader) rate() *Window {
-	rate, limit, second := r.fields.Get("rate"), r.fields.Get("limit"), r.fields.Get("max_per_second")
-	period := r.fields.Get("period")
+	rate := r.Get("rate")
 	switch {
 	// The object is the long form and has its own period.
 	case rate != nil && rate[0] == '{':
-		r.absent("a rate was given", "limit", "period", "max_per_second")
-		return r.window("rate", rate)
+		r.absent("absent, because a rate was given", "limit", "period", "max_per_second")
+		return r.window("rate")
 	case rate != nil:
-		r.absent("a rate was given", "limit", "max_per_second")
-		return r.numbers("rate", rate, "period", period)
-	case limit != nil || period != nil:
-		r.absent("a limit was given", "max_per_second")
-		return r.numbers("limit", limit, "period", period)
+		r.absent("absent, because a rate was given", "limit", "max_per_second")
+		return readWindow(&r.Object, "rate")
+	case r.Get("limit") != nil || r.Get("period") != nil:
+		r.absent("absent, because a limit was given", "max_per_second")
+		return readWindow(&r.Object, "limit")
+	}
 	// It is the shortest form: the period is a second.
-	case second != nil:
-		if n, ok := r.integer("max_per_second", second, 1); ok {
-			return &Window{Limit: n, Period: time.Second, PeriodText: "PT1S"}
-		}
+	if n, given := r.Integer("max_per_second", 1, maxLimit, "an integer from 1 to 1000000000"); given {
+		return &Window{Limit: n, Period: time.Second, PeriodText: "PT1S"}
 	}
 	return nil
 }
 
-func (r *limitReader) absent(because string, names ...string) {
+func (r *limitReader) absent(expected string, names ...string) {
 	for _, name := range names {
-		if v := r.fields.Get(name); v != nil {
-			r.refuse(name, "absent, because "+because, v)
+		if r.Get(name) != nil {
+			r.Refuse(name, expected)
 		}
 	}
 }
 
 // A member that is not known is refused: it may be a period under another name.
-func (r *limitReader) window(name string, v jsontext.Value) *Window {
-	if v[0] != '{' {
-		r.refuse(name, `an object such as {"limit":30,"period":"PT1M"}`, v)
+func (r *limitReader) window(name string) *Window {
+	o, ok := r.OpenMember(name, `an object such as {"limit":30,"period":"PT1M"}`, "limit", "period")
+	if !ok {
 		return nil
 	}
-	fields, unknown := jsonread.Read(v, windowNames)
-	for _, m := range unknown {
-		r.refuse(name+"."+string(m.Name), "absent: it has limit and period only", m.Value)
-	}
-	return r.numbers(name+".limit", fields.Get("limit"), name+".period", fields.Get("period"))
+	o.RefuseOthers("absent: it has limit and period only")
+	return readWindow(&o, "limit")
 }
 
-// Both problems are reported if limit and period are wrong.
-func (r *limitReader) numbers(limitName string, limit jsontext.Value, periodName string, period jsontext.Value) *Window {
-	n, ok := r.integer(limitName, limit, 1)
-	if limit == nil {
-		r.refuse(limitName, "an integer >= 1", nil)
+// readWindow reads a number of starts and the period beside it. Both problems are reported if both are wrong.
+func readWindow(o *jsonread.Object, limit string) *Window {
+	n, ok := o.Integer(limit, 1, maxLimit, "an integer from 1 to 1000000000")
+	if o.Get(limit) == nil {
+		o.Refuse(limit, "an integer >= 1")
 	}
-	text, _ := jsonread.Text(period)
+	text, _ := jsonread.Text(o.Get("period"))
 	d, valid := parsePeriod(text)
 	if !valid {
-		r.refuse(periodName, "a duration above zero such as PT1M, 30s or minute", period)
+		o.Refuse("period", "a duration above zero such as PT1M, 30s or minute")
 	}
 	if !ok || !valid {
 		return nil
 	}
 	return &Window{Limit: n, Period: d, PeriodText: text}
-}
-
-// Zero is allowed for concurrency only, where it stops the partition.
-func (r *limitReader) integer(name string, v jsontext.Value, low int64) (n int64, ok bool) {
-	if v == nil {
-		return 0, false
-	}
-	n, kind := jsonread.Int(v)
-	if kind != jsonread.IsInt || n < low || n > maxLimit {
-		r.refuse(name, "an integer from "+strconv.FormatInt(low, 10)+" to 1000000000", v)
-		return 0, false
-	}
-	return n, true
 }
 
 // parsePeriod reads a duration, or the name of a unit, which stands for one of it. A length of less than a millisecond is
@@ -477,15 +402,12 @@ const MaxWeight = 1000
 // WeightForm is what a weight must be.
 const WeightForm = "an integer from 1 to 1000"
 
-// ReadStrategy reads the name of a strategy, with - or _. The value that it returns after a refusal is never used.
-func ReadStrategy(v jsontext.Value, ps *jsonread.Problems) string {
-	text, _ := jsonread.Text(v)
-	name := strings.ReplaceAll(text, "_", "-")
-	if !slices.Contains(strategies, name) {
-		ps.Add(ojs.ErrInvalidPayload, "strategy", "$.strategy", "strict, round-robin, weighted or least-loaded", v)
-		return StrategyStrict
-	}
-	return name
+// ReadStrategy reads the name of a strategy, with - or _; "": not sent.
+func ReadStrategy(o *jsonread.Object) string {
+	return jsonread.OptionalText(o, "strategy", "strict, round-robin, weighted or least-loaded", func(text string) (string, bool) {
+		name := strings.ReplaceAll(text, "_", "-")
+		return name, slices.Contains(strategies, name)
+	})
 }
 
 // Weight reads the weight of a queue. Zero is not allowed: a queue that is never to be served is left out of the fetch.
@@ -494,11 +416,15 @@ func Weight(v jsontext.Value) (n int64, ok bool) {
 	return n, kind == jsonread.IsInt && n >= 1 && n <= MaxWeight
 }
 
-// ReadWeights reads an object of weights by queue. One wrong weight refuses the object. Whether the fetch names these queues is
-// not checked.
-func ReadWeights(v jsontext.Value, ps *jsonread.Problems) map[string]int64 {
+// ReadWeights reads an object of weights by queue; nil: not sent. One wrong weight refuses the object. Whether the fetch names these
+// queues is not checked.
+func ReadWeights(o *jsonread.Object) map[string]int64 {
+	v := o.Get("weights")
+	if v == nil {
+		return nil
+	}
 	if v[0] != '{' {
-		ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)
+		o.Refuse("weights", "an object of weights by queue name")
 		return nil
 	}
 	weights := make(map[string]int64)
@@ -506,7 +432,7 @@ func ReadWeights(v jsontext.Value, ps *jsonread.Problems) map[string]int64 {
 		name := string(jsonread.Name(literal))
 		n, ok := Weight(value)
 		if !ok || !ValidQueue(name) || len(weights) == maxQueues {
-			ps.Add(ojs.ErrInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name, for at most 100 queues", v)
+			o.Refuse("weights", "an object of "+WeightForm+" by queue name, for at most 100 queues")
 			return nil
 		}
 		weights[name] = n

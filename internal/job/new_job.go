@@ -35,7 +35,7 @@ func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
 		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
 	}
-	v, err := jsonread.Object(item, "job")
+	v, err := jsonread.CheckObject(item, "job")
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (d *decoder) release() {
 	d.top.clear()
 	d.opt.clear()
 	clear(d.metas[:])
-	d.lim, d.problems, d.policy = Limits{}, nil, nil
+	d.lim, d.problems, d.policy = Limits{}, jsonread.Problems{}, nil
 	decoders.Put(d)
 }
 
@@ -717,12 +717,12 @@ func (d *decoder) visibility() int64 {
 	}
 	// Only this name takes a duration; a text under the other falls through to the refusal.
 	if text, ok := jsonread.Text(g.value); ok && g.attr == visibilityAttr {
-		if length, err := jsonread.ParseDuration(text); err == nil && length.Milliseconds() <= jsonread.MaxVisibilityMS {
+		if length, err := jsonread.ParseDuration(text); err == nil && length.Milliseconds() <= MaxVisibilityMS {
 			return length.Milliseconds()
 		}
 	}
 	n, kind := jsonread.Int(g.value)
-	if unit := unitOf(g.attr == visibilityAttr); kind == jsonread.IsInt && n >= 0 && n <= jsonread.MaxVisibilityMS/unit {
+	if unit := unitOf(g.attr == visibilityAttr); kind == jsonread.IsInt && n >= 0 && n <= MaxVisibilityMS/unit {
 		return n * unit
 	}
 	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")
@@ -763,18 +763,11 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	}
 	var merged unknowns
 	for _, source := range sources {
-		for literal, value := range jsonread.Members(source) {
-			merged.put(jsonread.Name(literal), literal, value)
-		}
+		merged.putAll(source)
 		// What an earlier source has set is fixed for the later ones.
 		merged.lift()
 	}
-	start := len(dst)
-	dst = append(dst, '{')
-	for _, m := range merged.list {
-		dst = jsonread.AppendMember(dst, m.Literal, m.Value)
-	}
-	return dropEmpty(append(dst, '}'), start)
+	return dropEmpty(merged.appendObject(dst), len(dst))
 }
 
 // An empty object is stored as NULL and shown as {}.
@@ -816,6 +809,25 @@ func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 	}
 }
 
+// putAll puts the members of an object; nil stands for {}.
+func (u *unknowns) putAll(object jsontext.Value) {
+	if len(object) == 0 {
+		return
+	}
+	for literal, value := range jsonread.Members(object) {
+		u.put(jsonread.Name(literal), literal, value)
+	}
+}
+
+// appendObject appends the object of the members.
+func (u *unknowns) appendObject(b []byte) []byte {
+	b = append(b, '{')
+	for _, m := range u.list {
+		b = jsonread.AppendMember(b, m.Literal, m.Value)
+	}
+	return append(b, '}')
+}
+
 // lift protects what has been put so far: what follows comes from options.
 func (u *unknowns) lift() { u.fixed = len(u.list) }
 
@@ -836,21 +848,10 @@ func (u *unknowns) find(name []byte) (int, bool) {
 // follow. A null in base goes too.
 func MergeObjects(base, change jsontext.Value) []byte {
 	var merged unknowns
-	for _, object := range []jsontext.Value{base, change} {
-		if object == nil {
-			continue
-		}
-		for literal, value := range jsonread.Members(object) {
-			merged.put(jsonread.Name(literal), literal, value)
-		}
-	}
-	out := []byte{'{'}
-	for _, m := range merged.list {
-		if !jsonread.IsNull(m.Value) {
-			out = jsonread.AppendMember(out, m.Literal, m.Value)
-		}
-	}
-	return append(out, '}')
+	merged.putAll(base)
+	merged.putAll(change)
+	merged.list = slices.DeleteFunc(merged.list, func(m jsonread.Member) bool { return jsonread.IsNull(m.Value) })
+	return merged.appendObject(nil)
 }
 
 // policies checks what answers 422: the spec version and the retry policy. They come last because they answer another status: a

@@ -2,7 +2,6 @@ package job
 
 import (
 	"bytes"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -25,31 +24,23 @@ type Override struct {
 	lim         Limits
 }
 
-var (
-	retryNames    = []string{"override"}
-	overrideNames = []string{"queue", "args", "priority", "meta", "retry"}
-	overrideAttrs = []attr{queueAttr, argsAttr, priorityAttr, metaAttr, retryAttr}
-)
-
 // DecodeRetry reads the optional body of a manual retry; nil without an override. An empty body, null and {} are a retry
 // without changes.
 func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "override")
 	if err != nil {
 		return nil, err
 	}
-	b := jsonread.Body{}
-	b.Fields, _ = jsonread.Read(v, retryNames)
-	v = b.Get("override")
-	if v == nil {
+	v := o.Get("override")
+	switch {
+	case v == nil:
 		return nil, nil
-	}
-	if v[0] != '{' {
-		b.Refuse("override", "an object with queue, args, priority, meta or retry")
-		return nil, b.Problems.Err()
+	case v[0] != '{':
+		o.Refuse("override", "an object with queue, args, priority, meta or retry")
+		return nil, o.Err()
 	}
 	return decodeOverride(v, lim)
 }
@@ -58,52 +49,41 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 // The fields are checked as if they were the attributes of a new job; the Job that results is only a container for them.
 // The fields answer 400 and come first, the policy answers 422, as at enqueue.
 func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
-	fs, unknown := jsonread.Read(v, overrideNames)
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.lim, d.deep = lim, true
-	for i, a := range overrideAttrs {
-		if value := fs.Get(overrideNames[i]); value != nil {
-			d.top.put(a, value)
-		}
+	fields := jsonread.OpenAt(v, "", "$", &d.problems, "queue", "args", "priority", "meta", "retry")
+	for _, a := range []attr{queueAttr, argsAttr, priorityAttr, metaAttr} {
+		d.top.put(a, fields.Get(attrNames[a]))
 	}
 	j := &Job{Queue: "default"}
 	d.placement(j)
-	if fs.Get("args") != nil {
+	if fields.Get("args") != nil {
 		d.args()
 	}
 	d.metaSources()
-	for _, m := range unknown {
-		d.problems.Add(ojs.ErrInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: a retry overrides queue, args, priority, meta and retry only", m.Value)
+	fields.RefuseOthers("absent: a retry overrides queue, args, priority, meta and retry only")
+	if err := d.problems.Err(); err != nil {
+		// The decoder knows nothing of the object around the fields.
+		field, _ := err.Details["field"].(string)
+		return nil, spec.With(At("$.override", err), "field", "override."+field)
 	}
-	if err := inOverride(d.problems).Err(); err != nil {
-		return nil, err
-	}
-	if _, err := ParseRetry(fs.Get("retry"), DefaultRetry()); err != nil {
+	o := &Override{meta: fields.Get("meta"), retry: fields.Get("retry"), lim: lim}
+	if _, err := ParseRetry(o.retry, DefaultRetry()); err != nil {
 		field, _ := err.Details["field"].(string)
 		return nil, spec.With(err, "validation_errors", []jsonread.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
-	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
 	// The decoder has set the default queue, so what was sent is asked of the fields.
-	if fs.Get("queue") != nil {
+	if fields.Get("queue") != nil {
 		o.Queue = j.Queue
 	}
-	if fs.Get("priority") != nil {
+	if fields.Get("priority") != nil {
 		o.Priority = &j.Priority
 	}
-	if fs.Get("args") != nil {
-		o.Args = jsonread.Compact(fs.Get("args"))
+	if args := fields.Get("args"); args != nil {
+		o.Args = jsonread.Compact(args)
 	}
 	return o, nil
-}
-
-// inOverride names the fields as they stand in the body. The decoder knows nothing of the object around the fields.
-func inOverride(ps jsonread.Problems) jsonread.Problems {
-	for i, p := range ps {
-		ps[i].Field = "override." + p.Field
-		ps[i].Path = "$.override" + strings.TrimPrefix(p.Path, "$")
-	}
-	return ps
 }
 
 // MergedMeta is the job's meta with the override's members put over it; nil if there are none. The tenant must stay, because
@@ -114,22 +94,12 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 		return nil, nil
 	}
 	var merged unknowns
-	for _, source := range [][]byte{meta, o.meta} {
-		if source == nil { // stands for {}
-			continue
-		}
-		for literal, value := range jsonread.Members(source) {
-			merged.put(jsonread.Name(literal), literal, value)
-		}
-	}
+	merged.putAll(meta)
+	merged.putAll(o.meta)
 	if len(merged.list) == 0 {
 		return nil, nil
 	}
-	b := []byte{'{'}
-	for _, m := range merged.list {
-		b = jsonread.AppendMember(b, m.Literal, m.Value)
-	}
-	b = append(b, '}')
+	b := merged.appendObject(nil)
 	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
 		return nil, errTenantChange(b)
 	}

@@ -137,11 +137,7 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 		return meta
 	}
 	var merged unknowns
-	if len(meta) > 0 {
-		for literal, value := range jsonread.Members(meta) {
-			merged.put(jsonread.Name(literal), literal, value)
-		}
-	}
+	merged.putAll(meta)
 	// Without a new member the old text is returned, so that its bytes stay as the client sent them.
 	kept := len(merged.list)
 	var inherited []jsonread.Member
@@ -160,11 +156,7 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 	} else if len(merged.list) == kept {
 		return meta
 	}
-	b := []byte{'{'}
-	for _, m := range merged.list {
-		b = jsonread.AppendMember(b, m.Literal, m.Value)
-	}
-	return append(b, '}')
+	return merged.appendObject(nil)
 }
 
 // follow sets the trace context of the run that a job follows, and keeps the first one that it had.

@@ -39,38 +39,43 @@ func (d *decoder) uniqueness(j *Job) {
 	if !there {
 		return
 	}
-	r := uniqueReader{problems: &d.problems, path: g.path(), Unique: &Unique{Key: text}}
-	r.read(g.value)
-	r.resolve(d.top.values[argsAttr])
-	j.Unique = r.Unique
+	j.Unique = readUnique(g.value, d.top.values[argsAttr], g.path(), &d.problems)
+	j.Unique.Key = text
+}
+
+// readUnique reads a policy, at path, for a job with these args.
+func readUnique(v, args jsontext.Value, path string, ps *jsonread.Problems) *Unique {
+	r := uniqueReader{&Unique{OnConflict: "reject"}, jsonread.OpenAt(v, "unique", path, ps, uniqueNames...)}
+	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
+	r.RefuseOthers("absent: a unique policy has no such property")
+	r.keys()
+	r.period()
+	r.states()
+	// What each word does: docs/reference/unique.md, Conflicts.
+	if r.Get("on_conflict") != nil {
+		r.OnConflict = jsonread.OptionalText(&r.Object, "on_conflict", "one of reject, replace, replace_except_schedule, ignore", conflictWord)
+	}
+	r.resolve(args)
+	return r.Unique
+}
+
+func conflictWord(text string) (word string, ok bool) {
+	switch text {
+	case "reject", "replace", "replace_except_schedule", "ignore":
+		return text, true
+	case "use_existing":
+		return "ignore", true
+	}
+	return "", false
 }
 
 // uniqueReader fills a Unique from its object.
 type uniqueReader struct {
 	*Unique
-	problems *jsonread.Problems
-	path     string
-	fields   jsonread.Fields
+	jsonread.Object
 }
 
 var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
-
-func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
-	r.problems.Add(ojs.ErrInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
-}
-
-func (r *uniqueReader) read(v jsontext.Value) {
-	var unknown []jsonread.Member
-	r.fields, unknown = jsonread.Read(v, uniqueNames)
-	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
-	for _, m := range unknown {
-		r.refuse(string(m.Name), "absent: a unique policy has no such property", m.Value)
-	}
-	r.keys()
-	r.period()
-	r.states()
-	r.conflict()
-}
 
 // keys reads keys, and what the SDKs send as key. An array key is the older form of keys and args_keys in one: names of
 // dimensions stand for themselves, others for members of args. With keys, a key beside it is not read at all.
@@ -78,16 +83,16 @@ func (r *uniqueReader) keys() {
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
 	r.ArgsKeys = r.names("args_keys", jsonread.IsName, "an array of non-empty strings, each once")
 	r.MetaKeys = r.names("meta_keys", jsonread.IsName, "an array of non-empty strings, each once")
-	if key := r.fields.Get("key"); key != nil && r.fields.Get("keys") == nil {
+	if key := r.Get("key"); key != nil && r.Get("keys") == nil {
 		r.sdkKey(key)
 	}
 	if len(r.Keys) == 0 {
 		r.Keys = []string{"type"}
 	}
-	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.fields.Get("meta_keys") == nil {
-		r.refuse("meta_keys", "the names of the meta members that count, because keys has meta", nil)
+	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.Get("meta_keys") == nil {
+		r.Refuse("meta_keys", "the names of the meta members that count, because keys has meta")
 	} else if has(r.Keys, "meta") && len(r.MetaKeys) == 0 {
-		r.refuse("meta_keys", "a non-empty array, because keys has meta", r.fields.Get("meta_keys"))
+		r.Refuse("meta_keys", "a non-empty array, because keys has meta")
 	}
 }
 
@@ -95,9 +100,9 @@ func (r *uniqueReader) keys() {
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	if text, ok := jsonread.Text(key); ok {
 		if !jsonread.IsName(text) {
-			r.refuse("key", "a non-empty text without U+0000", key)
+			r.Refuse("key", "a non-empty text without U+0000")
 		}
-		r.Text = text
+		r.Unique.Text = text
 		return
 	}
 	var args []string
@@ -122,17 +127,8 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 
 // names reads an array of strings without repetitions; nil if it is absent, empty or refused. An empty list counts as absent,
 // except for meta_keys, which keys looks at once more.
-func (r *uniqueReader) names(field string, valid func(string) bool, expected string) []string {
-	v := r.fields.Get(field)
-	if v == nil {
-		return nil
-	}
-	list, ok := DistinctStrings(v, valid)
-	if !ok {
-		r.refuse(field, expected, v)
-		return nil
-	}
-	return list
+func (r *uniqueReader) names(name string, valid func(string) bool, expected string) []string {
+	return jsonread.Optional(&r.Object, name, expected, func(v jsontext.Value) ([]string, bool) { return DistinctStrings(v, valid) })
 }
 
 // DistinctStrings reads an array of different strings that satisfy valid.
@@ -155,66 +151,33 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 
 // The first of the three names wins; 0 in period_ms means no limit, as if it were absent.
 func (r *uniqueReader) period() {
-	if v := r.fields.Get("period"); v != nil {
-		text, _ := jsonread.Text(v)
-		d, err := jsonread.ParseISODuration(text)
-		if err != nil || d <= 0 {
-			r.refuse("period", "an ISO 8601 duration above zero such as PT1H", v)
-		}
-		r.Period = d
-		return
-	}
-	if v := r.fields.Get("period_ms"); v != nil {
-		n, kind := jsonread.Int(v)
-		if kind != jsonread.IsInt || n < 0 || n > maxMS {
-			r.refuse("period_ms", "an integer >= 0 of milliseconds", v)
-			return
-		}
+	switch {
+	case r.Get("period") != nil:
+		r.Period = jsonread.OptionalText(&r.Object, "period", "an ISO 8601 duration above zero such as PT1H", func(text string) (time.Duration, bool) {
+			d, err := jsonread.ParseISODuration(text)
+			return d, err == nil && d > 0
+		})
+	case r.Get("period_ms") != nil:
+		n, _ := r.Integer("period_ms", 0, maxMS, "an integer >= 0 of milliseconds")
 		r.Period = time.Duration(n) * time.Millisecond
-		return
-	}
-	if v := r.fields.Get("within"); v != nil {
-		text, _ := jsonread.Text(v)
-		d, err := jsonread.ParseDuration(text)
-		if err != nil || d <= 0 {
-			r.refuse("within", "a duration above zero such as 30m or PT30M", v)
-		}
-		r.Period = d
+	default:
+		r.Period = r.Duration("within", "a duration above zero such as 30m or PT30M", 1, jsonread.MaxDuration)
 	}
 }
 
 // By default every state in which the job may still run: a finished one does not block a new one.
 func (r *uniqueReader) states() {
-	v := r.fields.Get("states")
-	if v == nil {
+	if r.Get("states") == nil {
 		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
 		return
 	}
-	list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
-	if !ok || len(list) == 0 {
-		r.refuse("states", "a non-empty array of job states, each once", v)
-		return
-	}
-	for _, s := range list {
-		r.States = append(r.States, ojs.JobState(s))
-	}
-}
-
-// What each word does: docs/reference/unique.md, Conflicts.
-func (r *uniqueReader) conflict() {
-	r.OnConflict = "reject"
-	v := r.fields.Get("on_conflict")
-	if v == nil {
-		return
-	}
-	switch text, _ := jsonread.Text(v); text {
-	case "reject", "replace", "replace_except_schedule", "ignore":
-		r.OnConflict = text
-	case "use_existing":
-		r.OnConflict = "ignore"
-	default:
-		r.refuse("on_conflict", "one of reject, replace, replace_except_schedule, ignore", v)
-	}
+	r.States = jsonread.Optional(&r.Object, "states", "a non-empty array of job states, each once", func(v jsontext.Value) (states []ojs.JobState, ok bool) {
+		list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
+		for _, s := range list {
+			states = append(states, ojs.JobState(s))
+		}
+		return states, ok && len(states) > 0
+	})
 }
 
 func isDimension(s string) bool { return s == "type" || s == "queue" || s == "args" || s == "meta" }
@@ -230,13 +193,11 @@ func ParseUnique(policy, args jsontext.Value) *Unique {
 		return nil
 	}
 	var problems jsonread.Problems
-	r := uniqueReader{problems: &problems, Unique: &Unique{}}
-	r.read(policy)
-	r.resolve(args)
-	if len(problems) > 0 {
+	u := readUnique(policy, args, "$.unique", &problems)
+	if problems.Len() > 0 {
 		return nil
 	}
-	return r.Unique
+	return u
 }
 
 // resolve refuses argument names that address nothing: digits are an index into args, any other name
@@ -266,7 +227,7 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 	}
 	for _, name := range r.ArgsKeys { // in order, so that the answer is the same every time
 		if missing[name] && !(isIndex(name) && indexBelow(name, index)) {
-			r.refuse("args_keys", "names that resolve in 'args'", jsonread.Quote(name))
+			r.RefuseValue(ojs.ErrInvalidPayload, "args_keys", "names that resolve in 'args'", jsonread.Quote(name))
 			return
 		}
 	}

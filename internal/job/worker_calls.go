@@ -61,22 +61,42 @@ func NewIDList(texts []string) IDList {
 // AllDistinct reports whether every text is an id, and each id is listed once.
 func (l IDList) AllDistinct() bool { return len(l.IDs) == len(l.Texts) }
 
-// body reads the requests about jobs. It adds to jsonread.Body what is about jobs: ids, attempts and the objects of reports.
-type body struct{ jsonread.Body }
-
-// idText gives the id of the job that the request is about: that of the path, or else job_id. It is parsed after everything else
+// readJobID gives the id of the job that the request is about: that of the path, or else job_id. It is parsed after everything else
 // has been checked, because what is wrong with a body is reported before a job that does not exist.
-func (b *body) idText(path string) string {
+func readJobID(o *jsonread.Object, path string) string {
 	if path != "" {
 		return path
 	}
-	return b.JobID()
+	// Whether it has the form of an id is not checked here: an unknown one is 404.
+	text, _ := jsonread.Text(o.Get("job_id"))
+	if text == "" {
+		o.Refuse("job_id", "the id of a job")
+	}
+	return text
 }
 
-// attempt reads the optional fence: AnyAttempt if it was not sent, and for a number that no job can have one that matches
+// ReadWorkerID reads the optional worker_id.
+func ReadWorkerID(o *jsonread.Object) string {
+	return o.Text("worker_id", "a string of at most 255 bytes without U+0000", func(s string) bool {
+		return len(s) <= maxWorkerIDBytes && !strings.Contains(s, "\x00")
+	})
+}
+
+// ReadVisibilityMS reads the optional visibility timeout; 0: not sent.
+func ReadVisibilityMS(o *jsonread.Object) int64 {
+	n, _ := o.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, "an integer >= 0 of milliseconds, at most 7 days")
+	return n
+}
+
+// ReadIDs reads an array of job ids, as sent; nil if it is absent or refused.
+func ReadIDs(o *jsonread.Object, name string) []string {
+	return jsonread.Optional(o, name, "an array of job ids", jsonread.Texts)
+}
+
+// readAttempt reads the optional fence: AnyAttempt if it was not sent, and for a number that no job can have one that matches
 // no job. Such a fence must not be refused: the answer is the same as for any other run that the job does not have, a conflict.
-func (b *body) attempt() int32 {
-	n, sent := b.Attempt()
+func readAttempt(o *jsonread.Object) int32 {
+	n, sent := o.Integer("attempt", math.MinInt64, math.MaxInt64, "an integer")
 	switch {
 	case !sent:
 		return AnyAttempt
@@ -104,6 +124,12 @@ type Fetch struct {
 }
 
 const (
+	// The limits of docs/reference/jobs.md, Limits.
+	maxWorkerIDBytes = 255
+
+	// MaxVisibilityMS is the longest visibility timeout: 7 days.
+	MaxVisibilityMS = 604_800_000
+
 	// A larger count is not refused but cut: it says how much the worker can take, not how much it must get.
 	maxFetch  = 1000
 	maxQueues = 100 // a claim looks into every queue of its list, and the node remembers a cursor for each
@@ -118,8 +144,7 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 	if err != nil {
 		return Fetch{}, err
 	}
-	r, problems := decodeFetch(v, math.MaxInt64, "an integer >= 0 of milliseconds")
-	return r, problems.Err()
+	return decodeFetch(v, math.MaxInt64, "an integer >= 0 of milliseconds")
 }
 
 // DecodeNextFetch reads the fetch that comes with a batch of acks, whose answer it must not delay: it does not wait.
@@ -130,34 +155,23 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 		ps.Add(ojs.ErrInvalidPayload, "fetch", "$.fetch", "an object, the body of a fetch", v)
 		return Fetch{}, ps.Err()
 	}
-	r, problems := decodeFetch(v, 0, "absent or 0: acks are answered at once")
-	return r, inMember("fetch", problems.Err())
+	r, err := decodeFetch(v, 0, "absent or 0: acks are answered at once")
+	return r, At("$.fetch", err)
 }
 
 // With a pool the list of queues may be left out: those of the pool are taken.
-func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, jsonread.Problems) {
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, fetchNames)
-	r := Fetch{}
-	if v := b.Get("pool"); v != nil {
-		if r.Pool, _ = jsonread.Text(v); !jsonread.IsName(r.Pool) {
-			b.Refuse("pool", "the name of a pool")
-		}
-	}
+func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, *ojs.Error) {
+	o := jsonread.Open(v, fetchNames...)
+	r := Fetch{Pool: o.Text("pool", "the name of a pool", jsonread.IsName)}
 	// A list that is sent beside a pool is checked all the same.
-	if r.Pool == "" || b.Get("queues") != nil || b.Get("queue") != nil {
-		r.Queues = b.queues()
+	if r.Pool == "" || o.Get("queues") != nil || o.Get("queue") != nil {
+		r.Queues = readQueues(&o)
 	}
-	r.Count, r.WorkerID, r.VisibilityMS = b.count(), b.WorkerID(), b.VisibilityMS()
-	if v := b.Get("strategy"); v != nil {
-		r.Strategy = ReadStrategy(v, &b.Problems)
-	}
-	if v := b.Get("weights"); v != nil {
-		r.Weights = ReadWeights(v, &b.Problems)
-	}
-	ms, _ := b.Integer("wait_ms", 0, longestWait, wait)
+	r.Count, r.WorkerID, r.VisibilityMS = readCount(&o), ReadWorkerID(&o), ReadVisibilityMS(&o)
+	r.Strategy, r.Weights = ReadStrategy(&o), ReadWeights(&o)
+	ms, _ := o.Integer("wait_ms", 0, longestWait, wait)
 	r.Wait = time.Duration(min(ms, maxWaitMS)) * time.Millisecond
-	return r, b.Problems
+	return r, o.Err()
 }
 
 // CheckQueues checks a list of queue names, and leaves out repetitions, because a claim looks into each queue of its list. The first one
@@ -191,24 +205,27 @@ func errManyQueues(ps *jsonread.Problems, n int) {
 }
 
 // The first wrong name ends the list: one problem is enough to correct it.
-func (b *body) queues() []string {
-	list := b.Get("queues")
-	if list == nil {
-		return b.queue()
-	}
-	if list[0] != '[' || jsonread.Len(list) == 0 {
-		errNoQueues(&b.Problems, list)
+func readQueues(o *jsonread.Object) []string {
+	list, one := o.Get("queues"), o.Get("queue")
+	switch {
+	case list == nil && one != nil: // the alias for a single queue
+		name, kind, expected := QueueProblem(one)
+		if kind != "" {
+			o.RefuseValue(kind, "queue", expected, one)
+		}
+		return []string{name}
+	case list == nil || list[0] != '[' || jsonread.Len(list) == 0:
+		errNoQueues(o.Problems(), list)
 		return nil
-	}
-	if n := jsonread.Len(list); n > maxQueues {
-		errManyQueues(&b.Problems, n)
+	case jsonread.Len(list) > maxQueues:
+		errManyQueues(o.Problems(), jsonread.Len(list))
 		return nil
 	}
 	names := make([]string, 0, 4)
 	for e := range jsonread.Elements(list) {
 		name, kind, expected := QueueProblem(e)
 		if kind != "" {
-			b.Problems.Add(kind, "queues", "$.queues", expected, e)
+			o.RefuseValue(kind, "queues", expected, e)
 			return nil
 		}
 		names = append(names, name)
@@ -216,34 +233,18 @@ func (b *body) queues() []string {
 	return jsonread.Distinct(names)
 }
 
-// queue reads the alias for a single queue.
-func (b *body) queue() []string {
-	v := b.Get("queue")
-	if v == nil {
-		errNoQueues(&b.Problems, nil)
-		return nil
-	}
-	name, kind, expected := QueueProblem(v)
-	if kind != "" {
-		b.Problems.Add(kind, "queue", "$.queue", expected, v)
-	}
-	return []string{name}
-}
-
 // A number with a fraction is refused; one out of the range is moved to its nearer end.
-func (b *body) count() int {
-	field := "count"
-	if b.Get(field) == nil {
-		field = "max_jobs"
+func readCount(o *jsonread.Object) int {
+	name := "count"
+	if o.Get(name) == nil {
+		name = "max_jobs"
 	}
-	n, given := b.Integer(field, math.MinInt64, math.MaxInt64, "an integer")
+	n, given := o.Integer(name, math.MinInt64, math.MaxInt64, "an integer")
 	if !given {
 		return 1
 	}
-	return clampCount(n)
+	return int(min(max(n, 1), maxFetch))
 }
-
-func clampCount(n int64) int { return int(min(max(n, 1), maxFetch)) }
 
 // Ack reports that a job succeeded (docs/reference/http.md, Ack). It is the request as sent. Whether the job exists, is active
 // and belongs to the worker is for the statement to find out, in the same moment in which it completes the job.
@@ -273,7 +274,7 @@ func DecodeAck(raw []byte, lim Limits) (Ack, *ojs.Error) {
 // DecodeAckItem is DecodeAck for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. An error is
 // that of this item only; the others of the batch are acknowledged (docs/reference/http.md, Ack and nack batches).
 func DecodeAckItem(item jsontext.Value, lim Limits) (Ack, *ojs.Error) {
-	v, err := jsonread.Object(item, "ack")
+	v, err := jsonread.CheckObject(item, "ack")
 	if err != nil {
 		return Ack{}, err
 	}
@@ -295,26 +296,21 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (Ack, *ojs.Error) {
 }
 
 func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, ackNames)
-	r := Ack{WorkerID: b.WorkerID(), Attempt: b.attempt()}
-	jobID = b.idText(jobID)
-	// Get takes null for absent, so the member is looked for again by its name: a result of null is stored as null, no result
-	// as none.
-	result := b.Get("result")
-	if result == nil {
-		result = jsonread.Find(v, "result") // null is a result, too
-	}
+	o := jsonread.Open(v, ackNames...)
+	r := Ack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o)}
+	jobID = readJobID(&o, jobID)
+	// A result of null is stored as null, no result as none.
+	result, sent := o.Sent("result")
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
 	if jsonread.Depth(result) > lim.Depth() {
-		b.Refuse("result", shallow(lim))
+		o.Refuse("result", shallow(lim))
 	}
-	err := b.Problems.Err()
+	err := o.Err()
 	if err != nil {
 		return r, err
 	}
 	// The limit counts the compact text, because that is what the database stores; white space of the client is free.
-	if result != nil {
+	if sent {
 		r.Result = jsonread.Compact(result)
 		if len(r.Result) > lim.Result() {
 			return r, spec.TooLarge("result", lim.Result(), len(r.Result))
@@ -351,7 +347,7 @@ func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
 
 // DecodeNackItem is DecodeNack for text that is known to be valid JSON.
 func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
-	v, err := jsonread.Object(item, "nack")
+	v, err := jsonread.CheckObject(item, "nack")
 	if err != nil {
 		return Nack{}, err
 	}
@@ -370,15 +366,14 @@ func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
 
 // A delay without requeue is refused, because the worker would wait for something that does not happen.
 func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, nackNames)
-	r := Nack{WorkerID: b.WorkerID(), Attempt: b.attempt(), Requeue: b.Boolean("requeue")}
-	id := b.idText(jobID)
-	failure := b.Get("error")
-	if ms, _ := b.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days"); ms > 0 {
+	o := jsonread.Open(v, nackNames...)
+	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Requeue: o.Boolean("requeue")}
+	id := readJobID(&o, jobID)
+	failure := o.Get("error")
+	if ms, _ := o.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days"); ms > 0 {
 		r.Delay = time.Duration(ms) * time.Millisecond
 		if !r.Requeue {
-			b.Refuse("delay_ms", "absent or 0 without requeue: the retry policy chooses the delay")
+			o.Refuse("delay_ms", "absent or 0 without requeue: the retry policy chooses the delay")
 		}
 	}
 	text, isText := jsonread.Text(failure)
@@ -390,11 +385,11 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 		r.Error = WorkerError{Message: Shorten(text, maxMessageBytes), Retryable: true}
 		r.Error.complete("")
 	case failure == nil || failure[0] != '{':
-		b.Refuse("error", "an object with code and message")
+		o.Refuse("error", "an object with code and message")
 	default:
 		r.Error = decodeWorkerError(failure, lim)
 	}
-	err := b.Problems.Err()
+	err := o.Err()
 	if err == nil {
 		r.JobID, err = ParseID(id)
 	}
@@ -422,8 +417,6 @@ const (
 	MaxCheckpoint   = 1_048_576
 )
 
-var progressNames = []string{"job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint"}
-
 // DecodeProgressFor reads the body of PUT /jobs/{id}/progress, whose number is a share from 0 to 1.
 func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress(jobID, raw, "progress", lim)
@@ -436,27 +429,25 @@ func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 
 // A report that says nothing (neither number nor data) is refused: a heartbeat is the call for that.
 func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint")
 	if err != nil {
 		return ProgressReport{}, err
 	}
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, progressNames)
-	r := ProgressReport{WorkerID: b.WorkerID(), Attempt: b.attempt(), Message: b.message()}
-	jobID = b.idText(jobID)
+	r := ProgressReport{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Message: readMessage(&o)}
+	jobID = readJobID(&o, jobID)
 	// The two routes differ in the scale and in the name of the number; what is stored is a share.
 	scale := 1.0
 	if number == "percentage" {
 		scale = 100
 	}
-	r.Progress = b.share(number, scale)
-	data := b.object("data", lim)
+	r.Progress = readShare(&o, number, scale)
+	data := readObject(&o, "data", lim)
 	// It is stored as the state of a checkpoint, without index and metadata.
-	checkpoint := b.object("checkpoint", lim)
-	if b.Get(number) == nil && b.Get("data") == nil {
-		b.Refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
+	checkpoint := readObject(&o, "checkpoint", lim)
+	if o.Get(number) == nil && o.Get("data") == nil {
+		o.Refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
 	}
-	if err := b.Problems.Err(); err != nil {
+	if err := o.Err(); err != nil {
 		return r, err
 	}
 	if data != nil {
@@ -474,15 +465,15 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 	return r, err
 }
 
-// share reads a number and clamps it: beyond float64 is beyond the range, too. A number outside of the range counts as its
+// readShare reads a number and clamps it: beyond float64 is beyond the range, too. A number outside of the range counts as its
 // nearer end and is not refused.
-func (b *body) share(field string, scale float64) *float64 {
-	v := b.Get(field)
+func readShare(o *jsonread.Object, name string, scale float64) *float64 {
+	v := o.Get(name)
 	if v == nil {
 		return nil
 	}
 	if c := v[0]; c != '-' && (c < '0' || c > '9') {
-		b.Refuse(field, fmt.Sprintf("a number from 0 to %g", scale))
+		o.Refuse(name, fmt.Sprintf("a number from 0 to %g", scale))
 		return nil
 	}
 	n, _ := strconv.ParseFloat(string(v), 64) // it is a JSON number, so the only error is that it became infinite
@@ -495,33 +486,26 @@ func (b *body) share(field string, scale float64) *float64 {
 	return &n
 }
 
-// object reads an optional object.
-func (b *body) object(field string, lim Limits) jsontext.Value {
-	v := b.Get(field)
+// readObject reads an optional object that is kept as it is.
+func readObject(o *jsonread.Object, name string, lim Limits) jsontext.Value {
+	v := o.Get(name)
 	switch {
 	case v == nil:
 	case v[0] != '{':
-		b.Refuse(field, "an object")
+		o.Refuse(name, "an object")
 	case jsonread.Depth(v) > lim.Depth():
-		b.Refuse(field, shallow(lim))
+		o.Refuse(name, shallow(lim))
 	}
 	return v
 }
 
-// message reads the optional text for people, cut silently like that of an error. U+0000 goes, because a text column cannot
+// readMessage reads the optional text for people, cut silently like that of an error. U+0000 goes, because a text column cannot
 // hold it.
-func (b *body) message() *string {
-	v := b.Get("message")
-	if v == nil {
-		return nil
-	}
-	text, ok := jsonread.Text(v)
-	if !ok {
-		b.Refuse("message", "a string")
-		return nil
-	}
-	text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)
-	return &text
+func readMessage(o *jsonread.Object) *string {
+	return jsonread.OptionalText(o, "message", "a string", func(text string) (*string, bool) {
+		text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)
+		return &text, true
+	})
 }
 
 // NextSequence stands for a sequence that the client did not send: the server numbers the checkpoint. It is no number of a
@@ -539,8 +523,6 @@ type CheckpointSave struct {
 	Sequence int64  // must be above the stored one; NextSequence: one more
 }
 
-var checkpointNames = []string{"worker_id", "attempt", "state", "sequence", "step_index", "metadata"}
-
 // maxSequence is the largest integer that every JSON client can hold. Above 2⁵³−1 a client that reads numbers as doubles would
 // compare two sequences as equal.
 const maxSequence = 1<<53 - 1
@@ -549,34 +531,31 @@ const maxSequence = 1<<53 - 1
 // durable helpers leave out what is undefined, and a refusal would fail their job. Package progress stores it. A job that has
 // ended is refused there, with 409 (docs/reference/jobs.md, Checkpoints).
 func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) (CheckpointSave, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "worker_id", "attempt", "state", "sequence", "step_index", "metadata")
 	if err != nil {
 		return CheckpointSave{}, err
 	}
-	b := body{}
-	b.Fields, _ = jsonread.Read(v, checkpointNames)
-	r := CheckpointSave{WorkerID: b.WorkerID(), Attempt: b.attempt(), Sequence: NextSequence}
-	// Not Get: a state of null is a state.
-	state := jsonread.Find(v, "state")
+	r := CheckpointSave{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Sequence: NextSequence}
+	state, sent := o.Sent("state") // null is a state
 	switch {
-	case state == nil && optionalState:
+	case !sent && optionalState:
 		state = jsontext.Value("null")
-	case state == nil:
-		b.Refuse("state", "any JSON value")
+	case !sent:
+		o.Refuse("state", "any JSON value")
 	case jsonread.Depth(state) > lim.Depth():
-		b.Refuse("state", shallow(lim))
+		o.Refuse("state", shallow(lim))
 	}
-	if n, sent := b.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
+	if n, sent := o.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
 		// Sequences begin with 1, so every number below it counts as 0 (docs/reference/jobs.md, Checkpoints).
 		r.Sequence = max(n, 0)
 	}
 	// The number is only checked here; encodeCheckpoint writes it from the body.
-	b.Integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
-	metadata := b.object("metadata", lim)
-	if err := b.Problems.Err(); err != nil {
+	o.Integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
+	metadata := readObject(&o, "metadata", lim)
+	if err := o.Err(); err != nil {
 		return r, err
 	}
-	if r.Stored, err = encodeCheckpoint(state, b.Get("step_index"), metadata); err == nil {
+	if r.Stored, err = encodeCheckpoint(state, o.Get("step_index"), metadata); err == nil {
 		r.JobID, err = ParseID(jobID)
 	}
 	return r, err

@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 func reported(t *testing.T, failure string) WorkerError {

@@ -1,7 +1,7 @@
 // Package jsonread owns the reading of client JSON without decoding it. Check validates a body once, with jsontext. All other functions of
-// jsonread.go walk valid text, so that number literals and escapes survive and no part is parsed twice. body.go reads members by name, with
-// their types, and lists everything that is wrong with a body, so that a client sees all of it at once; duration.go reads durations. The
-// package must know no rule of a domain beyond the form of the members that calls of workers have in common.
+// jsonread.go walk valid text, so that number literals and escapes survive and no part is parsed twice. object.go reads the members of
+// an object by name, with their types, and lists everything that is wrong with a body, so that a client sees all of it at once; duration.go
+// reads durations. The package must know no rule of a domain.
 //
 // Only Check may be called with text that Check has not accepted: the other functions do not detect syntax errors.
 package jsonread

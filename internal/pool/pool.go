@@ -10,6 +10,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,31 +71,23 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= maxNameBytes && jsonread.AllIn(s, jsonread.IsNameByte)
 }
 
-var names = []string{"queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention"}
-
 // Decode reads the body of a PUT. Unknown members are ignored. All problems of the body are reported at once.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention")
 	if err != nil {
 		return nil, err
 	}
-	b := jsonread.Body{}
-	b.Fields, _ = jsonread.Read(v, names)
-	d := &Definition{Strategy: job.StrategyRoundRobin, Isolated: b.Boolean("isolated")}
-	readQueues(&b, d)
-	if n, given := b.Integer("concurrency", 0, maxConcurrency, "an integer from 0, no limit, to 10000"); given {
+	d := &Definition{Isolated: o.Boolean("isolated")}
+	d.readQueues(&o)
+	if n, given := o.Integer("concurrency", 0, maxConcurrency, "an integer from 0, no limit, to 10000"); given {
 		d.Concurrency = int32(n)
 	}
-	if s := b.Get("strategy"); s != nil {
-		d.Strategy = job.ReadStrategy(s, &b.Problems)
+	d.Strategy = cmp.Or(job.ReadStrategy(&o), job.StrategyRoundRobin)
+	for name, weight := range job.ReadWeights(&o) {
+		d.setWeight(name, weight)
 	}
-	if w := b.Get("weights"); w != nil {
-		for name, weight := range job.ReadWeights(w, &b.Problems) {
-			d.setWeight(name, weight)
-		}
-	}
-	readStarvation(&b, d)
-	return d, b.Problems.Err()
+	d.Starvation.read(&o)
+	return d, o.Err()
 }
 
 // A weight may be given for a queue that the pool does not have; it counts for nothing.
@@ -107,11 +100,11 @@ func (d *Definition) setWeight(queue string, weight int64) {
 
 // readQueues reads an array of names, or an object of {"weight":n} by name. Names are checked as those of a fetch, and
 // repetitions are left out.
-func readQueues(b *jsonread.Body, d *Definition) {
-	v := b.Get("queues")
+func (d *Definition) readQueues(o *jsonread.Object) {
+	v := o.Get("queues")
 	switch {
 	case v == nil:
-		b.Refuse("queues", "a non-empty array of queue names, or an object such as {\"mail\":{\"weight\":70}}")
+		o.Refuse("queues", "a non-empty array of queue names, or an object such as {\"mail\":{\"weight\":70}}")
 	case v[0] == '{':
 		for literal, value := range jsonread.Members(v) {
 			name := string(jsonread.Name(literal))
@@ -125,59 +118,38 @@ func readQueues(b *jsonread.Body, d *Definition) {
 			}
 			n, ok := job.Weight(weight)
 			if !ok {
-				b.Refuse("queues", "an object with weights that are "+job.WeightForm)
+				o.Refuse("queues", "an object with weights that are "+job.WeightForm)
 			}
 			d.setWeight(name, n)
 		}
-		d.Queues = job.CheckQueues(d.Queues, &b.Problems)
+		d.Queues = job.CheckQueues(d.Queues, o.Problems())
 	case v[0] == '[':
 		texts, ok := jsonread.Texts(v)
 		if !ok {
-			b.Refuse("queues", "an array of queue names")
+			o.Refuse("queues", "an array of queue names")
 			return
 		}
-		d.Queues = job.CheckQueues(texts, &b.Problems)
+		d.Queues = job.CheckQueues(texts, o.Problems())
 	default:
-		b.Refuse("queues", "an array or an object")
+		o.Refuse("queues", "an array or an object")
 	}
 }
 
 // The values are stored even if it is not enabled, so that answers show the defaults.
-func readStarvation(b *jsonread.Body, d *Definition) {
-	s := &d.Starvation
+func (s *Starvation) read(body *jsonread.Object) {
 	s.Interval, s.Ratio = defaultInterval, defaultRatio
-	// It runs at the end, when Interval is the default or a text that was parsed.
-	defer func() { s.interval, _ = jsonread.ParseDuration(s.Interval) }()
-	v := b.Get("starvation_prevention")
-	if v == nil {
-		return
+	o, _ := body.OpenMember("starvation_prevention", "an object", "enabled", "rotation_interval", "min_dispatch_ratio")
+	s.Enabled = jsonread.Optional(&o, "enabled", "true or false", jsonread.Bool)
+	if o.Duration("rotation_interval", "a duration from PT1S to PT1H", shortestInterval, longestInterval) > 0 {
+		s.Interval, _ = jsonread.Text(o.Get("rotation_interval"))
 	}
-	add := func(member, expected string, v jsontext.Value) {
-		b.Problems.Add(ojs.ErrInvalidPayload, "starvation_prevention"+member, "$.starvation_prevention"+member, expected, v)
+	if o.Get("min_dispatch_ratio") != nil {
+		s.Ratio = jsonread.Optional(&o, "min_dispatch_ratio", "a number from 0 to 1", func(v jsontext.Value) (ratio float64, ok bool) {
+			err := json.Unmarshal(v, &ratio)
+			return ratio, err == nil && ratio >= 0 && ratio <= 1
+		})
 	}
-	if v[0] != '{' {
-		add("", "an object", v)
-		return
-	}
-	if e := jsonread.Present(jsonread.Find(v, "enabled")); e != nil {
-		enabled, ok := jsonread.Bool(e)
-		if s.Enabled = enabled; !ok {
-			add(".enabled", "true or false", e)
-		}
-	}
-	if e := jsonread.Present(jsonread.Find(v, "rotation_interval")); e != nil {
-		text, _ := jsonread.Text(e)
-		if d, err := jsonread.ParseDuration(text); err != nil || d < shortestInterval || d > longestInterval {
-			add(".rotation_interval", "a duration from PT1S to PT1H", e)
-		} else {
-			s.Interval = text
-		}
-	}
-	if e := jsonread.Present(jsonread.Find(v, "min_dispatch_ratio")); e != nil {
-		if err := json.Unmarshal(e, &s.Ratio); err != nil || s.Ratio < 0 || s.Ratio > 1 {
-			add(".min_dispatch_ratio", "a number from 0 to 1", e)
-		}
-	}
+	s.interval, _ = jsonread.ParseDuration(s.Interval)
 }
 
 // stored reads what Encode has written. An error makes the pool unknown to this node (see Store.list), so a later release

@@ -70,7 +70,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 }
 
 // longestLease is the longest reservation that a fetch may ask for: 7 days.
-// jsonread.MaxVisibilityMS is the same bound for requests. The search for the jobs of dead workers and of lost claims reads due_at
+// job.MaxVisibilityMS is the same bound for requests. The search for the jobs of dead workers and of lost claims reads due_at
 // up to that far ahead, so a longer one would have to be stored elsewhere.
 const longestLease = 7 * 24 * time.Hour
 

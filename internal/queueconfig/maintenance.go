@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -203,37 +204,25 @@ type MaintenanceRequest struct {
 // DecodeMaintenance reads a request.
 // All problems are listed. A reason with U+0000 could not be stored.
 func DecodeMaintenance(raw []byte) (MaintenanceRequest, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "enabled", "reason", "duration", "estimated_duration", "started_by")
 	if err != nil {
 		return MaintenanceRequest{}, err
 	}
-	b := jsonread.Body{}
-	b.Fields, _ = jsonread.Read(v, []string{"enabled", "reason", "duration", "estimated_duration", "started_by"})
-	r := MaintenanceRequest{Enabled: b.Boolean("enabled")}
-	if b.Get("enabled") == nil {
-		b.Refuse("enabled", "true or false")
+	r := MaintenanceRequest{Enabled: o.Boolean("enabled")}
+	if o.Get("enabled") == nil {
+		o.Refuse("enabled", "true or false")
 	}
-	text, _ := jsonread.Text(b.Get("reason"))
-	if b.Get("reason") != nil && (len(text) > maxReason || text != "" && !jsonread.IsName(text)) {
-		b.Refuse("reason", "a string of at most 1024 bytes without U+0000")
-	} else if v := b.Get("reason"); v != nil && v[0] != '"' {
-		b.Refuse("reason", "a string")
+	if v := o.Get("reason"); v != nil && v[0] != '"' {
+		o.Refuse("reason", "a string")
+	} else {
+		r.Start.Reason = o.Text("reason", "a string of at most 1024 bytes without U+0000", func(s string) bool {
+			return len(s) <= maxReason && !strings.Contains(s, "\x00")
+		})
 	}
-	by, _ := jsonread.Text(b.Get("started_by"))
-	r.Start = MaintenanceStart{Reason: text, Lasts: length(&b, "duration"), Estimate: length(&b, "estimated_duration"), By: by}
-	return r, b.Problems.Err()
-}
-
-// It is 0 if the member was not sent; 0 itself is refused, because it would end maintenance at once.
-func length(b *jsonread.Body, name string) time.Duration {
-	v := b.Get(name)
-	if v == nil {
-		return 0
-	}
-	text, _ := jsonread.Text(v)
-	d, err := jsonread.ParseDuration(text)
-	if err != nil || d <= 0 {
-		b.Refuse(name, "a duration above 0, such as 30m or PT30M")
-	}
-	return d
+	// 0 would end maintenance at once.
+	const expected = "a duration above 0, such as 30m or PT30M"
+	r.Start.Lasts = o.Duration("duration", expected, 1, jsonread.MaxDuration)
+	r.Start.Estimate = o.Duration("estimated_duration", expected, 1, jsonread.MaxDuration)
+	r.Start.By, _ = jsonread.Text(o.Get("started_by"))
+	return r, o.Err()
 }

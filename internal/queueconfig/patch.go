@@ -48,7 +48,7 @@ func (c *Change) Sets() bool {
 
 // ParseChange reads a configuration object, which jsonread.Check has accepted; where is its JSONPath, such as $ or $.config. Members
 // that are no setting are ignored. All mistakes are reported at once. It needs no database and changes nothing. The values
-// are read into a Config that is thrown away: each reader checks and stores in one step.
+// are read into a Config that is thrown away: set checks and stores in one step.
 func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 	var change Change
 	var problems jsonread.Problems
@@ -61,7 +61,7 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 		path := field(f).path()
 		expected := "text without U+0000 and without halves of surrogate pairs, nested at most 32 levels"
 		if storable(v) {
-			expected = specs[f].read(&config, v)
+			expected = config.set(field(f), v)
 		}
 		if expected != "" && !addInPolicy(&problems, field(f), v, where) {
 			problems.Add(ojs.ErrInvalidPayload, path, where+"."+path, expected, v)
@@ -81,7 +81,7 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 // addInPolicy names the member of a policy that was refused. It reports whether there is one. The general sentence is left
 // out then.
 func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string) bool {
-	before := len(*ps)
+	before := ps.Len()
 	switch {
 	case !storable(v):
 	case f == rateLimit:
@@ -89,10 +89,10 @@ func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string)
 	case f == defaultRetry && v[0] == '{':
 		if _, wire := job.ParseRetry(v, job.DefaultRetry()); wire != nil {
 			name := fmt.Sprint("default_", wire.Details["field"])
-			*ps = append(*ps, jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
+			ps.Note(jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
 		}
 	}
-	return len(*ps) > before
+	return ps.Len() > before
 }
 
 // storable reports whether SQL functions can read the value, too: PostgreSQL has no U+0000 in text.
@@ -309,7 +309,7 @@ func Decode(stored []byte) (Config, error) {
 		if jsonread.IsNull(v) {
 			continue
 		}
-		if expected := specs[f].read(&config, v); expected != "" {
+		if expected := config.set(field(f), v); expected != "" {
 			err = fmt.Errorf("decode queue configuration: %s is not %s", field(f).path(), expected)
 		}
 	}

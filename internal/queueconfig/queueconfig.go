@@ -181,33 +181,19 @@ const (
 	fieldCount
 )
 
-// fieldSpec is the place of a field in the stored object, and how its value is read. read sets the field in c and returns "", or
-// what it expected, for the message of a refusal. It gets no null.
-type fieldSpec struct {
-	group, name string
-	read        func(c *Config, v jsontext.Value) (expected string)
-}
+// fieldSpec is the place of a field in the stored object.
+type fieldSpec struct{ group, name string }
 
 // specs is in the order of the fields and of the stored object: the fields of a group follow each other.
 var specs = [fieldCount]fieldSpec{
-	concurrency:       {"", "concurrency", readConcurrency},
-	rateLimit:         {"", "rate_limit", readRateLimit},
-	maxDepth:          {"backpressure", "max_depth", readMaxDepth},
-	maxSizeBytes:      {"backpressure", "max_size_bytes", readMaxSizeBytes},
-	maxTenantDepth:    {"backpressure", "max_depth_per_tenant", readMaxTenantDepth},
-	strategy:          {"backpressure", "strategy", readStrategy},
-	warningThreshold:  {"backpressure", "warning_threshold", readThreshold},
-	visibilityTimeout: {"", "visibility_timeout", readVisibility},
-	defaultTimeout:    {"", "default_timeout", readTimeout},
-	defaultRetry:      {"", "default_retry", readRetry},
-	keepCompleted:     {"retention", "completed", readCompleted},
-	keepDiscarded:     {"retention", "discarded", readDiscarded},
-	keepCancelled:     {"retention", "cancelled", readCancelled},
-	deadLetterQueue:   {"", "dead_letter_queue", readDeadLetterQueue},
-	deadLetterMaxSize: {"", "dead_letter_max_size", readDeadLetterMaxSize},
-	allowedJobTypes:   {"", "allowed_job_types", readTypes},
-	producers:         {"", "producers", readProducers},
-	fairness:          {"", "fairness", readFairness},
+	concurrency: {"", "concurrency"}, rateLimit: {"", "rate_limit"},
+	maxDepth: {"backpressure", "max_depth"}, maxSizeBytes: {"backpressure", "max_size_bytes"},
+	maxTenantDepth: {"backpressure", "max_depth_per_tenant"}, strategy: {"backpressure", "strategy"},
+	warningThreshold: {"backpressure", "warning_threshold"}, visibilityTimeout: {"", "visibility_timeout"},
+	defaultTimeout: {"", "default_timeout"}, defaultRetry: {"", "default_retry"},
+	keepCompleted: {"retention", "completed"}, keepDiscarded: {"retention", "discarded"}, keepCancelled: {"retention", "cancelled"},
+	deadLetterQueue: {"", "dead_letter_queue"}, deadLetterMaxSize: {"", "dead_letter_max_size"},
+	allowedJobTypes: {"", "allowed_job_types"}, producers: {"", "producers"}, fairness: {"", "fairness"},
 }
 
 // aliases are other names of fields, at the top level. Clients of other servers send them; answers show them, too
@@ -234,6 +220,87 @@ const (
 	maxLevels   = 32
 )
 
+// set reads the value of a field, which is not null. It returns what was expected, for the message of a refusal; "": c has the value.
+func (c *Config) set(f field, v jsontext.Value) (expected string) {
+	switch f {
+	case concurrency:
+		c.Concurrency, expected = count(v, 0, maxCount)
+	case rateLimit:
+		// The first problem is shown here; addInPolicy names all of them.
+		var problems jsonread.Problems
+		c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)
+		if err := problems.Err(); err != nil {
+			return "a rate-limit policy: " + strings.TrimSuffix(err.Message, ".")
+		}
+	case maxDepth, maxTenantDepth, maxSizeBytes:
+		most := int64(maxCount)
+		if f == maxSizeBytes {
+			most = 1 << 50 // 1 PiB
+		}
+		n, expected := count(v, 0, most)
+		if expected != "" {
+			return expected
+		}
+		switch b := c.backpressure(); f {
+		case maxDepth:
+			b.MaxDepth = *n
+		case maxTenantDepth:
+			b.MaxTenantDepth = *n
+		default:
+			b.MaxSizeBytes = *n
+		}
+	case strategy:
+		text, _ := jsonread.Text(v)
+		if text != Reject && text != Block && text != DropOldest {
+			return "reject, block or drop_oldest"
+		}
+		c.backpressure().Strategy = text
+	case warningThreshold:
+		// v is a JSON value, so a text is refused by its quotes.
+		threshold, err := strconv.ParseFloat(string(v), 64)
+		if err != nil || threshold <= 0 || threshold > 1 {
+			return "a number above 0, at most 1"
+		}
+		c.backpressure().WarningThreshold = threshold
+	case visibilityTimeout:
+		// The bound is that of a job's own visibility timeout.
+		c.VisibilityTimeoutMS, expected = seconds(v, job.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
+	case defaultTimeout:
+		c.DefaultTimeoutMS, expected = seconds(v, jsonread.MaxDuration.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
+	case defaultRetry:
+		if v[0] != '{' {
+			return "a retry policy, an object"
+		}
+		// The policy is merged with the default one of the server when it is set, so a later default does not change it.
+		p, err := job.ParseRetry(v, job.DefaultRetry())
+		if err != nil {
+			return "a retry policy: " + strings.TrimSuffix(err.Message, ".")
+		}
+		c.retry, c.DefaultRetry = &p, p.Encode()
+	case keepCompleted:
+		c.Retention.Completed, expected = keep(v)
+	case keepDiscarded:
+		c.Retention.Discarded, expected = keep(v)
+	case keepCancelled:
+		c.Retention.Cancelled, expected = keep(v)
+	// The dead letter is a state, not a queue: these two are stored and shown, and nothing else. They are checked, so that a later
+	// release could use what is stored.
+	case deadLetterQueue:
+		if text, _ := jsonread.Text(v); !jsonread.IsName(text) || len(text) > maxTextLen {
+			return "a name of at most 255 bytes"
+		}
+	case deadLetterMaxSize:
+		_, expected = count(v, 0, maxCount)
+	case allowedJobTypes:
+		c.AllowedJobTypes, expected = patterns(v)
+	case producers:
+		c.Producers, expected = patterns(v)
+	case fairness:
+		c.Fairness, expected = readFairness(v)
+	}
+	return expected
+}
+
 // count reads an integer from least on. The pointer is nil if there is a problem.
 func count(v jsontext.Value, least, most int64) (*int64, string) {
 	// 5.0 and 50e-1 are integers, too.
@@ -244,64 +311,12 @@ func count(v jsontext.Value, least, most int64) (*int64, string) {
 	return &n, ""
 }
 
-// 0 is a value: it stops dispatch.
-func readConcurrency(c *Config, v jsontext.Value) (expected string) {
-	c.Concurrency, expected = count(v, 0, maxCount)
-	return expected
-}
-
 // The first field of the group makes the object, with the built-in values of the others.
 func (c *Config) backpressure() *Backpressure {
 	if c.Backpressure == nil {
 		c.Backpressure = &Backpressure{Strategy: Reject, WarningThreshold: 0.8}
 	}
 	return c.Backpressure
-}
-
-func readMaxDepth(c *Config, v jsontext.Value) string {
-	n, expected := count(v, 0, maxCount)
-	if expected == "" {
-		c.backpressure().MaxDepth = *n
-	}
-	return expected
-}
-
-// The bound is 1 PiB.
-func readMaxSizeBytes(c *Config, v jsontext.Value) string {
-	n, expected := count(v, 0, 1<<50)
-	if expected == "" {
-		c.backpressure().MaxSizeBytes = *n
-	}
-	return expected
-}
-
-func readMaxTenantDepth(c *Config, v jsontext.Value) string {
-	n, expected := count(v, 0, maxCount)
-	if expected == "" {
-		c.backpressure().MaxTenantDepth = *n
-	}
-	return expected
-}
-
-// The words are compared with their letter case.
-func readStrategy(c *Config, v jsontext.Value) string {
-	text, _ := jsonread.Text(v)
-	switch text {
-	case Reject, Block, DropOldest:
-		c.backpressure().Strategy = text
-		return ""
-	}
-	return "reject, block or drop_oldest"
-}
-
-// v is a JSON value, so a text is refused by its quotes.
-func readThreshold(c *Config, v jsontext.Value) string {
-	f, err := strconv.ParseFloat(string(v), 64)
-	if err != nil || f <= 0 || f > 1 {
-		return "a number above 0, at most 1"
-	}
-	c.backpressure().WarningThreshold = f
-	return ""
 }
 
 // seconds reads an integer of seconds, or a duration. Fractions of a millisecond are cut off, so a duration below 1 ms is
@@ -328,30 +343,6 @@ func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 	return &ms, ""
 }
 
-// The bound is that of a job's own visibility timeout.
-func readVisibility(c *Config, v jsontext.Value) (expected string) {
-	c.VisibilityTimeoutMS, expected = seconds(v, jsonread.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
-	return expected
-}
-
-func readTimeout(c *Config, v jsontext.Value) (expected string) {
-	c.DefaultTimeoutMS, expected = seconds(v, jsonread.MaxDuration.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
-	return expected
-}
-
-// The policy is merged with the default one of the server when it is set, so a later default does not change it.
-func readRetry(c *Config, v jsontext.Value) string {
-	if v[0] != '{' {
-		return "a retry policy, an object"
-	}
-	p, err := job.ParseRetry(v, job.DefaultRetry())
-	if err != nil {
-		return "a retry policy: " + strings.TrimSuffix(err.Message, ".")
-	}
-	c.retry, c.DefaultRetry = &p, p.Encode()
-	return ""
-}
-
 // Zero would remove jobs before anybody could read them.
 func keep(v jsontext.Value) (*Duration, string) {
 	text, _ := jsonread.Text(v)
@@ -362,103 +353,48 @@ func keep(v jsontext.Value) (*Duration, string) {
 	return &Duration{d, text}, ""
 }
 
-func readCompleted(c *Config, v jsontext.Value) (expected string) {
-	c.Retention.Completed, expected = keep(v)
-	return expected
-}
-
-func readDiscarded(c *Config, v jsontext.Value) (expected string) {
-	c.Retention.Discarded, expected = keep(v)
-	return expected
-}
-
-func readCancelled(c *Config, v jsontext.Value) (expected string) {
-	c.Retention.Cancelled, expected = keep(v)
-	return expected
-}
-
-// The dead letter is a state, not a queue: these two are stored and shown, and nothing else.
-
-func readDeadLetterQueue(_ *Config, v jsontext.Value) string {
-	if text, ok := jsonread.Text(v); !ok || !jsonread.IsName(text) || len(text) > maxTextLen {
-		return "a name of at most 255 bytes"
-	}
-	return ""
-}
-
-// It is checked, so that a later release could use what is stored.
-func readDeadLetterMaxSize(_ *Config, v jsontext.Value) string {
-	_, expected := count(v, 0, maxCount)
-	return expected
-}
-
 // patterns reads names, each exact or a prefix and *. An empty array is refused: it would allow nothing, and null is how to
 // allow all. A star is allowed at the end only, so a comparison is one of prefixes.
 func patterns(v jsontext.Value) ([]string, string) {
-	const expected = "an array of 1 to 1000 names of at most 255 bytes, each exact or a prefix followed by *; null allows all"
-	if v[0] != '[' {
-		return nil, expected
-	}
 	list, ok := jsonread.Texts(v)
-	if !ok || len(list) == 0 || len(list) > maxPatterns {
-		return nil, expected
-	}
+	ok = ok && len(list) > 0 && len(list) <= maxPatterns
 	for _, p := range list {
-		if !jsonread.IsName(p) || len(p) > maxTextLen || strings.Contains(p[:len(p)-1], "*") {
-			return nil, expected
-		}
+		ok = ok && jsonread.IsName(p) && len(p) <= maxTextLen && !strings.Contains(p[:len(p)-1], "*")
+	}
+	if !ok {
+		return nil, "an array of 1 to 1000 names of at most 255 bytes, each exact or a prefix followed by *; null allows all"
 	}
 	return list, ""
 }
 
-// null stands for all types and does not come here.
-func readTypes(c *Config, v jsontext.Value) (expected string) {
-	c.AllowedJobTypes, expected = patterns(v)
-	return expected
-}
-
-func readProducers(c *Config, v jsontext.Value) (expected string) {
-	c.Producers, expected = patterns(v)
-	return expected
-}
-
 // One expected sentence serves all mistakes: the value is small.
-func readFairness(c *Config, v jsontext.Value) string {
+func readFairness(v jsontext.Value) (*Fairness, string) {
 	const expected = `an object such as {"key":"meta.customer","weights":{"acme":3}}: key is tenant, or meta. and a name of at most 255 bytes; weights are 1 to 1000, at most 1000 of them`
 	if v[0] != '{' {
-		return expected
+		return nil, expected
 	}
-	f := Fairness{Weights: map[string]int64{}}
-	f.FairKey, _ = jsonread.Text(jsonread.Present(jsonread.Find(v, "key")))
+	o := jsonread.Open(v, "key", "weights")
+	f := &Fairness{Weights: map[string]int64{}}
+	f.FairKey, _ = jsonread.Text(o.Get("key"))
 	name, isMeta := strings.CutPrefix(f.FairKey, "meta.")
 	if f.FairKey != "tenant" && (!isMeta || !jsonread.IsName(name)) || len(f.FairKey) > maxTextLen {
-		return expected
+		return nil, expected
 	}
-	weights := jsonread.Present(jsonread.Find(v, "weights"))
-	if weights != nil {
-		if weights[0] != '{' {
-			return expected
+	weights := o.Get("weights")
+	if weights == nil {
+		return f, ""
+	}
+	if weights[0] != '{' {
+		return nil, expected
+	}
+	for literal, value := range jsonread.Members(weights) {
+		// A weight of 0 would let a key wait for ever.
+		n, problem := count(value, 1, maxWeight)
+		key := string(jsonread.Name(literal))
+		if problem != "" || !jsonread.IsName(key) || len(f.Weights) == maxWeights {
+			return nil, expected
 		}
-		for literal, value := range jsonread.Members(weights) {
-			// A weight of 0 would let a key wait for ever.
-			n, problem := count(value, 1, maxWeight)
-			key := string(jsonread.Name(literal))
-			if problem != "" || !jsonread.IsName(key) || len(f.Weights) == maxWeights {
-				return expected
-			}
-			f.Weights[key] = *n
-		}
+		f.Weights[key] = *n
 	}
-	c.Fairness = &f
-	return ""
-}
-
-// The first problem is shown here; addInPolicy names all of them.
-func readRateLimit(c *Config, v jsontext.Value) string {
-	var problems jsonread.Problems
-	c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)
-	if len(problems) > 0 {
-		return "a rate-limit policy: " + strings.TrimSuffix(problems[0].Message, ".")
-	}
-	return ""
+	return f, ""
 }

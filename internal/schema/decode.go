@@ -9,97 +9,87 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-var registrationNames = []string{"uri", "type", "version", "schema", "enforce"}
-
 // DecodePut reads a registration whose type and version stand in the path. Without a URI the schema gets
 // urn:ojs:schema:<type>:<version>. It compiles the document, which may take long; the caller has bounded the size of the
 // body.
 func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
-	b, err := read(body)
+	o, err := open(body)
 	if err != nil {
 		return nil, err
 	}
 	// A version of digits in a path counts as a number, as there is no JSON type to tell.
 	in := &Registration{Schema: Schema{Info: Info{Key: key, VersionNumber: IsNumber(key.Version)}}}
 	if !job.ValidType(key.Type) {
-		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", jsonread.Quote(key.Type))
+		o.RefuseValue(ojs.ErrInvalidJobType, "type", "a job type such as invoice.render", jsonread.Quote(key.Type))
 	}
 	if !ValidVersion(key.Version) {
-		b.Problems.Add(ojs.ErrInvalidPayload, "version", "$.version", versionExpected, jsonread.Quote(key.Version))
+		o.RefuseValue(ojs.ErrInvalidPayload, "version", versionExpected, jsonread.Quote(key.Version))
 	}
 	in.URI = "urn:ojs:schema:" + key.Type + ":" + key.Version
-	if b.Get("uri") != nil {
-		in.URI = b.uri()
+	if o.Get("uri") != nil {
+		in.URI = readURI(&o)
 	}
-	return b.finish(in)
+	return finish(&o, in)
 }
 
 // DecodeRegistration reads a registration that names everything in its body, as SDKs send it. The URI is required here,
 // unlike in DecodePut.
 func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
-	b, err := read(body)
+	o, err := open(body)
 	if err != nil {
 		return nil, err
 	}
 	in := &Registration{}
-	in.URI = b.uri()
-	in.Type, _ = jsonread.Text(b.Get("type"))
+	in.URI = readURI(&o)
+	in.Type, _ = jsonread.Text(o.Get("type"))
 	if !job.ValidType(in.Type) {
-		b.Problems.Add(ojs.ErrInvalidJobType, "type", "$.type", "a job type such as invoice.render", b.Get("type"))
+		o.RefuseValue(ojs.ErrInvalidJobType, "type", "a job type such as invoice.render", o.Get("type"))
 	}
-	in.Version, in.VersionNumber = b.version()
-	return b.finish(in)
+	in.Version, in.VersionNumber = readVersion(&o)
+	return finish(&o, in)
 }
 
-type reader struct{ jsonread.Body }
-
-func read(body []byte) (*reader, *ojs.Error) {
-	v, err := jsonread.Check(body)
-	if err != nil {
-		return nil, err
-	}
-	b := &reader{}
-	b.Fields, _ = jsonread.Read(v, registrationNames)
-	return b, nil
+func open(body []byte) (jsonread.Object, *ojs.Error) {
+	return jsonread.OpenBody(body, "uri", "type", "version", "schema", "enforce")
 }
 
 // It is shown in paths and errors, and must be unique in the database.
-func (b *reader) uri() string {
-	text, _ := jsonread.Text(b.Get("uri"))
+func readURI(o *jsonread.Object) string {
+	text, _ := jsonread.Text(o.Get("uri"))
 	if len(text) > maxURIBytes || !job.AbsoluteURI(text) {
-		b.Refuse("uri", fmt.Sprintf("an absolute URI of at most %d bytes, such as urn:example:invoice:v1", maxURIBytes))
+		o.Refuse("uri", fmt.Sprintf("an absolute URI of at most %d bytes, such as urn:example:invoice:v1", maxURIBytes))
 	}
 	return text
 }
 
 const versionExpected = "an integer >= 0, or a string of letters, digits and . _ + - that starts with a letter or digit, at most 128 bytes long"
 
-// version is echoed with the JSON type that it was sent with. 1 and "1" are the same version (docs/reference/schemas.md,
+// readVersion: it is echoed with the JSON type that it was sent with. 1 and "1" are the same version (docs/reference/schemas.md,
 // Registration object).
-func (b *reader) version() (text string, number bool) {
-	v := b.Get("version")
+func readVersion(o *jsonread.Object) (text string, number bool) {
+	v := o.Get("version")
 	text, isText := jsonread.Text(v)
 	if !isText && v != nil {
 		text, number = string(v), true
 	}
 	if !ValidVersion(text) || number && !IsNumber(text) {
-		b.Refuse("version", versionExpected)
+		o.Refuse("version", versionExpected)
 	}
 	return text, number
 }
 
 // finish reads the document, last of all: compiling it takes longest. The compiled form is thrown away: it belongs to a
 // registration that may still be refused.
-func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
-	if b.Get("enforce") != nil {
-		enforce := b.Boolean("enforce")
+func finish(o *jsonread.Object, in *Registration) (*Registration, *ojs.Error) {
+	if o.Get("enforce") != nil {
+		enforce := o.Boolean("enforce")
 		in.Enforce = &enforce
 	}
-	document := b.Get("schema")
+	document := o.Get("schema")
 	if document == nil || document[0] != '{' {
-		b.Refuse("schema", "a JSON Schema, an object")
+		o.Refuse("schema", "a JSON Schema, an object")
 	}
-	if err := b.Problems.Err(); err != nil {
+	if err := o.Err(); err != nil {
 		return nil, err
 	}
 	// The size is that of the document as sent, with its white space.

@@ -48,53 +48,55 @@ const (
 // Decode reads a new subscription. A secret may be missing although it is needed: the caller then puts a generated one into
 // the body before, if the server is set up for that.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
-	w := &Definition{
-		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
-	}
-	r, err := read(raw, w)
+	r, err := open(raw)
 	if err != nil {
 		return nil, err
 	}
-	r.need("url", "an https URL")
-	r.need("events", "an array of event types or patterns such as job.*")
-	r.need("secret", "a string of 8 to 256 printable ASCII characters")
-	return w, r.read()
+	w := &Definition{
+		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
+	}
+	r.Need("url", "an https URL")
+	r.Need("events", "an array of event types or patterns such as job.*")
+	r.Need("secret", "a string of 8 to 256 printable ASCII characters")
+	r.read(w)
+	return w, r.Err()
 }
 
 // Patch puts a partial update over current: what is absent stays. current is a copy, so a refusal leaves nothing half
 // changed. null resets a member to its default (docs/reference/webhooks.md, Subscription).
 func Patch(raw []byte, current Definition) (*Definition, *ojs.Error) {
-	r, err := read(raw, &current)
+	r, err := open(raw)
 	if err != nil {
 		return nil, err
 	}
-	return &current, r.read()
+	r.read(&current)
+	return &current, r.Err()
 }
 
 // DecodeRotation reads the optional body of a rotation; overlap is -1 if it is not said.
 func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) {
-	overlapS = -1
 	if len(strings.TrimSpace(string(raw))) == 0 {
-		return "", overlapS, nil
+		return "", -1, nil
 	}
-	w := &Definition{}
-	r, err := read(raw, w)
+	object, err := jsonread.OpenBody(raw, "secret", "overlap_seconds")
 	if err != nil {
-		return "", overlapS, err
+		return "", -1, err
 	}
-	r.secret()
-	if v := r.members["overlap_seconds"]; !jsonread.IsNull(v) {
+	r := reader{object}
+	secret = r.secret()
+	overlapS = -1
+	if v := r.Get("overlap_seconds"); v != nil {
 		n, kind := jsonread.Int(v)
 		switch {
 		case kind == jsonread.NotInt:
-			r.mistyped("overlap_seconds", "an integer of seconds")
+			r.Refuse("overlap_seconds", "an integer of seconds")
 		case kind != jsonread.IsInt || n < 0 || n > 30*24*3600:
-			r.limit("overlap_seconds", "from 0 to 2592000 s")
+			r.limit("overlap_seconds", "from 0 to 2592000 s", v)
 		default:
 			overlapS = n
 		}
 	}
-	return w.Secret, overlapS, r.err()
+	return secret, overlapS, r.Err()
 }
 
 // Replay is what a replay asks for (docs/reference/webhooks.md, Routes). Ages are relative to the clock of the database and
@@ -106,138 +108,101 @@ type Replay struct {
 
 // DecodeReplay reads it.
 func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
-	r, err := read(raw, &Definition{})
+	o, err := jsonread.OpenBody(raw, "since", "until", "only")
 	if err != nil {
 		return res, err
 	}
-	r.need("since", "an RFC 3339 time with offset, or an age such as 1h")
-	res.Since, res.Until = r.when("since"), r.when("until")
-	switch text, _ := jsonread.Text(r.members["only"]); {
-	case jsonread.IsNull(r.members["only"]), text == "failed":
-	case text == "all":
-		res.All = true
-	default:
-		r.mistyped("only", `"failed" or "all"`)
-	}
-	return res, r.err()
+	const expected = "an RFC 3339 time with offset, or an age such as 1h"
+	o.Need("since", expected)
+	res.Since = jsonread.OptionalText(&o, "since", expected, job.ParseAge)
+	res.Until = jsonread.OptionalText(&o, "until", expected, job.ParseAge)
+	res.All = o.Text("only", `"failed" or "all"`, func(text string) bool { return text == "failed" || text == "all" }) == "all"
+	return res, o.Err()
 }
 
-// reader collects what is wrong: what is not of its type (400) goes before what is not admissible (422). w holds the values
-// that were there before and gets those that were read, mistakes included: it must not be used after an error.
-type reader struct {
-	members  map[string]jsontext.Value
-	w        *Definition
-	problems jsonread.Problems
-	refused  *ojs.Error
+// reader reads a subscription. What is not of its type (400) goes before what is not admissible (422).
+type reader struct{ jsonread.Object }
+
+func open(raw []byte) (reader, *ojs.Error) {
+	o, err := jsonread.OpenBody(raw, "url", "events", "secret", "filter", "metadata", "timeout_ms", "max_in_flight", "ordering", "payload_format",
+		"standard_webhooks", "active")
+	return reader{o}, err
 }
 
-// read begins a decoding on top of w, which holds what is not sent. Of members with equal names the last one counts.
-func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
-	v, err := jsonread.Check(raw)
-	if err != nil {
-		return nil, err
-	}
-	r := &reader{members: map[string]jsontext.Value{}, w: w}
-	for literal, value := range jsonread.Members(v) {
-		r.members[string(jsonread.Name(literal))] = value
-	}
-	return r, nil
-}
-
-// need refuses a member that is absent or null, and forgets it, so that it is refused once.
-func (r *reader) need(name, expected string) {
-	if jsonread.IsNull(r.members[name]) {
-		r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, nil)
-		delete(r.members, name)
-	}
-}
-
+// mistyped refuses a value, which may be null: that has no meaning where there is no default.
 func (r *reader) mistyped(name, expected string) {
-	r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, expected, r.members[name])
+	v, _ := r.Sent(name)
+	r.RefuseValue(ojs.ErrInvalidPayload, name, expected, v)
 }
 
-// when reads a time or an age; without the member it is not set.
-func (r *reader) when(name string) (when job.When) {
-	if v := r.members[name]; !jsonread.IsNull(v) {
-		text, _ := jsonread.Text(v)
-		var ok bool
-		if when, ok = job.ParseAge(text); !ok {
-			r.mistyped(name, "an RFC 3339 time with offset, or an age such as 1h")
-		}
-	}
-	return when
+// limit refuses a value that has the right type.
+func (r *reader) limit(name, expected string, v jsontext.Value) {
+	r.Problems().Later(spec.Validation(name, jsonread.Show(v), "'"+name+"' must be "+expected+"."))
 }
 
-// limit refuses a value that has the right type. Only the first one is named: the answer has room for one field.
-func (r *reader) limit(name, expected string) {
-	if r.refused == nil {
-		r.refused = spec.Validation(name, jsonread.Show(r.members[name]), "'"+name+"' must be "+expected+".")
-	}
-}
-
-func (r *reader) err() *ojs.Error {
-	if err := r.problems.Err(); err != nil {
-		return err
-	}
-	return r.refused
-}
-
-// Members that are absent keep their values in w, so it serves creation and change alike.
-func (r *reader) read() *ojs.Error {
-	if v, sent := r.members["url"]; sent {
+// read puts what was sent over w. Members that are absent keep their values, so it serves creation and change alike.
+func (r *reader) read(w *Definition) {
+	if v, sent := r.Sent("url"); sent {
 		text, ok := jsonread.Text(v)
 		switch {
 		case !ok || strings.Contains(text, "\x00"):
 			r.mistyped("url", "an https URL")
 		case len(text) > maxWebhookURL:
-			r.limit("url", "at most 2048 bytes long")
+			r.limit("url", "at most 2048 bytes long", v)
 		}
-		r.w.URL = text
+		w.URL = text
 	}
-	if v, sent := r.members["events"]; sent {
-		r.w.Events = r.list("events", v)
+	if v, sent := r.Sent("events"); sent {
+		w.Events = r.list("events", v, v)
 		if v[0] == '[' && jsonread.Len(v) == 0 {
-			r.limit("events", "a list of 1 to 50 patterns")
+			r.limit("events", "a list of 1 to 50 patterns", v)
 		}
 	}
-	r.secret()
-	r.filter()
-	r.metadata()
-	r.options()
-	return r.err()
+	if secret := r.secret(); secret != "" {
+		w.Secret = secret
+	}
+	if v, sent := r.Sent("filter"); sent {
+		r.filter(w, v)
+	}
+	if v, sent := r.Sent("metadata"); sent {
+		r.metadata(w, v)
+	}
+	r.integer("timeout_ms", &w.TimeoutMS, 1_000, 60_000, defaultWebhookTimeoutMS)
+	r.integer("max_in_flight", &w.MaxInFlight, 1, 100, defaultWebhookInFlight)
+	r.choice("ordering", &w.Ordering, "none", "subject")
+	r.choice("payload_format", &w.PayloadFormat, "ojs", "cloudevents")
+	r.boolean("standard_webhooks", &w.StandardWebhooks)
+	r.boolean("active", &w.Active)
 }
 
-// list reads an array of different strings.
-func (r *reader) list(name string, v jsontext.Value) []string {
+// list reads an array of different strings. shown is what an error repeats if there are too many.
+func (r *reader) list(name string, v, shown jsontext.Value) []string {
 	values, ok := job.DistinctStrings(v, func(s string) bool { return !strings.Contains(s, "\x00") })
 	if !ok {
-		r.problems.Add(ojs.ErrInvalidPayload, name, "$."+name, "an array of different strings", v)
+		r.RefuseValue(ojs.ErrInvalidPayload, name, "an array of different strings", v)
 		return nil
 	}
 	if len(values) > maxWebhookPatterns {
-		r.limit(name, "a list of at most "+strconv.Itoa(maxWebhookPatterns))
+		r.limit(name, "a list of at most "+strconv.Itoa(maxWebhookPatterns), shown)
 	}
 	return values
 }
 
-// The value must not be in an error: errors are logged and shown.
-func (r *reader) secret() {
-	v := r.members["secret"]
-	if jsonread.IsNull(v) { // like one that was not sent
-		return
-	}
+// secret reads the secret; "": none was sent, or null. The value must not be in an error: errors are logged and shown, and it may be a
+// real one with a slip.
+func (r *reader) secret() string {
+	v := r.Get("secret")
 	text, ok := jsonread.Text(v)
 	switch {
+	case v == nil:
 	case !ok:
-		r.problems = append(r.problems, jsonread.Problem{
+		r.Problems().Note(jsonread.Problem{
 			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
 		})
 	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
-		if r.refused == nil { // the value is not repeated: it may be a real one with a slip
-			r.refused = spec.Validation("secret", nil, "'secret' must be 8 to 256 printable ASCII characters long.")
-		}
+		r.limit("secret", "8 to 256 printable ASCII characters long", nil)
 	}
-	r.w.Secret = text
+	return text
 }
 
 // A secret may be copied into headers and shells of receivers.
@@ -251,18 +216,13 @@ func printable(s string) bool {
 }
 
 // A filter is replaced as a whole, so what it does not name is cleared.
-func (r *reader) filter() {
-	v, sent := r.members["filter"]
-	if !sent {
-		return
-	}
-	w := r.w
+func (r *reader) filter(w *Definition, v jsontext.Value) {
 	w.Filter, w.Queues, w.JobTypes, w.Sources = nil, nil, nil, nil
 	switch {
 	case jsonread.IsNull(v):
 		return
 	case v[0] != '{':
-		r.mistyped("filter", "an object with queues, job_types or sources")
+		r.RefuseValue(ojs.ErrInvalidPayload, "filter", "an object with queues, job_types or sources", v)
 		return
 	}
 	for literal, value := range jsonread.Members(v) {
@@ -270,15 +230,15 @@ func (r *reader) filter() {
 		into, known := map[string]*[]string{"queues": &w.Queues, "job_types": &w.JobTypes, "sources": &w.Sources}[name]
 		switch {
 		case !known:
-			r.problems.Add(ojs.ErrInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
+			r.RefuseValue(ojs.ErrInvalidPayload, "filter."+name, "absent: filters are queues, job_types and sources", value)
 		case jsonread.IsNull(value): // of equal names the last counts
 			*into = nil
 		default:
-			*into = nonEmpty(r.list("filter."+name, value))
+			*into = nonEmpty(r.list("filter."+name, value, nil))
 		}
 	}
 	if w.Filter = jsonread.Compact(v); len(w.Filter) > maxWebhookFilter {
-		r.limit("filter", "at most 16384 bytes long")
+		r.limit("filter", "at most 16384 bytes long", v)
 	}
 }
 
@@ -292,41 +252,28 @@ func FilterOf(filter []byte) (w Definition) {
 	if filter == nil {
 		return w
 	}
-	r := reader{members: map[string]jsontext.Value{"filter": filter}, w: &w}
-	r.filter() // it was checked when it was stored
+	new(reader).filter(&w, filter) // it was checked when it was stored
 	return w
 }
 
 // Its size is that of the compact form.
-func (r *reader) metadata() {
-	v, sent := r.members["metadata"]
+func (r *reader) metadata(w *Definition, v jsontext.Value) {
 	switch {
-	case !sent:
 	case jsonread.IsNull(v):
-		r.w.Metadata = nil
+		w.Metadata = nil
 	case v[0] != '{':
-		r.mistyped("metadata", "an object")
+		r.Refuse("metadata", "an object")
 	default:
-		r.w.Metadata = jsonread.Compact(v)
-		if len(r.w.Metadata) > maxWebhookMetadata {
-			r.limit("metadata", "at most 4096 bytes long")
+		w.Metadata = jsonread.Compact(v)
+		if len(w.Metadata) > maxWebhookMetadata {
+			r.limit("metadata", "at most 4096 bytes long", v)
 		}
 	}
 }
 
-func (r *reader) options() {
-	w := r.w
-	r.integer("timeout_ms", &w.TimeoutMS, 1_000, 60_000, defaultWebhookTimeoutMS)
-	r.integer("max_in_flight", &w.MaxInFlight, 1, 100, defaultWebhookInFlight)
-	r.choice("ordering", &w.Ordering, "none", "subject")
-	r.choice("payload_format", &w.PayloadFormat, "ojs", "cloudevents")
-	r.boolean("standard_webhooks", &w.StandardWebhooks)
-	r.boolean("active", &w.Active)
-}
-
 // A text such as "5" is not taken for a number.
 func (r *reader) integer(name string, into *int32, low, high int64, otherwise int32) {
-	v, sent := r.members[name]
+	v, sent := r.Sent(name)
 	if !sent {
 		return
 	}
@@ -337,7 +284,7 @@ func (r *reader) integer(name string, into *int32, low, high int64, otherwise in
 	case kind == jsonread.NotInt:
 		r.mistyped(name, "an integer")
 	case kind != jsonread.IsInt || n < low || n > high:
-		r.limit(name, "an integer from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
+		r.limit(name, "an integer from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10), v)
 	default:
 		*into = int32(n)
 	}
@@ -345,7 +292,7 @@ func (r *reader) integer(name string, into *int32, low, high int64, otherwise in
 
 // choice reads one of a few words; the first is the default.
 func (r *reader) choice(name string, into *string, words ...string) {
-	v, sent := r.members[name]
+	v, sent := r.Sent(name)
 	if !sent {
 		return
 	}
@@ -358,13 +305,13 @@ func (r *reader) choice(name string, into *string, words ...string) {
 	case !ok:
 		r.mistyped(name, strings.Join(words, " or "))
 	case !slices.Contains(words, text):
-		r.limit(name, strings.Join(words, " or "))
+		r.limit(name, strings.Join(words, " or "), v)
 	}
 	*into = text
 }
 
 func (r *reader) boolean(name string, into *bool) {
-	if v, sent := r.members[name]; sent {
+	if v, sent := r.Sent(name); sent {
 		value, ok := jsonread.Bool(v)
 		if !ok {
 			r.mistyped(name, "a boolean")

@@ -32,11 +32,6 @@ type Beat struct {
 	jobsOnly bool // the worker has been written, only jobs are left
 }
 
-var heartbeatNames = []string{
-	"worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms",
-	"hostname", "pid", "queues", "concurrency",
-}
-
 // factNames are stored as they were last reported; any other member is ignored. Their order is that of the stored object.
 var factNames = []string{"labels", "started_at", "version", "metadata", "memory_mb", "cpu_percent"}
 
@@ -56,32 +51,27 @@ func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
 // DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
 // are taken if they fit and dropped if not. A refused heartbeat could make a healthy worker dead, hence the leniency.
 func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms",
+		"hostname", "pid", "queues", "concurrency")
 	if err != nil {
 		return Beat{}, err
 	}
-	b := body{}
-	var others []jsonread.Member
-	b.Fields, others = jsonread.Read(v, heartbeatNames)
-	r := Beat{WorkerID: b.WorkerID(), State: b.workerState(), VisibilityMS: b.VisibilityMS(), Facts: facts(others)}
-	if r.WorkerID == "" && len(b.Problems) == 0 {
-		b.Refuse("worker_id", "the non-empty id of this worker")
+	r := Beat{WorkerID: job.ReadWorkerID(&o), State: stateOf(&o), VisibilityMS: job.ReadVisibilityMS(&o), Facts: facts(o.Others)}
+	if r.WorkerID == "" && o.Err() == nil {
+		o.Refuse("worker_id", "the non-empty id of this worker")
 	}
 	r.Load = load(r.Facts)
-	b.activeJobs(&r)
-	b.describe(&r)
-	return r, b.Problems.Err()
+	r.readJobs(&o)
+	r.describe(&o)
+	return r, o.Err()
 }
 
-// body is the body of a heartbeat.
-type body struct{ jsonread.Body }
-
 // An unknown state counts as not reported, so the stored one stays.
-func (b *body) workerState() string {
-	if stop, _ := jsonread.Bool(b.Get("shutdown")); stop {
+func stateOf(o *jsonread.Object) string {
+	if stop, _ := jsonread.Bool(o.Get("shutdown")); stop {
 		return "terminate"
 	}
-	switch text, _ := jsonread.Text(b.Get("state")); text {
+	switch text, _ := jsonread.Text(o.Get("state")); text {
 	case "running", "quiet", "terminate":
 		return text
 	case "drain", "draining":
@@ -91,29 +81,21 @@ func (b *body) workerState() string {
 	}
 }
 
-// activeJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places. A negative number
+// readJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places. A negative number
 // counts as 0.
-func (b *body) activeJobs(r *Beat) {
+func (r *Beat) readJobs(o *jsonread.Object) {
 	reported := false
 	var ids []string
-	switch v := b.Get("active_jobs"); {
-	case v == nil:
-	case v[0] == '[':
-		ids = b.IDs("active_jobs")
-	default:
+	if v := o.Get("active_jobs"); v != nil && v[0] == '[' {
+		ids = job.ReadIDs(o, "active_jobs")
+	} else {
 		var n int64
-		n, reported = b.Integer("active_jobs", math.MinInt32, math.MaxInt32, "an integer or an array of job ids")
+		n, reported = o.Integer("active_jobs", math.MinInt32, math.MaxInt32, "an integer or an array of job ids")
 		r.ActiveJobs = int(max(n, 0))
 	}
-	if b.Get("active_job_ids") != nil {
-		ids = append(ids, b.IDs("active_job_ids")...)
-	}
-	if v := b.Get("job_id"); v != nil {
-		if id, ok := jsonread.Text(v); ok {
-			ids = append(ids, id)
-		} else {
-			b.Refuse("job_id", "a job id")
-		}
+	ids = append(ids, job.ReadIDs(o, "active_job_ids")...)
+	if o.Get("job_id") != nil {
+		ids = append(ids, o.Text("job_id", "a job id", nil))
 	}
 	r.Jobs = job.NewIDList(jsonread.Distinct(ids))
 	if !reported {
@@ -123,16 +105,16 @@ func (b *body) activeJobs(r *Beat) {
 
 // Values that do not fit are left out, one by one; nil queues mean that none were sent, an empty list that the worker has
 // none.
-func (b *body) describe(r *Beat) {
-	hostname, _ := jsonread.Text(b.Get("hostname"))
+func (r *Beat) describe(o *jsonread.Object) {
+	hostname, _ := jsonread.Text(o.Get("hostname"))
 	r.Hostname = job.Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
-	if n, kind := jsonread.Int(b.Get("pid")); kind == jsonread.IsInt {
+	if n, kind := jsonread.Int(o.Get("pid")); kind == jsonread.IsInt {
 		r.PID = n
 	}
-	if n, kind := jsonread.Int(b.Get("concurrency")); kind == jsonread.IsInt && n > 0 && n <= math.MaxInt32 {
+	if n, kind := jsonread.Int(o.Get("concurrency")); kind == jsonread.IsInt && n > 0 && n <= math.MaxInt32 {
 		r.Concurrency = int(n)
 	}
-	if v := b.Get("queues"); v != nil && v[0] == '[' {
+	if v := o.Get("queues"); v != nil && v[0] == '[' {
 		r.Queues = []string{}
 		for e := range jsonread.Elements(v) {
 			if name, kind, _ := job.QueueProblem(e); kind == "" {
@@ -198,16 +180,15 @@ func DecodeLeave(worker Ref, raw []byte) (Leave, *ojs.Error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return r, nil
 	}
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "reason", "jobs_completed")
 	if err != nil {
 		return r, err
 	}
-	f, _ := jsonread.Read(v, []string{"reason", "jobs_completed"})
-	switch text, _ := jsonread.Text(f.Get("reason")); text {
+	switch text, _ := jsonread.Text(o.Get("reason")); text {
 	case "signal", "error":
 		r.Reason = text
 	}
-	if n, kind := jsonread.Int(f.Get("jobs_completed")); kind == jsonread.IsInt && n >= 0 && n < math.MaxInt64 {
+	if n, kind := jsonread.Int(o.Get("jobs_completed")); kind == jsonread.IsInt && n >= 0 && n < math.MaxInt64 {
 		r.JobsCompleted = n
 	}
 	return r, nil
@@ -215,18 +196,16 @@ func DecodeLeave(worker Ref, raw []byte) (Leave, *ojs.Error) {
 
 // DecodeDirective reads an operator's directive: running, quiet or terminate.
 func DecodeDirective(raw []byte) (string, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, "directive")
 	if err != nil {
 		return "", err
 	}
-	b := jsonread.Body{}
-	b.Fields, _ = jsonread.Read(v, []string{"directive"})
-	switch text, _ := jsonread.Text(b.Get("directive")); text {
+	switch text, _ := jsonread.Text(o.Get("directive")); text {
 	case "running", "resume":
 		return "running", nil
 	case "quiet", "terminate":
 		return text, nil
 	}
-	b.Refuse("directive", "quiet, terminate, running or resume")
-	return "", b.Problems.Err()
+	o.Refuse("directive", "quiet, terminate, running or resume")
+	return "", o.Err()
 }

@@ -42,24 +42,23 @@ func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) 
 
 // A body that is no JSON object is refused by jsonread.Check with the errors of every other request.
 func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenBody(raw, workflowNames...)
 	if err != nil {
 		return nil, err
 	}
-	f, _ := jsonread.Read(v, workflowNames)
 	var d *Definition
 	// The form without a type is that of the SDKs. A body with a type is a typed one even if its steps have depends_on,
 	// which is ignored there (docs/reference/workflows.md, Definition).
-	if list := f.Get("steps"); f.Get("type") == nil && list != nil && list[0] == '[' {
-		d = r.stepsForm(&f)
+	if list := o.Get("steps"); o.Get("type") == nil && list != nil && list[0] == '[' {
+		d = r.stepsForm(&o)
 	} else {
-		d = r.typedForm(&f, "$", job.Defaults{}, 1)
+		d = r.typedForm(&o, "$", job.Defaults{}, 1)
 	}
 	if err := r.err(); err != nil {
 		return nil, err
 	}
 	d.jobs = r.jobs
-	text, _ := jsonread.Text(f.Get("id"))
+	text, _ := jsonread.Text(o.Get("id"))
 	// The id is read last, so it cannot be the cause of a refusal.
 	d.ID, d.ClientID = spec.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
 	return d, nil
@@ -98,19 +97,19 @@ func newReader(lim job.Limits, maxDepth int) *reader {
 // done reports whether reading on is of no use.
 func (r *reader) done() bool { return r.stopped || r.full() }
 
-// typedForm reads a chain, a group or a batch: a root, or a nested workflow. f has the members of the workflow by name. The
+// typedForm reads a chain, a group or a batch: a root, or a nested workflow. o is the object of the workflow. The
 // returned definition is never nil; Type is "" if it could not be read, and then nothing below it is.
-func (r *reader) typedForm(f *jsonread.Fields, path string, outer job.Defaults, depth int) *Definition {
-	d := &Definition{Type: r.workflowType(f.Get("type"), path, depth)}
+func (r *reader) typedForm(o *jsonread.Object, path string, outer job.Defaults, depth int) *Definition {
+	d := &Definition{Type: r.workflowType(o.Get("type"), path, depth)}
 	if d.Type == "" {
 		return d
 	}
 	// Leaves of a workflow are those that its members have added, nested ones included.
 	before := r.leaves
-	defaults := r.head(d, f, path, outer)
-	r.members(d, f, path, defaults, depth)
+	defaults := r.head(d, o, path, outer)
+	r.members(d, o, path, defaults, depth)
 	if d.Type == Batch {
-		r.callbacks(d, f, path, defaults)
+		r.callbacks(d, o, path, defaults)
 	}
 	d.Leaves = r.leaves - before
 	return d
@@ -134,9 +133,9 @@ func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
 // head reads name, options and meta of a workflow, and gives what its jobs inherit. outer are the options of the workflows
 // around it; its own come before them. After a mistake in options the jobs are read with outer only: each of them would
 // report the same mistake again.
-func (r *reader) head(d *Definition, f *jsonread.Fields, path string, outer job.Defaults) job.Defaults {
+func (r *reader) head(d *Definition, o *jsonread.Object, path string, outer job.Defaults) job.Defaults {
 	d.Name = string(d.Type)
-	if v := f.Get("name"); v != nil {
+	if v := o.Get("name"); v != nil {
 		text, ok := jsonread.Text(v)
 		if !ok || utf8.RuneCountInString(text) > maxNameChars || strings.Contains(text, "\x00") {
 			r.refuse(path+".name", "a string of at most 255 characters without U+0000", v)
@@ -145,7 +144,7 @@ func (r *reader) head(d *Definition, f *jsonread.Fields, path string, outer job.
 			d.Name = text
 		}
 	}
-	options, meta := f.Get("options"), f.Get("meta")
+	options, meta := o.Get("options"), o.Get("meta")
 	if err := r.probe(options, meta); err != nil {
 		r.add(path, err)
 		return outer // so that the jobs do not repeat the mistake
@@ -197,8 +196,8 @@ func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
 
 // members reads the list of a typed workflow. d.Members grows by one for each element that is read, also for one with a
 // mistake: paths of later mistakes count elements.
-func (r *reader) members(d *Definition, f *jsonread.Fields, path string, defaults job.Defaults, depth int) {
-	list, path := memberList(d.Type, f, path)
+func (r *reader) members(d *Definition, o *jsonread.Object, path string, defaults job.Defaults, depth int) {
+	list, path := memberList(d.Type, o, path)
 	// path is that of the name that was sent, or of the preferred one if none was.
 	if list == nil || list[0] != '[' || jsonread.Len(list) == 0 {
 		r.refuse(path, "an array of at least one job or workflow", list)
@@ -239,13 +238,13 @@ func (r *reader) members(d *Definition, f *jsonread.Fields, path string, default
 
 // memberList finds the list under the name that counts for the type, and its path. Clients use different names for one
 // thing; the order of the names decides if a body has several (docs/reference/workflows.md, Definition).
-func memberList(t Type, f *jsonread.Fields, path string) (jsontext.Value, string) {
+func memberList(t Type, o *jsonread.Object, path string) (jsontext.Value, string) {
 	names := []string{"jobs", "steps", "tasks"}
 	if t == Chain {
 		names = []string{"steps", "jobs"}
 	}
 	for _, name := range names {
-		if v := f.Get(name); v != nil {
+		if v := o.Get(name); v != nil {
 			return v, path + "." + name
 		}
 	}
@@ -295,8 +294,8 @@ func (r *reader) member(m *Member, item jsontext.Value, s shape, path string, de
 		r.refuse(path, "a job: workflows are nested at most "+strconv.Itoa(r.maxDepth)+" levels deep", item)
 		return
 	}
-	f, _ := jsonread.Read(item, workflowNames)
-	m.Nested = r.typedForm(&f, path, defaults, depth+1)
+	o := jsonread.Open(item, workflowNames...)
+	m.Nested = r.typedForm(&o, path, defaults, depth+1)
 }
 
 // job reads a leaf or a callback. The template has the defaults merged in, because the workflow's options are not there
@@ -372,24 +371,23 @@ func validStepID(s string) bool {
 
 // callbacks reads those of a batch, from callbacks or from the workflow itself. A member of `callbacks` comes before one of
 // the same name at the top level. Both places are in use by clients (docs/reference/workflows.md, Definition).
-func (r *reader) callbacks(d *Definition, f *jsonread.Fields, path string, defaults job.Defaults) {
-	var given jsonread.Fields
-	if v := f.Get("callbacks"); v != nil && v[0] != '{' {
-		r.refuse(path+".callbacks", "an object with on_complete, on_success or on_failure", v)
+func (r *reader) callbacks(d *Definition, o *jsonread.Object, path string, defaults job.Defaults) {
+	object := o.Get("callbacks")
+	if object == nil {
+		object = jsontext.Value(`{}`)
+	}
+	if object[0] != '{' {
+		r.refuse(path+".callbacks", "an object with on_complete, on_success or on_failure", object)
 		return
-	} else if v != nil {
-		var unknown []jsonread.Member
-		given, unknown = jsonread.Read(v, callbackNames[:])
-		for _, m := range unknown[:min(len(unknown), jsonread.MaxProblems)] {
-			r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure", m.Value)
-		}
-	} else {
-		given = jsonread.Named(callbackNames[:])
+	}
+	given := jsonread.Open(object, callbackNames[:]...)
+	for _, m := range given.Others[:min(len(given.Others), jsonread.MaxProblems)] {
+		r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure", m.Value)
 	}
 	for _, name := range callbackNames {
 		v, at := given.Get(name), path+".callbacks."+name
 		if v == nil {
-			v, at = f.Get(name), path+"."+name
+			v, at = o.Get(name), path+"."+name
 		}
 		if v == nil || r.done() {
 			continue
@@ -403,7 +401,7 @@ func (r *reader) callbacks(d *Definition, f *jsonread.Fields, path string, defau
 		d.Callbacks = append(d.Callbacks, c)
 	}
 	if len(d.Callbacks) == 0 && !r.done() {
-		r.refuse(path+".callbacks", "an object with at least one of on_complete, on_success and on_failure", f.Get("callbacks"))
+		r.refuse(path+".callbacks", "an object with at least one of on_complete, on_success and on_failure", o.Get("callbacks"))
 	}
 }
 
@@ -488,8 +486,8 @@ type sentStep struct {
 }
 
 // stepsForm reads the steps of a body. It returns nil if nothing of the steps can be read; a refusal is noted then.
-func (r *reader) stepsForm(f *jsonread.Fields) *Definition {
-	array := f.Get("steps")
+func (r *reader) stepsForm(o *jsonread.Object) *Definition {
+	array := o.Get("steps")
 	n := jsonread.Len(array)
 	if n == 0 {
 		r.refuse("$.steps", "an array of at least one step", array)
@@ -504,7 +502,7 @@ func (r *reader) stepsForm(f *jsonread.Fields) *Definition {
 		}
 		list = append(list, r.step(item, indexed("$.steps", len(list))))
 	}
-	return r.graph(f, list)
+	return r.graph(o, list)
 }
 
 // A mistake leaves the parts empty that could not be read. item is nil for an element that is no object.
@@ -525,14 +523,10 @@ func (r *reader) step(item jsontext.Value, path string) sentStep {
 		r.refuse(path+".id", stepIDExpected, sent)
 	}
 	if v := s.shape.dependsOn; v != nil {
-		texts, ok := []string(nil), v[0] == '['
-		if ok {
-			texts, ok = jsonread.Texts(v)
-		}
-		if !ok {
+		var ok bool
+		if s.dependsOn, ok = jsonread.Texts(v); !ok {
 			r.refuse(path+".depends_on", "an array of ids of steps", v)
 		}
-		s.dependsOn = texts
 	}
 	r.callbackType(&s, path)
 	return s
@@ -590,7 +584,7 @@ func withoutCallbackType(item jsontext.Value) jsontext.Value {
 
 // graph makes the workflow that the steps describe. Each step of this function needs what the one before has found: ids,
 // edges, callbacks, types, jobs. Mistakes in ids or edges end it early, because later checks index by them.
-func (r *reader) graph(f *jsonread.Fields, list []sentStep) *Definition {
+func (r *reader) graph(o *jsonread.Object, list []sentStep) *Definition {
 	g := &graph{reader: r, list: list, index: make(map[string]int, len(list))}
 	d := &Definition{StepsForm: true}
 	if !g.indexSteps() || !g.checkEdges() {
@@ -599,7 +593,7 @@ func (r *reader) graph(f *jsonread.Fields, list []sentStep) *Definition {
 	// Before order: places and types depend on which steps are callbacks.
 	g.findCallbacks()
 	g.order(d)
-	defaults := r.head(d, f, "$", job.Defaults{})
+	defaults := r.head(d, o, "$", job.Defaults{})
 	for i := range g.list {
 		if r.done() {
 			return d

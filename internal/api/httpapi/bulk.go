@@ -32,7 +32,7 @@ func (a *API) maxItems() int {
 // items has at least one element. Both point into the body, so they live as long as the handler runs.
 type batch struct {
 	items []jsontext.Value
-	rest  map[string]jsontext.Value
+	rest  *jsonread.Object
 }
 
 // batchError shows the limit in a header, too, when there were too many items.
@@ -226,7 +226,7 @@ func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []erro
 // nextFetch is the fetch that a worker sends with its acks, to save a round trip; nil if there is none.
 // DecodeNextFetch refuses wait_ms above 0, because the outcomes of the acks would wait with it. The caller sets the tenant.
 func nextFetch(in batch) (*job.Fetch, error) {
-	body := in.rest["fetch"]
+	body := in.rest.Get("fetch")
 	if body == nil {
 		return nil, nil
 	}

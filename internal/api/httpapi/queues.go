@@ -138,9 +138,11 @@ func (a *API) postQueue(r *request) error {
 	if wire != nil {
 		return wire
 	}
-	name, isText := jsonread.Text(jsonread.Present(jsonread.Find(body, "name")))
+	o := jsonread.Open(body, "name", "config")
+	sent, _ := o.Sent("name")
+	name, isText := jsonread.Text(sent)
 	if !isText {
-		return spec.InvalidPayload("name", "the name of the queue", jsonread.Show(jsonread.Find(body, "name")), "'name' is required: send the name of the queue.")
+		return spec.InvalidPayload("name", "the name of the queue", jsonread.Show(sent), "'name' is required: send the name of the queue.")
 	}
 	// The name in a body is refused with the type of the field, invalid_queue, and not with invalid_request, which is for
 	// parameters.
@@ -152,7 +154,7 @@ func (a *API) postQueue(r *request) error {
 	if wire != nil {
 		return wire
 	}
-	if config := jsonread.Present(jsonread.Find(body, "config")); config != nil {
+	if config := o.Get("config"); config != nil {
 		if config[0] != '{' {
 			return spec.InvalidPayload("config", "an object", jsonread.Show(config), "'config' must be an object, got "+jsonread.Describe(config)+".")
 		}
@@ -444,60 +446,17 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 
 // See adminPurgeQueue, which differs in the form of body and answer.
 func (a *API) purgeQueue(r *request, name string) error {
-	p, shown, err := readPurge(r.body)
-	if err != nil {
-		return err
-	}
-	p.Queue, p.By = name, a.actor(r, "cancelled_by")
-	deleted, more, err := a.Queues.Purge(r.Request().Context(), p)
-	if err != nil {
-		return err
-	}
-	return r.answer(http.StatusOK, object{{"deleted", deleted}, {"purged_count", deleted}, {"states", shown}, {"has_more", given(more)}})
-}
-
-// confirm is needed only for states that are not final: those jobs are cancelled, with effect on their workflows. shown is
-// the array as sent.
-func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
-	value, wire := jsonread.Check(body)
+	in, wire := job.DecodeQueuePurge(r.body)
 	if wire != nil {
-		return p, nil, wire
+		return wire
 	}
-	// Problems of a body have a JSONPath, which the helper adds.
-	refuse := func(field, expected string, v jsontext.Value) error {
-		var ps jsonread.Problems
-		ps.Add(ojs.ErrInvalidPayload, field, "$."+field, expected, v)
-		return ps.Err()
+	deleted, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{Queue: name, States: in.States, By: a.actor(r, "cancelled_by")})
+	if err != nil {
+		return err
 	}
-	v := jsonread.Present(jsonread.Find(value, "states"))
-	const expected = "an array of job states but active, at least one"
-	if v == nil || v[0] != '[' {
-		return p, nil, refuse("states", expected, v)
-	}
-	names, ok := jsonread.Texts(v)
-	// A state that is listed twice is no mistake.
-	names = jsonread.Distinct(names)
-	if !ok || len(names) == 0 {
-		return p, nil, refuse("states", expected, v)
-	}
-	confirm := jsonread.Present(jsonread.Find(value, "confirm"))
-	confirmed, isBool := jsonread.Bool(confirm)
-	if confirm != nil && !isBool {
-		return p, nil, refuse("confirm", "a boolean", confirm)
-	}
-	for _, name := range names {
-		state := ojs.JobState(name)
-		if !state.Valid() || state == ojs.StateActive {
-			return p, nil, refuse("states", expected, v)
-		}
-		// The refusal comes before anything is read, so a call without confirm changes nothing, also for the final states
-		// among them.
-		if !state.Terminal() && !confirmed {
-			return p, nil, refuse("confirm", "true to cancel and remove jobs that have not ended", confirm)
-		}
-		p.States = append(p.States, state)
-	}
-	return p, jsonread.Compact(v), nil
+	return r.answer(http.StatusOK, object{
+		{"deleted", deleted}, {"purged_count", deleted}, {"states", in.Shown}, {"has_more", given(more)},
+	})
 }
 
 // adminQueueRoutes are those of docs/reference/admin.md, Queues.
