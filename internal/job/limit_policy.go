@@ -267,7 +267,10 @@ func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
 	return o, r.Err()
 }
 
-var limitNames = []string{"key", "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "on_limit", "scope"}
+var (
+	limitNames  = []string{"key", "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "on_limit", "scope"}
+	windowNames = []string{"limit", "period"}
+)
 
 // limitReader reads a policy in any of its forms.
 type limitReader struct{ jsonread.Object }
@@ -343,7 +346,7 @@ func (r *limitReader) absent(expected string, names ...string) {
 
 // A member that is not known is refused: it may be a period under another name.
 func (r *limitReader) window(name string) *Window {
-	o, ok := r.OpenMember(name, `an object such as {"limit":30,"period":"PT1M"}`, "limit", "period")
+	o, ok := r.OpenMember(name, `an object such as {"limit":30,"period":"PT1M"}`, windowNames...)
 	if !ok {
 		return nil
 	}

@@ -153,10 +153,11 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 func (r *uniqueReader) period() {
 	switch {
 	case r.Get("period") != nil:
-		r.Period = jsonread.OptionalText(&r.Object, "period", "an ISO 8601 duration above zero such as PT1H", func(text string) (time.Duration, bool) {
-			d, err := jsonread.ParseISODuration(text)
-			return d, err == nil && d > 0
-		})
+		text, _ := jsonread.Text(r.Get("period"))
+		var err error
+		if r.Period, err = jsonread.ParseISODuration(text); err != nil || r.Period <= 0 {
+			r.Refuse("period", "an ISO 8601 duration above zero such as PT1H")
+		}
 	case r.Get("period_ms") != nil:
 		n, _ := r.Integer("period_ms", 0, maxMS, "an integer >= 0 of milliseconds")
 		r.Period = time.Duration(n) * time.Millisecond

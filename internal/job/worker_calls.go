@@ -417,6 +417,8 @@ const (
 	MaxCheckpoint   = 1_048_576
 )
 
+var progressNames = []string{"job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint"}
+
 // DecodeProgressFor reads the body of PUT /jobs/{id}/progress, whose number is a share from 0 to 1.
 func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress(jobID, raw, "progress", lim)
@@ -429,7 +431,7 @@ func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 
 // A report that says nothing (neither number nor data) is refused: a heartbeat is the call for that.
 func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint")
+	o, err := jsonread.OpenBody(raw, progressNames...)
 	if err != nil {
 		return ProgressReport{}, err
 	}

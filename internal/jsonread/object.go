@@ -24,8 +24,8 @@ type Object struct {
 
 	names    []string
 	values   [16]jsontext.Value // nil: absent
-	field    string             // in front of the name of a member, as clients know it: unique. or nothing
-	path     string             // the same as JSONPath: $.options.unique. or $.
+	field    string             // its own name as clients know it; "": it needs none, as the body
+	path     string             // its own JSONPath
 	problems *Problems          // of the whole body; nil: none yet
 }
 
@@ -48,7 +48,7 @@ func OpenBody(raw []byte, names ...string) (Object, *ojs.Error) {
 // Open sorts the members of object v into names, at most 16. Of equal names the last one counts.
 // A name beyond the 16th panics when a body has it.
 func Open(v jsontext.Value, names ...string) (o Object) {
-	o.names, o.path = names, "$."
+	o.names, o.path = names, "$"
 members:
 	for literal, value := range Members(v) {
 		name := Name(literal)
@@ -63,28 +63,33 @@ members:
 	return o
 }
 
-// OpenAt is Open for an object that has a place in the body, as clients name it and as JSONPath; an empty field is left out. Its
-// problems go to ps.
+// OpenAt is Open for an object that has a place in the body, as clients name it (unique; "": not at all) and as JSONPath
+// ($.options.unique). Its problems go to ps.
 func OpenAt(v jsontext.Value, field, path string, ps *Problems, names ...string) Object {
 	o := Open(v, names...)
-	o.path, o.problems = path+".", ps
-	if field != "" {
-		o.field = field + "."
-	}
+	o.field, o.path, o.problems = field, path, ps
 	return o
 }
 
-// OpenMember opens the object of a member of o. Without one, of which there is a problem unless it is absent, ok is false and the
-// members of the result are absent.
+// OpenMember opens the object of an optional member of o. ok is false if it is absent or refused; then the members of the result are
+// absent.
 func (o *Object) OpenMember(name, expected string, names ...string) (inner Object, ok bool) {
 	v := o.Get(name)
-	if ok = v != nil && v[0] == '{'; !ok {
-		if v != nil {
-			o.Refuse(name, expected)
-		}
-		v = jsontext.Value(`{}`)
+	if v != nil && v[0] == '{' {
+		return OpenAt(v, o.fieldOf(name), o.path+"."+name, o.Problems(), names...), true
 	}
-	return OpenAt(v, o.field+name, o.path+name, o.Problems(), names...), ok
+	if v != nil {
+		o.Refuse(name, expected)
+	}
+	return Object{names: names}, false
+}
+
+// fieldOf is the name of a member as clients know it, such as unique.period.
+func (o *Object) fieldOf(name string) string {
+	if o.field == "" {
+		return name
+	}
+	return o.field + "." + name
 }
 
 // Get is the value of a member; nil: it is absent or null.
@@ -135,7 +140,7 @@ func (o *Object) Refuse(name, expected string) {
 
 // RefuseValue is Refuse with a kind of error and a value, which may be a part of the member.
 func (o *Object) RefuseValue(kind ojs.ErrorKind, name, expected string, v jsontext.Value) {
-	o.Problems().Add(kind, o.field+name, o.path+name, expected, v)
+	o.Problems().Add(kind, o.fieldOf(name), o.path+"."+name, expected, v)
 }
 
 // RefuseOthers notes that there may be no other members, where ignoring one would do something else than was meant.
