@@ -76,8 +76,8 @@ func DecideFailure(in Failure) FailureOutcome {
 	return next
 }
 
-// lost reports whether nobody knows how the attempt ended: the job goes back at once, without backoff. Its error is made by the server, so a pattern of the client must not
-// match it.
+// lost reports whether nobody knows how the attempt ended: the job goes back at once, without backoff. Its error is made by the
+// server, so a pattern of the client must not match it.
 func (in Failure) lost() bool {
 	return in.ServerMade == VisibilityTimeout || in.ServerMade == WorkerDeath
 }

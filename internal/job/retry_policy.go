@@ -310,21 +310,16 @@ func (p *RetryPolicy) settleIntervals(initial, limit sentRetry) *ojs.Error {
 	return nil
 }
 
-// refuse names the canonical field in details; the message has the client's own spelling as well if it is another.
+// refuseRetry names the canonical field in details; the message has the client's own spelling as well if it is another.
 func refuseRetry(s sentRetry, want string) *ojs.Error {
-	name := retryFieldNames[s.field]
-	message := "retry." + name + " must be " + want + ", got " + shorten(s.value) + "."
+	name, shown, got := retryFieldNames[s.field], s.name, jsonread.Describe(s.value)
 	if s.name != name {
-		message = "retry." + s.name + " (" + name + ") must be " + want + ", got " + shorten(s.value) + "."
+		shown += " (" + name + ")"
 	}
-	return spec.Validation("retry."+name, jsonread.Show(s.value), message)
-}
-
-func shorten(v jsontext.Value) string {
-	if len(v) > 60 {
-		return jsonread.Describe(v)
+	if len(s.value) <= 60 {
+		got = string(jsonread.Compact(s.value))
 	}
-	return string(jsonread.Compact(v))
+	return spec.Validation("retry."+name, jsonread.Show(s.value), "retry."+shown+" must be "+want+", got "+got+".")
 }
 
 // MergeRetry gives the retry object that shows a policy after a change of some of its fields: what was sent first (nil: nothing),
