@@ -99,8 +99,8 @@ func literals(list []string) []string {
 	return res
 }
 
-// conditionNames are those of docs/reference/retries.md, Dead-letter endpoints. Of state only discarded is accepted; confirm stands among
-// them in a flat body.
+// conditionNames are those of docs/reference/retries.md, Dead-letter endpoints. Of state only discarded is accepted; confirm may stand in
+// filter, too, where it counts for nothing.
 var conditionNames = []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than", "ids", "state", "confirm"}
 
 // DecodeRetry reads the body of a retry of many dead letters, which may list at most maxIDs ids.
@@ -114,21 +114,11 @@ func DecodePurge(raw []byte, maxIDs int) (Filter, *ojs.Error) {
 	return decode(raw, "deletes every dead letter that matches", maxIDs)
 }
 
-// decode reads the body of a bulk call: a filter with confirm beside it, or a flat body, which is the filter. An unknown
-// condition is refused, because ignoring it would touch more jobs than meant.
+// decode reads the body of a bulk call. An unknown condition is refused, because ignoring it would touch more jobs than meant.
 func decode(raw []byte, does string, maxIDs int) (f Filter, err *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenConfirmed(raw, does, conditionNames...)
 	if err != nil {
 		return f, err
-	}
-	body := jsonread.Open(v, "filter", "confirm")
-	body.Confirm(does)
-	o, ok := body.OpenMember("filter", "an object", conditionNames...)
-	if body.Get("filter") == nil {
-		o, ok = jsonread.OpenAt(v, "", "$", body.Problems(), conditionNames...), true
-	}
-	if !ok {
-		return f, body.Err()
 	}
 	o.RefuseOthers("absent: there is no such condition")
 	ids := readList(&o, "ids")

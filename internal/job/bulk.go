@@ -113,7 +113,7 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		s.IDs = NewIDList(texts)
 	default:
 		if conditions, ok := o.OpenMember("filter", "an object", filterNames...); ok {
-			s.Filter = readFilter(&conditions, filter, op)
+			s.Filter = readFilter(&conditions, op)
 		}
 	}
 	return s, o.Err()
@@ -123,33 +123,20 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 // level (docs/reference/admin.md, Bulk change). confirm is looked at last, so that a call without it learns everything else
 // that is wrong. It must be the literal true.
 func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
-	v, err := jsonread.Check(raw)
+	o, err := jsonread.OpenConfirmed(raw, "changes every job that matches", filterNames...)
 	if err != nil {
 		return nil, err
 	}
-	o := jsonread.Open(v, "filter", "confirm")
-	o.Confirm("changes every job that matches")
-	filter := o.Get("filter")
-	conditions, ok := o.OpenMember("filter", "an object", filterNames...)
-	if filter == nil {
-		// The conditions stand beside confirm, which is no condition and must not count as an unknown one.
-		filter, ok = v, true
-		conditions = jsonread.OpenAt(v, "", "$", o.Problems(), filterNames...)
-		conditions.Others = slices.DeleteFunc(conditions.Others, func(m jsonread.Member) bool { return string(m.Name) == "confirm" })
-	}
-	if !ok {
-		return nil, o.Err()
-	}
-	return readFilter(&conditions, filter, op), o.Err()
+	return readFilter(&o, op), o.Err()
 }
 
 // readFilter: an unknown condition is refused, because ignoring it would touch more jobs than meant. The operation decides the
 // default states only; which states it can change is for the statement to know.
-func readFilter(o *jsonread.Object, v jsontext.Value, op BulkOp) *BulkFilter {
+func readFilter(o *jsonread.Object, op BulkOp) *BulkFilter {
 	o.RefuseOthers("absent: there is no such condition")
 	// An empty filter would take every job; with an unknown condition it is the smaller mistake and is not mentioned.
 	if len(o.Others) == 0 && o.Empty() {
-		o.Problems().Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
+		o.Problems().Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", o.Value)
 	}
 	f := &BulkFilter{States: readStates(o, op)}
 	// nil is no condition; 0 is a priority.

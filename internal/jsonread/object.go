@@ -20,7 +20,8 @@ import (
 // Objects have a dozen members at most, so looking through them beats a map. An Object is kept on the stack, and must not be copied
 // once a member was read: the copies would collect problems apart.
 type Object struct {
-	Others []Member // members of other names, in order, with equal names repeated; what becomes of them is up to the decoder
+	Value  jsontext.Value // the object
+	Others []Member       // members of other names, in order, with equal names repeated; what becomes of them is up to the decoder
 
 	names    []string
 	values   [16]jsontext.Value // nil: absent
@@ -48,7 +49,7 @@ func OpenBody(raw []byte, names ...string) (Object, *ojs.Error) {
 // Open sorts the members of object v into names, at most 16. Of equal names the last one counts.
 // A name beyond the 16th panics when a body has it.
 func Open(v jsontext.Value, names ...string) (o Object) {
-	o.names, o.path = names, "$"
+	o.Value, o.names, o.path = v, names, "$"
 members:
 	for literal, value := range Members(v) {
 		name := Name(literal)
@@ -90,6 +91,28 @@ func (o *Object) fieldOf(name string) string {
 		return name
 	}
 	return o.field + "." + name
+}
+
+// OpenConfirmed opens the conditions of a call that changes many jobs, and reads confirm (see Confirm): the body is an object with
+// filter and confirm, or has the conditions beside confirm.
+func OpenConfirmed(raw []byte, does string, names ...string) (Object, *ojs.Error) {
+	v, err := Check(raw)
+	if err != nil {
+		return Object{}, err
+	}
+	body := Open(v, "filter", "confirm")
+	body.Confirm(does)
+	if body.Get("filter") != nil {
+		conditions, ok := body.OpenMember("filter", "an object", names...)
+		if !ok {
+			return conditions, body.Err()
+		}
+		return conditions, nil
+	}
+	// confirm is no condition, and must not count as an unknown one.
+	conditions := OpenAt(v, "", "$", body.Problems(), names...)
+	conditions.Others = slices.DeleteFunc(conditions.Others, func(m Member) bool { return string(m.Name) == "confirm" })
+	return conditions, nil
 }
 
 // Get is the value of a member; nil: it is absent or null.
