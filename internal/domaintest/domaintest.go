@@ -234,17 +234,17 @@ func (b *Bundle) ApplyDueUntilLeft(id [16]byte, from ojs.JobState) *job.Record {
 
 // ConfigureQueue stores the configuration of a queue as a request does, but without an event and in place of what was stored; "": none.
 // Nodes do not know of it.
-func (b *Bundle) ConfigureQueue(name, config string) {
+func (b *Bundle) ConfigureQueue(name, configuration string) {
 	b.T.Helper()
-	ConfigureQueue(b.T, b.Pool, name, config)
+	ConfigureQueue(b.T, b.Pool, name, configuration)
 }
 
 // ConfigureQueue is Bundle.ConfigureQueue on a pool.
-func ConfigureQueue(t testing.TB, pool *pgxpool.Pool, name, config string) {
+func ConfigureQueue(t testing.TB, pool *pgxpool.Pool, name, configuration string) {
 	t.Helper()
 	var stored queueconfig.Stored
-	if config != "" {
-		object, invalid := jsonread.Check([]byte(config))
+	if configuration != "" {
+		object, invalid := jsonread.Check([]byte(configuration))
 		require.Nil(t, invalid)
 		change, invalid := queueconfig.ParseChange(object, "$")
 		require.Nil(t, invalid)

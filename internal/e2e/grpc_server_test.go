@@ -264,9 +264,9 @@ func TestGRPCSystem(t *testing.T) {
 	t.Run("BusyPortFailsTheStart", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
-		config := settings(dbtest.URL(t))
-		config.GRPC.Listen = r.app.GRPCAddr()
-		_, err := app.Start(t.Context(), config)
+		c := settings(dbtest.URL(t))
+		c.GRPC.Listen = r.app.GRPCAddr()
+		_, err := app.Start(t.Context(), c)
 		require.ErrorContains(t, err, "listen for grpc")
 		require.ErrorContains(t, err, "OJS_GRPC_LISTEN")
 		require.ErrorContains(t, err, "address already in use")

@@ -36,17 +36,17 @@ func settings(databaseURL string) app.Config {
 // setup starts a node on a new database, unless a change names one, and stops it at the end of the test.
 func setup(t testing.TB, change ...func(*app.Config)) *node {
 	t.Helper()
-	config := settings("")
+	c := settings("")
 	// A connection costs PostgreSQL a process that plans each statement anew, and the tests start hundreds of nodes: with eight
 	// connections a third more processor time than with three.
-	config.Database.MaxConns, config.Tests.EnableReset = 3, true
-	for _, c := range change {
-		c(&config)
+	c.Database.MaxConns, c.Tests.EnableReset = 3, true
+	for _, f := range change {
+		f(&c)
 	}
-	if config.Database.URL == "" {
-		config.Database.URL = dbtest.URL(t)
+	if c.Database.URL == "" {
+		c.Database.URL = dbtest.URL(t)
 	}
-	s, err := app.Start(t.Context(), config)
+	s, err := app.Start(t.Context(), c)
 	require.NoError(t, err)
 	transport, own := &http.Transport{MaxIdleConnsPerHost: 64}, &session{}
 	t.Cleanup(func() {
@@ -54,7 +54,7 @@ func setup(t testing.TB, change ...func(*app.Config)) *node {
 		transport.CloseIdleConnections()
 		require.NoError(t, s.Stop())
 	})
-	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.Database.URL, own}
+	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), c.Database.URL, own}
 }
 
 // connections bounds the pool of a node.

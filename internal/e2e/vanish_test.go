@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
@@ -92,7 +91,7 @@ func TestNodeVanishes(t *testing.T) {
 			t.Parallel()
 			url := dbtest.URL(t)
 			p := newProxy(t, url)
-			a := setup(t, e.quick, connections(8), on(p.url), func(c *app.Config) { c.Database.ListenURL = url })
+			a := setup(t, e.quick, connections(8), on(p.url))
 			t.Cleanup(p.end)
 			if kind.hooked {
 				a.subscribe(e, "/"+name, `"job.enqueued"`)

@@ -19,9 +19,9 @@ import (
 )
 
 // feed starts one on the bundle's database; the test wakes it.
-func (b *testBundle) feed(t *testing.T, config FeedConfig) *Feed {
+func (b *testBundle) feed(t *testing.T, c FeedConfig) *Feed {
 	t.Helper()
-	f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, config)
+	f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, c)
 	require.NoError(t, f.Start(t.Context()))
 	t.Cleanup(f.Stop)
 	return f

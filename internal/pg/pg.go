@@ -270,21 +270,21 @@ const (
 )
 
 // Prepare sets how a connection is made. It sets nothing that a pooler refuses.
-func Prepare(config *pgx.ConnConfig, application string) {
-	config.RuntimeParams["application_name"] = application
-	maps.Copy(config.RuntimeParams, poolerSettings)
-	config.ConnectTimeout = connectTimeout
-	refused := config.OnPgError
-	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+func Prepare(c *pgx.ConnConfig, application string) {
+	c.RuntimeParams["application_name"] = application
+	maps.Copy(c.RuntimeParams, poolerSettings)
+	c.ConnectTimeout = connectTimeout
+	refused := c.OnPgError
+	c.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		return err.Code != readOnly && refused(conn, err) // false closes the connection: the next one may find the primary
 	}
-	config.DialFunc = (&net.Dialer{KeepAliveConfig: keepAlive, Control: limitUnacknowledged}).DialContext
+	c.DialFunc = (&net.Dialer{KeepAliveConfig: keepAlive, Control: limitUnacknowledged}).DialContext
 }
 
 // ConnectSession opens a connection of its own, which may lead to a pooler. It sets sessionSettings, but not behind a
 // pooler: there another client would get the session. pooled tells which.
-func ConnectSession(ctx context.Context, config *pgx.ConnConfig) (conn *pgx.Conn, pooled bool, err error) {
-	conn, err = pgx.ConnectConfig(ctx, config)
+func ConnectSession(ctx context.Context, c *pgx.ConnConfig) (conn *pgx.Conn, pooled bool, err error) {
+	conn, err = pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		return nil, false, fmt.Errorf("connect to the database: %w", err)
 	}

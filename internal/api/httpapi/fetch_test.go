@@ -47,8 +47,8 @@ func TestFetchOfAClientThatHangsUp(t *testing.T) {
 			t.Parallel()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			b := domaintest.New(t, func(config *domaintest.Config) {
-				config.Changes = func(_ context.Context, changes []eventlog.Change) {
+			b := domaintest.New(t, func(node *domaintest.Config) {
+				node.Changes = func(_ context.Context, changes []eventlog.Change) {
 					if c.claimed && changes[0].Type == "job.started" {
 						hangUp()
 					}
