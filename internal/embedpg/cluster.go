@@ -365,7 +365,7 @@ func (s *Server) clearLeftover(ctx context.Context) error {
 	first, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err != nil || pid <= 1 {
-		return nil //nolint:nilerr // the start fails with PostgreSQL's own message
+		return nil // the start fails with PostgreSQL's own message
 	}
 	command := commandLine(pid)
 	if !strings.Contains(command, s.place.pgdata()) {

@@ -221,7 +221,8 @@ func (p *pass) prepare(ctx context.Context, it *item) {
 	}
 	b = append(append(b, `,"parent_results":`...), it.passed.list...)
 	b = append(append(b, `,"parent_results_map":`...), it.passed.named...)
-	j.Extra = append(b, '}')
+	b = append(b, '}')
+	j.Extra = b
 	if span := p.s.tracer.Enqueue(ctx, j); span.Begun() {
 		p.spans = append(p.spans, enqueueSpan{span, it})
 	}
