@@ -3,6 +3,7 @@ package ojs_test
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -129,7 +130,13 @@ func TestNewID(t *testing.T) {
 	t.Parallel()
 	last := ""
 	for range 10_000 {
+		before := time.Now().UnixMilli()
 		id := ojs.NewID()
+		made, err := strconv.ParseInt(id[:8]+id[9:13], 16, 64)
+		require.NoError(t, err)
+		if made < before || made > before+10_000 { // many at once are ahead of the clock
+			t.Fatalf("%s was made at %x", id, before)
+		}
 		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, id)
 		require.Greater(t, id, last)
 		last = id

@@ -64,7 +64,7 @@ func TestEventStream(t *testing.T) {
 	c, err := ojs.NewClient(ojs.Config{URL: server.URL, Logger: silent})
 	require.NoError(t, err)
 	defer c.Close()
-	streams <- "retry: 3000\n\n:heartbeat\n\nid: e1\nevent: a\ndata: {\"id\":\"e1\",\ndata: \"type\":\"a\"}\n\nid: e2\r\nevent: b\r\ndata:{\"id\":\"e2\",\"type\":\"b\"}\r\n\r\nevent: server.shutdown\ndata: {}\n\nid: e9\ndata: {\"id\":\"e9\"" // cut off
+	streams <- "retry: 3000\n\n:heartbeat\n\nid: e1\nevent: a\ndata: {\"id\":\"e1\",\ndata: \"type\":\"a\"}\n\nid: e2\r\nevent: b\r\ndata:{\"type\":\"b\"}\r\n\r\nevent: server.shutdown\ndata: {}\n\nid: e9\ndata: {\"id\":\"e9\"" // cut off
 	streams <- "id: e5\nevent: system.gap\ndata: {\"gap_start\":\"e3\"}\n\nid: e6\nevent: c\ndata: {\"id\":\"e6\",\"type\":\"c\"}\n\n"
 	var got []string
 	for e, err := range c.Events(t.Context(), ojs.EventFilter{After: "e0"}) {
@@ -73,11 +73,14 @@ func TestEventStream(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		if got = append(got, e.Type); e.Type == "c" {
+		if e.ID == "" {
+			t.Fatalf("an event without an id: %v", e)
+		}
+		if got = append(got, e.Type+" "+e.ID); e.Type == "c" {
 			break
 		}
 	}
-	require.Equal(t, []string{"a", "b", `gap {"gap_start":"e3"}`, "c"}, got)
+	require.Equal(t, []string{"a e1", "b e2", `gap {"gap_start":"e3"}`, "c e6"}, got)
 	require.Equal(t, "e0 e2", receive(t, positions)+" "+receive(t, positions))
 }
 

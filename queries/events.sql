@@ -165,7 +165,7 @@ WITH claimed AS MATERIALIZED (
     FROM (SELECT d.type, sum(d.n)::bigint AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
 ), written_by_sql AS (
     SELECT array_agg(f.type) AS types, array_agg(f.foreign_type) AS job_types, array_agg(f.queue) AS queues, array_agg(f.n) AS counts
-    FROM (SELECT p.type, p.foreign_type, p.queue, count(*) AS n FROM published p WHERE p.node IS NULL AND p.foreign_type IS NOT NULL AND p.queue IS NOT NULL GROUP BY 1, 2, 3) f
+    FROM (SELECT p.type, p.foreign_type, p.queue, count(*) AS n FROM published p WHERE p.foreign_type IS NOT NULL AND p.queue IS NOT NULL GROUP BY 1, 2, 3) f
 ), notified AS (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
     FROM published p WHERE p.full_text IS NOT NULL

@@ -120,6 +120,39 @@ func TestExamine(t *testing.T) {
 		require.Equal(t, []string{strings.Replace(overdue, "5", "3", 1)}, texts("overdue"))
 	})
 
+	t.Run("NamesTheCountsThatDiffer", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		// Counted are the kept counts and, of what the relay has not published, the changes: 5 - 1 of q. Both tables are looked at.
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 5), ('q', 'active', 1), ('other', 'available', 2)`)
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, from_state, to_state)
+			VALUES ('job.started', 'api', now(), ojs.new_id(now()), 't', 'q', 'available', 'active')`)
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, created_at, args) SELECT ojs.new_id(now()), 't', q.name, 'available', now(), '[]'
+			FROM (VALUES ('q'), ('q'), ('other'), ('other'), ('third')) q (name)`)
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args) VALUES (ojs.new_id(now()), 't', 'q', 'completed', now(), now(), '[]')`)
+		require.NoError(t, err)
+		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		require.NoError(t, err)
+		var wrong []string
+		for _, f := range findings {
+			if !f.OK && strings.HasPrefix(f.Text, "queue ") {
+				wrong = append(wrong, f.Text)
+			}
+		}
+		require.Equal(t, []string{
+			`queue "q": counts say 2 active jobs, the tables hold 0`,
+			`queue "q": counts say 4 available jobs, the tables hold 2`,
+			`queue "q": counts say 0 completed jobs, the tables hold 1`,
+			`queue "third": counts say 0 available jobs, the tables hold 1`,
+		}, wrong)
+	})
+
 	t.Run("TellsTheAgeOfTheOldestKeptEvent", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)

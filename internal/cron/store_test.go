@@ -435,6 +435,10 @@ func TestCronHistory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(30), total)
 	require.Len(t, runs, 30)
+	page, total, err := b.Crons.History(t.Context(), cron.Ref{Name: "old"}, 10, 5)
+	require.NoError(t, err)
+	require.Equal(t, int64(30), total)
+	require.Equal(t, runs[10:15], page)
 
 	_, err = b.Crons.Delete(t.Context(), cron.Ref{Name: "c"})
 	require.NoError(t, err)
@@ -584,6 +588,7 @@ func TestCronEnqueue(t *testing.T) {
 	t.Run("OneAfterTheOtherInOrder", func(t *testing.T) {
 		t.Parallel()
 		b := serial(t)
+		b.tick("c") // now three of them wait for the first
 		order := b.Texts(`SELECT id::text FROM ojs.jobs ORDER BY enqueued_at`)
 		for _, want := range order {
 			id := b.next()
@@ -637,6 +642,18 @@ func TestCronEnqueue(t *testing.T) {
 			return len(b.Fetched(1, "q")) == 1
 		}, domaintest.WaitFor, 50*time.Millisecond)
 		require.Empty(t, b.Texts(`SELECT type FROM ojs.events WHERE type = 'job.state_changed'`), "looking is no transition")
+	})
+
+	// While a job runs, the next one is looked at every two seconds, in case that the release by its end is lost.
+	t.Run("TheNextIsLookedAtSoon", func(t *testing.T) {
+		t.Parallel()
+		b := serial(t)
+		running := b.next()
+		b.Exec(`UPDATE ojs.jobs SET due_at = now() WHERE ready_seq IS NULL AND id <> $1`, running)
+		_, err := b.PromoteDue(t.Context(), pg.Beginning)
+		require.NoError(t, err)
+		due := b.Texts(`SELECT CASE WHEN due_at <= now() THEN 'now' WHEN due_at < now() + interval '10 seconds' THEN 'soon' ELSE 'later' END FROM ojs.jobs WHERE id <> $1 ORDER BY enqueued_at`, running)
+		require.Equal(t, []string{"soon", "later"}, due)
 	})
 
 	t.Run("ARunByHandGoesFirst", func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // SQL reads the types and codes of stored errors as Go has written them.
@@ -74,6 +75,26 @@ func TestDeadLettersAtSize(t *testing.T) {
 			}
 			require.Len(t, jobs, 3)
 			require.Equal(t, 11, pages, "the tenth has looked at the last of them and cannot know it")
+		}
+	})
+
+	t.Run("ListsThoseOfOneInstant", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.InsertDeadLetters(10)
+		b.Exec(`UPDATE ojs.jobs SET finished_at = now(), dead_lettered_at = now()`)
+		for _, everything := range []bool{false, true} {
+			var got []string
+			page := deadletter.Page{Limit: 3, Everything: everything}
+			for more := true; more; {
+				found, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, page)
+				require.NoError(t, err)
+				for _, j := range found.Jobs {
+					got = append(got, spec.FormatID(j.ID))
+				}
+				page.Before, more = found.Next, found.Next != nil
+			}
+			require.Equal(t, b.Texts(`SELECT id::text FROM ojs.jobs ORDER BY id DESC`), got)
 		}
 	})
 
@@ -158,7 +179,7 @@ func TestFilters(t *testing.T) {
 		b.InsertDeadLetters(all) // of type a.b<g%7>, queue q<g%3> and error code c<g%5>
 		b.Exec(`WITH n AS (SELECT id, row_number() OVER (ORDER BY dead_lettered_at) AS g FROM ojs.jobs)
 			UPDATE ojs.jobs SET priority = g, dead_lettered_at = at, finished_at = at, lane = (ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[g % 5 + 1],
-				error = CASE WHEN g > 6 THEN replace(error::text, '"type":"t"', '"type":"u\u0001"')::json ELSE error END
+				error = CASE WHEN g = 12 THEN NULL WHEN g > 6 THEN replace(error::text, '"type":"t"', '"type":"u\u0001"')::json ELSE error END
 			FROM n, LATERAL (SELECT $1::timestamptz + (g - 72) * interval '1 second' AS at) t WHERE jobs.id = n.id`, now)
 		return b
 	}
@@ -175,8 +196,8 @@ func TestFilters(t *testing.T) {
 		"Type":        {deadletter.Filter{Types: []string{"a.b1"}}, func(g int) bool { return g%7 == 1 }},
 		"Types":       {deadletter.Filter{Types: []string{"a.b1", "a.b2", "a"}}, func(g int) bool { return g%7 == 1 || g%7 == 2 }},
 		"TypePrefix":  {deadletter.Filter{Types: []string{"a.b3*", "x*", "a.b1"}}, func(g int) bool { return g%7 == 1 || g%7 == 3 }},
-		"ErrorCodes":  {deadletter.Filter{ErrorCodes: []string{"c0", "c4"}}, func(g int) bool { return g%5 == 0 || g%5 == 4 }},
-		"ErrorTypes":  {deadletter.Filter{ErrorTypes: []string{"u\x01"}}, func(g int) bool { return g > 6 }},
+		"ErrorCodes":  {deadletter.Filter{ErrorCodes: []string{"c0", "c2"}}, func(g int) bool { return (g%5 == 0 || g%5 == 2) && g < 12 }},
+		"ErrorTypes":  {deadletter.Filter{ErrorTypes: []string{"u\x01"}}, func(g int) bool { return g > 6 && g < 12 }},
 		"Since":       {deadletter.Filter{Since: set(at(4))}, func(g int) bool { return g >= 4 }},
 		"Until":       {deadletter.Filter{Until: set(at(4))}, func(g int) bool { return g <= 4 }},
 		"Span":        {deadletter.Filter{Since: set(at(3)), Until: set(at(9)), OlderThan: set(at(5))}, func(g int) bool { return g >= 3 && g <= 5 }},

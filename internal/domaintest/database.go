@@ -495,3 +495,28 @@ func (p Plan) Indexes() (found []string) {
 	}
 	return found
 }
+
+// Sorted are the indexes whose order does not serve the plan: it reads and sorts all that their condition finds, whatever LIMIT follows.
+func (p Plan) Sorted() (found []string) {
+	if strings.HasSuffix(p.Type, "Sort") {
+		found = p.unbounded()
+	}
+	for _, child := range p.Plans {
+		found = append(found, child.Sorted()...)
+	}
+	return found
+}
+
+// unbounded are the indexes that the plan reads without a LIMIT.
+func (p Plan) unbounded() (found []string) {
+	if p.Type == "Limit" {
+		return nil
+	}
+	if p.Index != "" {
+		found = append(found, p.Index)
+	}
+	for _, child := range p.Plans {
+		found = append(found, child.unbounded()...)
+	}
+	return found
+}

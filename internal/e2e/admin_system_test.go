@@ -182,6 +182,21 @@ func TestStatsHistory(t *testing.T) {
 		a.get("/ojs/v1/admin/stats/history?"+query).fails(400, "invalid_request", "invalid_request")
 	}
 
+	// A point has only what is within since and until, both of which may lie inside of it.
+	part := queue()
+	hour, day := time.Now().UTC().Truncate(time.Hour).Add(-2*time.Hour), time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, -2)
+	for i := range 3 {
+		a.exec(`INSERT INTO ojs.stats_minute (queue, minute, completed) VALUES ($1, $2, $3)`, part, hour.Add(time.Duration(i)*time.Minute), 1<<i)
+		a.exec(`INSERT INTO ojs.stats_hour (queue, hour, completed) VALUES ($1, $2, $3)`, part, day.Add(time.Duration(i)*time.Hour), 16<<i)
+	}
+	until := func(period string, since, until time.Time) int {
+		return sum(fmt.Sprintf("queue=%s&period=%s&since=%s&until=%s", part, period, since.Format(time.RFC3339), until.Format(time.RFC3339)))
+	}
+	require.Equal(t, 1+2, until("1h", hour, hour.Add(2*time.Minute)))
+	require.Equal(t, 1+2+4, until("1h", hour, hour.Add(2*time.Minute+time.Second)))
+	require.Equal(t, 16+32, until("1d", day, day.Add(2*time.Hour)))
+	require.Equal(t, 16+32+64, until("1d", day, day.AddDate(0, 0, 1)))
+
 	// What the relay counts is there, too.
 	id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 	a.fetch(q)

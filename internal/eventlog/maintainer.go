@@ -134,7 +134,7 @@ func (m *Maintainer) Start(ctx context.Context) error {
 
 // run looks at the status of the relay, which is in memory: a look at which nothing is due sends no statement.
 func (m *Maintainer) run(ctx context.Context) {
-	ticker := time.NewTicker(min(headroomCheck, pruneInterval))
+	ticker := time.NewTicker(headroomCheck)
 	defer ticker.Stop()
 	for {
 		if !m.configured {

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -266,6 +267,49 @@ func TestJobsDonePartitionsPrune(t *testing.T) {
 	require.Equal(t, "acme q0 cancelled -1, acme q1 completed -1", list)
 }
 
+// A pass of the relay locks its row, then reads the log and counts: whoever waits for that row must not have locked these.
+func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ function, prepare string }{
+		"DropsEvents":            {"ojs.event_partitions_prune()", "UPDATE ojs.event_relay SET max_age = '1 hour'"},
+		"EndsAPartitionOfEvents": {"ojs.event_partition_close()", "UPDATE ojs.event_relay SET max_age = '10 days'"},
+		"DropsJobs": {"ojs.jobs_done_partitions_prune('7 days')", `CREATE TABLE ojs.jobs_done_p20200101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2020-01-01 00:00:00+00') TO ('2020-01-02 00:00:00+00');
+			INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args) VALUES (ojs.new_id(now()), 't', 'q', 'completed', '2020-01-01 12:00:00+00', '2020-01-01 12:00:00+00', '[]')`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, RelayConfig{})
+			b.exec(t, insertEvent, "old")
+			b.age(t, "2 days")
+			b.publishAll(t)
+			b.jump(t, partitionSize)
+			b.exec(t, insertEvent, "new")
+			b.age(t, "2 days")
+			b.publishAll(t)
+			b.exec(t, c.prepare)
+			b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+			declared := strings.Replace(c.function, "'7 days'", "interval", 1)
+			b.exec(t, "ALTER FUNCTION "+declared+" SET lock_timeout = '1min'") // the test takes longer than 50 ms
+			pass := b.open(t)
+			_, err := pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+			require.NoError(t, err)
+			ended := make(chan int64, 1)
+			go func() { ended <- b.count(t, "SELECT "+c.function+"::integer") }()
+			require.Eventually(t, func() bool {
+				return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+			}, waitFor, time.Millisecond)
+			_, err = pass.Exec(t.Context(), "SET LOCAL lock_timeout = '500ms'")
+			require.NoError(t, err)
+			_, err = pass.Exec(t.Context(), "SELECT FROM ojs.events")
+			require.NoError(t, err)
+			_, err = pass.Exec(t.Context(), "UPDATE ojs.queue_counts SET count = count")
+			require.NoError(t, err)
+			require.NoError(t, pass.Commit(t.Context()))
+			require.EqualValues(t, 1, await(t, ended))
+		})
+	}
+}
+
 // Retention locks the row of the relay before the tables that it drops. A reset that had emptied the tables by then would deadlock with it.
 func TestResetWaitsForRetention(t *testing.T) {
 	t.Parallel()
@@ -284,6 +328,27 @@ func TestResetWaitsForRetention(t *testing.T) {
 	_, err = retention.Exec(t.Context(), "LOCK TABLE ojs.events, ojs.queue_counts IN ACCESS EXCLUSIVE MODE")
 	require.NoError(t, err)
 	require.NoError(t, retention.Commit(t.Context()))
+	require.NoError(t, <-reset)
+}
+
+// A pass that has only begun has no row of the relay yet.
+func TestResetWaitsForThePass(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	pass := b.open(t)
+	_, err := pass.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))")
+	require.NoError(t, err)
+	reset := make(chan error, 1)
+	go func() {
+		_, err := b.pool.Exec(context.Background(), "SELECT ojs.reset()")
+		reset <- err
+	}()
+	require.Eventually(t, func() bool {
+		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
+	}, waitFor, time.Millisecond)
+	_, err = pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE NOWAIT")
+	require.NoError(t, err)
+	require.NoError(t, pass.Commit(t.Context()))
 	require.NoError(t, <-reset)
 }
 

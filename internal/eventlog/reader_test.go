@@ -3,6 +3,7 @@ package eventlog
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -257,6 +258,39 @@ func TestHistory(t *testing.T) {
 	require.JSONEq(t, `{"job_type":"t","queue":"q","reason":"requeue"}`, history[1].Data)
 	_, err = ParsePosition(history[1].ID)
 	require.NoError(t, err)
+}
+
+// TestHistoryInParts: whatever a statement looks at, the pages have every entry once, also of rows that share a number.
+func TestHistoryInParts(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	var want []string
+	for i := range byte(20) {
+		b.write(t, jobRow("job.enqueued", "q", i+1))
+	}
+	b.publishAll(t)
+	b.exec(t, `UPDATE ojs.events SET sub = seq % 5, seq = seq - seq % 5 WHERE seq >= 5 AND seq % 5 < 3`)
+	for _, e := range b.readAll(t) {
+		want = append(want, e.Position.String())
+	}
+	slices.Reverse(want)
+	require.Len(t, want, 20)
+	for looked := int64(2); looked < 10; looked++ {
+		b.reader.maxLooked = looked
+		for _, limit := range []int{1, 2, 50} {
+			var got []string
+			query := HistoryQuery{Limit: limit}
+			for more := true; more; {
+				page, err := b.reader.HistoryNewest(t.Context(), query)
+				require.NoError(t, err)
+				for _, e := range page.Events {
+					got = append(got, e.Position.String())
+				}
+				query.Before, more = &page.End, page.More
+			}
+			require.Equal(t, want, got, "%d looked at, %d shown", looked, limit)
+		}
+	}
 }
 
 func TestEventAppend(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func TestCheckAccepts(t *testing.T) {
@@ -176,4 +178,18 @@ func FuzzWalk(f *testing.F) {
 		require.NoError(t, json.Compact(&compact, body))
 		require.Equal(t, compact.String(), string(Compact(v)))
 	})
+}
+
+// TestHint: the hint of the first problem, or else that of its kind.
+func TestHint(t *testing.T) {
+	t.Parallel()
+	var problems Problems
+	problems.Add(ojs.ErrValidation, "a", "$.a", "an integer", jsontext.Value(`"x"`))
+	ofKind := problems.Err().Hint
+	require.NotEmpty(t, ofKind)
+	problems.Hint("Send one.")
+	require.Equal(t, "Send one.", problems.Err().Hint)
+	problems.Add(ojs.ErrValidation, "b", "$.b", "an integer", jsontext.Value(`"x"`))
+	problems.Hint("Send two.")
+	require.Equal(t, "Send one.", problems.Err().Hint)
 }

@@ -14,6 +14,17 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// A job whose limit cannot be stored is not stored either: it would run without.
+func TestQueueLimitIsNotStored(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'disk_full'; END $$;
+		CREATE TRIGGER fail BEFORE UPDATE OF config ON ojs.queues FOR EACH ROW EXECUTE FUNCTION fail()`)
+	_, err := b.Enqueue(t.Context(), limited(t, `{"limit":2,"period":"PT3S"}`))
+	require.Error(t, err)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
+}
+
 func TestQueueRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -414,6 +414,26 @@ func TestDropOldest(t *testing.T) {
 		})
 	}
 
+	// The oldest wait where the search comes last.
+	t.Run("OfManyLanesAndPriorities", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var jobs []*job.Job
+		for lane := range 40 {
+			for priority := range int16(2) {
+				jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane, j.Priority = fmt.Sprintf("t%02d", 39-lane), priority }))
+			}
+		}
+		old := b.Enqueued(jobs...)
+		b.bound("q", `{"max_depth":80,"strategy":"drop_oldest"}`)
+		_, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q")})
+		require.Nil(t, errs)
+		for i, j := range old {
+			require.Equal(t, map[bool]ojs.JobState{true: ojs.StateDiscarded, false: ojs.StateAvailable}[i < 3], b.State(j.ID), i)
+		}
+		b.RequireCounts()
+	})
+
 	t.Run("OfAllLanesAndBehindLimits", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -548,6 +568,19 @@ func TestBoundInBytes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.job_sizes`), "jobs that are gone are forgotten")
 		_, err = b.try(sized(1001))
+		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
+	})
+
+	t.Run("CountsNoJobOfTheTimeBefore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":10}`)
+		_, err := b.try(sized(600))
+		require.NoError(t, err)
+		b.bound("q", `{"max_size_bytes":1000}`)
+		_, err = b.try(sized(1000))
+		require.NoError(t, err)
+		_, err = b.try(sized(10))
 		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 	})
 

@@ -77,7 +77,8 @@ func TestFairFetch(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.configure("q", `{"fairness":{"key":"meta.customer"}}`)
-		long := strings.Repeat("x", 200)
+		longest := strings.Repeat("x", 128)
+		long := longest + "x"
 		for meta, lane := range map[string]string{
 			`{"customer":"acme"}`:                "/acme",
 			`{"customer":12}`:                    "/12",
@@ -87,6 +88,7 @@ func TestFairFetch(t *testing.T) {
 			`{"customer":["acme"]}`:              "",
 			`{"other":"acme"}`:                   "",
 			`{"customer":"a/b"}`:                 "/a/b",
+			`{"customer":"` + longest + `"}`:     "/" + longest,
 			`{"customer":"` + long + `"}`:        "/sha256:" + b.One(`SELECT encode(sha256($1::text::bytea), 'hex')`, long),
 			`{"customer":"a\u0000b"}`:            "/sha256:" + b.One(`SELECT encode(sha256('\x610062'), 'hex')`),
 			`{"customer":"\ud83d\ude00 müller"}`: "/😀 müller",

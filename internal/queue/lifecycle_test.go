@@ -163,6 +163,32 @@ func TestLifecycle(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 	})
 
+	// The second call finds the job as the first one has left it, even if a worker has it by then.
+	t.Run("ActivateTwiceAtOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = true }))[0].ID
+		tx := b.Lock(id)
+		done := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := b.Activate(t.Context(), id)
+				done <- err
+			}()
+		}
+		require.Eventually(t, func() bool {
+			return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 2
+		}, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Rollback(t.Context()))
+		first, second := domaintest.Await(t, done), domaintest.Await(t, done)
+		if first != nil {
+			first, second = second, first
+		}
+		require.NoError(t, first)
+		domaintest.RequireCode(t, second, ojs.ErrInvalidStateTransition)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.events WHERE job_id = $1 AND type = 'job.enqueued'`, id))
+	})
+
 	t.Run("ExpiredJobsAreNotDelivered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

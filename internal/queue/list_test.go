@@ -56,6 +56,25 @@ func TestBoundedList(t *testing.T) {
 	require.Equal(t, 8, n)
 	got, _ = pages(queue.List{Limit: 200})
 	require.Len(t, slices.Compact(got), 750)
+	some, err := b.Jobs.List(t.Context(), queue.List{Types: []string{"rare"}, Limit: 50})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, some.Total, "of the newest 100 live ones and of the newest 100 that have ended")
+
+	// The same for a tenant, between jobs of others.
+	for _, table := range []string{"jobs", "jobs_done"} {
+		b.Exec(`UPDATE ojs.` + table + ` SET lane = 'm'`)
+		b.Exec(`INSERT INTO ojs.` + table + ` (id, type, queue, lane, state, created_at, finished_at, args) SELECT ojs.new_id(now()), 'rare', 'q', l.lane, 'completed', now(), now(), '[]'
+			FROM unnest('{a,m0,z}'::text[]) l (lane) CROSS JOIN generate_series(1, 100)`)
+	}
+	got, n = pages(queue.List{Tenant: "m", Types: []string{"rare"}, Limit: 50})
+	require.Equal(t, want, got)
+	require.Equal(t, 8, n)
+	some, err = b.Jobs.List(t.Context(), queue.List{Tenant: "m", Types: []string{"rare"}, Limit: 50})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, some.Total)
+	for _, table := range []string{"jobs", "jobs_done"} {
+		b.Exec(`DELETE FROM ojs.` + table + ` WHERE lane <> 'm'`)
+	}
 
 	// A bulk filter gets all of them, by as many statements.
 	slices.Reverse(want)

@@ -181,7 +181,9 @@ func TestPriorityStats(t *testing.T) {
 	stats, err := b.PriorityStats(t.Context(), "q")
 	require.NoError(t, err)
 	require.Equal(t, queue.PriorityStats{Counts: []queue.PriorityCount{}}, stats)
-	b.add("other", 1, "1")
+	for priority := -100; priority <= 100; priority++ { // those of another queue are neither counted nor take room
+		b.add("other", int16(priority), "1")
+	}
 	b.add("q2", 10, "1", "2", "3")
 	b.add("q2", 0, "4", "5")
 	b.add("q2", -100, "6")

@@ -49,6 +49,38 @@ func TestRecordsAreAsStored(t *testing.T) {
 		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "OnExhaustion", "Error", "ProgressSentAt")
 }
 
+// A list leaves out what the client has sent of jobs that are too large for it, all of that or nothing.
+func TestRecordsAreCutAboveASize(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, done := range []bool{false, true} {
+		ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}
+		b.Exec(`UPDATE ojs.jobs SET meta = '{}', extra = '{"x":1}', errors = ARRAY['{"code":"e"}']::json[], previous_errors = ARRAY['{"code":"f"}']::json[],
+			checkpoint = '{"at":1}', checkpoint_seq = 4, checkpoint_at = now(), size = $1`, job.SizeOfEach(2))
+		if done {
+			for _, j := range b.Fetched(2, "q") {
+				_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1, Result: []byte(`1`)})
+				require.NoError(t, err)
+			}
+			b.Exec(`UPDATE ojs.jobs_done SET size = $1`, job.SizeOfEach(2))
+		}
+		whole, err := b.Get(t.Context(), ids[1])
+		require.NoError(t, err)
+		found, err := b.Jobs.Search(t.Context(), queue.Search{Sort: queue.SortCreated, Limit: 2})
+		require.NoError(t, err)
+		require.Len(t, found.Jobs, 2)
+		require.Equal(t, whole, found.Jobs[0], "exactly as large as it may be")
+		b.Exec(`UPDATE ojs.`+map[bool]string{true: "jobs_done", false: "jobs"}[done]+` SET size = size + 1 WHERE id = $1`, ids[1])
+		found, err = b.Jobs.Search(t.Context(), queue.Search{Sort: queue.SortCreated, Limit: 2})
+		require.NoError(t, err)
+		cut := *whole
+		cut.Args, cut.Meta, cut.Extra, cut.Errors, cut.PreviousErrors, cut.Checkpoint, cut.Result = nil, nil, nil, nil, nil, nil, nil
+		cut.Size.Int32++
+		require.Equal(t, &cut, found.Jobs[0])
+		b.Exec(`DELETE FROM ojs.jobs`)
+	}
+}
+
 // JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
 func TestCancelMovesEveryColumn(t *testing.T) {
 	t.Parallel()

@@ -88,6 +88,17 @@ func TestLostAnswer(t *testing.T) {
 		}
 		return stored[0], nil
 	}
+	inTx := func(b *lossyBundle, j *job.Job) (*job.Record, error) {
+		var stored []*job.Record
+		err := b.InTx(b.T.Context(), func(tx *queue.Tx) (err error) {
+			stored, _, err = tx.Enqueue(b.T.Context(), []*job.Job{j}, true)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return stored[0], nil
+	}
 	plain := func(*job.Job) {}
 	named := func(j *job.Job) { j.ClientID, j.ID = true, job.NewID() }
 	calls := map[string]call{
@@ -99,6 +110,7 @@ func TestLostAnswer(t *testing.T) {
 		"EnqueueUnique": {"commit", "", ojs.StateAvailable, insert(func(j *job.Job) { j.Unique = uniqueJob("k", "reject").Unique }, one)},
 		"EnqueueEach":   {"name: JobInsertAlike ", "", ojs.StateAvailable, insert(plain, each)},
 		"EnqueueAll":    {"name: JobInsertAlike ", "", ojs.StateAvailable, insert(plain, all)},
+		"EnqueueInTx":   {"commit", "", ojs.StateAvailable, insert(plain, inTx)},
 		"Complete": {"name: JobComplete ", ojs.StateActive, ojs.StateCompleted, func(b *lossyBundle, id [16]byte) error {
 			stored, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
 			if err == nil {
@@ -193,6 +205,19 @@ func TestLostAnswer(t *testing.T) {
 		require.Equal(t, ojs.StateCancelled, b.State(old.ID))
 		require.Equal(t, ojs.StateAvailable, b.State(stored.ID))
 		b.RequireEmitted()
+	})
+
+	// The end of another run is not taken for that of the one which the caller means, even for one that no job has.
+	t.Run("AnotherRunHasEnded", func(t *testing.T) {
+		t.Parallel()
+		for _, attempt := range []int32{0, 2} {
+			b, id := prepared(t, calls["Complete"])
+			_, err := b.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
+			require.NoError(t, err)
+			b.network.Break(domaintest.LoseAnswer, "name: JobComplete ")
+			_, err = b.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: attempt})
+			domaintest.RequireCode(t, err, ojs.ErrUnavailable)
+		}
 	})
 
 	// Nothing was stored whether or not the transaction has committed, and the client is not told that something was.

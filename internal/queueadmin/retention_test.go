@@ -1,6 +1,7 @@
 package queueadmin_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -90,6 +91,23 @@ func TestPruner(t *testing.T) {
 		p.Notify()
 		require.LessOrEqual(t, p.NextIn(), 50*time.Millisecond)
 		require.Equal(t, queueadmin.Pruned{DeadLetters: 6}, domaintest.Await(t, p.TestSignals.Pruned.WaitC()))
+	})
+
+	// A call that retries a job has locked it, and the job stays.
+	t.Run("LeavesLockedJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Exec(discardedRows, false)
+		b.Exec(discardedRows, true)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `UPDATE ojs.jobs SET state = 'available', finished_at = NULL, dead_lettered_at = NULL WHERE finished_at < now() - interval '9 hours 30 minutes'`)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, DeadLetterMaxAge: 8*time.Hour + 30*time.Minute, Discarded: 8*time.Hour + 30*time.Minute})
+		require.Equal(t, retention.Pruned{DeadLetters: 1, Discarded: 1}, pruned)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Equal(t, 18, b.Number(`SELECT count(*) FROM ojs.jobs`))
 	})
 
 	t.Run("DiscardedJobsThatAreNotDeadLetters", func(t *testing.T) {

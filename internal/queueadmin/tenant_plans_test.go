@@ -55,6 +55,7 @@ func TestTenantPlans(t *testing.T) {
 		require.NoError(t, err)
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
+		t.Cleanup(conn.Release) // after a failure
 		for _, s := range statements {
 			whole := func(string) bool { return slices.Contains(fromTheStart, string(s[1])) }
 			plan := domaintest.Explained(t, conn, string(s[2]))
@@ -63,6 +64,9 @@ func TestTenantPlans(t *testing.T) {
 			}
 			if strings.HasPrefix(string(s[1]), "job") {
 				require.Contains(t, plan.Indexes(), "jobs_tenant", "%s: %s", state.name, s[1])
+				if slices.Contains(plan.Sorted(), "jobs_tenant") {
+					t.Errorf("%s: %s reads and sorts all jobs of the tenant", state.name, s[1])
+				}
 			}
 		}
 		conn.Release()

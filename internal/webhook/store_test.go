@@ -429,16 +429,16 @@ func TestDeliveryPrune(t *testing.T) {
 		b.recorded(d, "delivered")
 	}
 	b.Exec(`UPDATE ojs.webhook_deliveries SET completed_at = now() - interval '2 days' WHERE id = $1`, old)
-	orphan := job.NewID()
+	orphan, dueFirst := job.NewID(), job.NewID()
 	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
-		VALUES ($1, $1, 9, 0, now(), 'job.enqueued', 's', '{}', now(), now())`, orphan)
+		VALUES ($1, $1, 9, 0, now(), 'job.enqueued', 's', '{}', now(), now()), ($2, $2, 9, 0, now(), 'job.enqueued', 's', '{}', now() - interval '1 day', now())`, orphan, dueFirst)
 	require.NoError(t, b.Webhooks.CancelOrphans(t.Context()))
 	n, err := b.Webhooks.PruneDeliveries(t.Context(), 24*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
 	_, _, err = b.Webhooks.Delivery(t.Context(), old)
 	domaintest.RequireCode(t, err, ojs.ErrNotFound)
-	for id, want := range map[[16]byte]string{kept: "delivered", waiting: "pending", orphan: "cancelled"} {
+	for id, want := range map[[16]byte]string{kept: "delivered", waiting: "pending", orphan: "cancelled", dueFirst: "cancelled"} {
 		status, _ := b.deliveryStatus(id)
 		require.Equal(t, want, status)
 	}
@@ -800,6 +800,10 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	created, err = b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, created.Deliveries, int64(1))
+	set(false) // at the very place that the pass has reached
+	created, err = b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, webhook.Created{}, created, "nothing is left for it")
 }
 
 // A pass creates a part of many deliveries, and the next one goes on behind it.

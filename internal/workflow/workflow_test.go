@@ -191,6 +191,14 @@ func TestDAG(t *testing.T) {
 		require.Equal(t, "failed a:failed b:completed c:cancelled n:cancelled[cancelled x:cancelled y:cancelled] d:completed", states(w))
 		require.Equal(t, [6]int{5, 2, 1, 6, 2, 1}, counts(w))
 	})
+
+	t.Run("CancelsNoOtherWaitingSteps", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(define(workflow.DAG, member(t, "a"), member(t, "b", 0), member(t, "c", 1), member(t, "x"), member(t, "y", 3), member(t, "z", 4)))
+		b.fail("a")
+		require.Equal(t, "running a:failed b:cancelled c:cancelled x:pending y:waiting z:waiting", states(b.read(w)))
+	})
 }
 
 func TestNested(t *testing.T) {
