@@ -137,7 +137,7 @@ func TestExamine(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args) VALUES (ojs.new_id(now()), 't', 'q', 'completed', now(), now(), '[]')`)
 		require.NoError(t, err)
-		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn())
 		require.NoError(t, err)
 		var wrong []string
 		for _, f := range findings {

@@ -103,11 +103,6 @@ func (p *Pruner) idlePause() time.Duration {
 	return ticks * p.config.Retention.PruneInterval
 }
 
-// due reports, at a tick, whether to run. Half a tick of tolerance makes up for jitter of the ticker.
-func (p *Pruner) due() bool {
-	return p.moved.Load() || p.sinceRun() >= p.idlePause()-p.config.Retention.PruneInterval/2
-}
-
 // Start runs the loop until stopped. The first run is at once, because no server may have run for long.
 func (p *Pruner) Start(ctx context.Context) error {
 	loop.Run(ctx, &p.BaseStartStop, p.loop)
@@ -118,7 +113,8 @@ func (p *Pruner) Start(ctx context.Context) error {
 func (p *Pruner) loop(ctx context.Context) {
 	p.run(ctx)
 	loop.Every(ctx, p.config.Retention.PruneInterval, func(ctx context.Context) {
-		if p.due() {
+		// Half a tick of tolerance makes up for jitter of the ticker.
+		if p.moved.Load() || p.sinceRun() >= p.idlePause()-p.config.Retention.PruneInterval/2 {
 			p.run(ctx)
 		}
 	})
@@ -165,68 +161,63 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	if n.Early, err = p.pruneQueues(ctx, view); err != nil {
 		return n, err
 	}
-	n.Partitions, err = p.prunePartitions(ctx)
-	return n, err
+	// The partitions of rate limits that nothing has used for a day (docs/reference/limits.md, Policies).
+	for more := true; more; {
+		bounded, cancel := p.deps.DB.Bounded(ctx)
+		row, err := p.deps.DB.Q.LimitPrune(bounded, partitionBatch)
+		cancel()
+		if err != nil {
+			return n, err
+		}
+		n.Partitions, more = n.Partitions+row.Deleted, row.More
+	}
+	return n, nil
 }
 
 // reasonRetention is the reason in the internal events of deleted jobs.
 const reasonRetention = "retention"
 
-// deleteBatch bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
-const deleteBatch = 1000
+const (
+	// deleteBatch bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
+	deleteBatch = 1000
+
+	// partitionBatch bounds the partitions of one statement.
+	partitionBatch = 200
+)
 
 // pruneDiscarded deletes discarded jobs older than keep that are not dead letters. It goes on behind the last row that it
 // deleted, so that rows which another node has locked, or which the filters leave out, are not read again. What was skipped is
-// found by a later run. Each batch is a transaction of its own.
+// found by a later run. Each batch is a transaction of its own, with the internal events of its jobs.
 func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration, view *queueconfig.View) (deleted int64, err error) {
+	// Queues that set for themselves how long discarded jobs are kept are left to pruneQueues.
+	var own []string
+	view.Each(func(q *queueconfig.Queue) {
+		if q.Discarded != nil {
+			own = append(own, q.Name)
+		}
+	})
 	params := dbsqlc.JobDiscardedPruneParams{
 		After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: p.deps.Commits.Node,
-		EventType: eventlog.StateChanged, Reason: reasonRetention, OtherQueues: ownDiscarded(view),
+		EventType: eventlog.StateChanged, Reason: reasonRetention, OtherQueues: pg.Strings(own),
 	}
 	for {
-		rows, err := p.pruneBatch(ctx, params)
-		deleted += int64(len(rows))
-		if err != nil || len(rows) < deleteBatch {
+		bounded, cancel := p.deps.DB.Bounded(ctx)
+		rows, err := p.deps.DB.Q.JobDiscardedPrune(bounded, params)
+		cancel()
+		if err != nil {
 			return deleted, err
+		}
+		deleted += int64(len(rows))
+		eventlog.Emit(ctx, p.deps.Commits, rows, pruneChange)
+		if len(rows) > 0 {
+			p.deps.Commits.Committed()
+		}
+		if len(rows) < deleteBatch {
+			return deleted, nil
 		}
 		last := rows[len(rows)-1]
 		params.After, params.AfterID = last.FinishedAt, last.ID
 	}
-}
-
-// pruneBatch has committed the deletions and their internal events when it returns.
-func (p *Pruner) pruneBatch(ctx context.Context, params dbsqlc.JobDiscardedPruneParams) ([]dbsqlc.JobDiscardedPruneRow, error) {
-	ctx, cancel := p.deps.DB.Bounded(ctx)
-	defer cancel()
-	rows, err := p.deps.DB.Q.JobDiscardedPrune(ctx, params)
-	if err == nil {
-		eventlog.Emit(ctx, p.deps.Commits, rows, pruneChange)
-	}
-	if len(rows) > 0 {
-		p.deps.Commits.Committed()
-	}
-	return rows, err
-}
-
-// partitionBatch bounds the partitions of one statement.
-const partitionBatch = 200
-
-// prunePartitions deletes the partitions of rate limits that nothing has used for a day (docs/reference/limits.md, Policies).
-func (p *Pruner) prunePartitions(ctx context.Context) (deleted int64, err error) {
-	for more := true; more; {
-		n, again, err := p.prunePartitionBatch(ctx)
-		if deleted, more = deleted+n, again; err != nil {
-			return deleted, err
-		}
-	}
-	return deleted, nil
-}
-
-func (p *Pruner) prunePartitionBatch(ctx context.Context) (deleted int64, more bool, err error) {
-	ctx, cancel := p.deps.DB.Bounded(ctx)
-	defer cancel()
-	row, err := p.deps.DB.Q.LimitPrune(ctx, partitionBatch)
-	return row.Deleted, row.More, err
 }
 
 // pruneChange is the change of one deleted job, for logs and metrics: like the internal event, it has a state before and none
@@ -257,24 +248,20 @@ const keepElse = -1
 // settings. Zero: for ever. It is a maximum over all queues, and 0 is the largest: one queue that keeps its jobs for ever keeps
 // the days of all.
 func KeepDone(view *queueconfig.View, server time.Duration) time.Duration {
-	longest, first := time.Duration(0), true
-	eachDone(view, server, func(d time.Duration) {
-		if first || longest != 0 && (d == 0 || d > longest) {
-			longest, first = d, false
+	// The retention of jobs whose queue sets nothing is among them, even if there is no such queue.
+	base := standard(view)
+	longest := or(base.Completed, server)
+	compare := func(set *queueconfig.Duration) {
+		if d := or(set, server); longest != 0 && (d == 0 || d > longest) {
+			longest = d
 		}
+	}
+	compare(base.Cancelled)
+	view.Each(func(q *queueconfig.Queue) {
+		compare(q.Config.Retention.Completed)
+		compare(q.Config.Retention.Cancelled)
 	})
 	return longest
-}
-
-// eachDone visits the retention of jobs whose queue sets nothing, even if there is no such queue.
-func eachDone(view *queueconfig.View, server time.Duration, f func(d time.Duration)) {
-	base := standard(view)
-	f(or(base.Completed, server))
-	f(or(base.Cancelled, server))
-	view.Each(func(q *queueconfig.Queue) {
-		f(or(q.Config.Retention.Completed, server))
-		f(or(q.Config.Retention.Cancelled, server))
-	})
 }
 
 // standard is the retention of queues that set none.
@@ -306,7 +293,9 @@ func (p *Pruner) pruneQueues(ctx context.Context, view *queueconfig.View) (delet
 	}
 	for range walkBatches {
 		params.After = p.walked
-		rows, err := p.looked(ctx, params)
+		bounded, cancel := p.deps.DB.Bounded(ctx)
+		rows, err := p.deps.DB.Q.JobListForRetention(bounded, params)
+		cancel()
 		if err != nil {
 			return deleted, err
 		}
@@ -329,18 +318,12 @@ func (p *Pruner) pruneQueues(ctx context.Context, view *queueconfig.View) (delet
 	return deleted, nil
 }
 
-func (p *Pruner) looked(ctx context.Context, params dbsqlc.JobListForRetentionParams) ([]dbsqlc.JobListForRetentionRow, error) {
-	ctx, cancel := p.deps.DB.Bounded(ctx)
-	defer cancel()
-	return p.deps.DB.Q.JobListForRetention(ctx, params)
-}
-
 // keeping says what a walk looks for; looks: something at all. A time that is no shorter than that of the days needs no walk:
 // the day goes first.
 func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetentionParams, looks bool) {
 	dropped := KeepDone(view, p.config.Retention.Completed)
 	shorter := func(d, than time.Duration) int64 {
-		if d == 0 && than == 0 || d != 0 && than != 0 && d >= than || d == 0 {
+		if d == 0 || than != 0 && d >= than {
 			return keepElse
 		}
 		looks = true
@@ -356,7 +339,7 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	view.Each(func(q *queueconfig.Queue) {
 		// Queues that set the same as the standard need no entry, so the list stays short.
 		own := keptOf(q.Config.Retention)
-		// The sweep of discarded jobs leaves such queues out (ownDiscarded), so the walk must take them, also if they keep
+		// The sweep of discarded jobs leaves such queues out (pruneDiscarded), so the walk must take them, also if they keep
 		// longer than others.
 		if q.Discarded != nil {
 			looks, own[1] = true, q.Discarded.Milliseconds()
@@ -369,17 +352,7 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	return params, looks
 }
 
-// ownDiscarded are the queues that set for themselves how long discarded jobs are kept.
-func ownDiscarded(view *queueconfig.View) (names []string) {
-	view.Each(func(q *queueconfig.Queue) {
-		if q.Discarded != nil {
-			names = append(names, q.Name)
-		}
-	})
-	return pg.Strings(names)
-}
-
-// deleteOld gets ids that a statement has found before, so a job may have been retried or deleted since: JobDelete checks the states again.
+// The ids were found by a statement before, so a job may have been retried or deleted since: JobDelete checks the states again.
 func (p *Pruner) deleteOld(ctx context.Context, ids [][16]byte) (deleted int64, err error) {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), deleteBatch)]

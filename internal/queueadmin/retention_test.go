@@ -104,8 +104,10 @@ func TestPruner(t *testing.T) {
 		_, err = tx.Exec(t.Context(), `UPDATE ojs.jobs SET state = 'available', finished_at = NULL, dead_lettered_at = NULL WHERE finished_at < now() - interval '9 hours 30 minutes'`)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, DeadLetterMaxAge: 8*time.Hour + 30*time.Minute, Discarded: 8*time.Hour + 30*time.Minute})
-		require.Equal(t, retention.Pruned{DeadLetters: 1, Discarded: 1}, pruned)
+		_, pruned := started(t, b, config.Config{
+			Retention: config.Retention{PruneInterval: time.Minute, Discarded: 8*time.Hour + 30*time.Minute}, DeadLetter: config.DeadLetter{MaxAge: 8*time.Hour + 30*time.Minute},
+		})
+		require.Equal(t, queueadmin.Pruned{DeadLetters: 1, Discarded: 1}, pruned)
 		require.NoError(t, tx.Commit(t.Context()))
 		require.Equal(t, 18, b.Number(`SELECT count(*) FROM ojs.jobs`))
 	})
