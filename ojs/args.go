@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// JobArgs are arguments that know the type of their job, for [Enqueue], [Register] and a [JobRequest] without a Type. The type is asked when a
-// handler is registered and at each enqueue.
+// JobArgs are arguments that know the type of their job, for [Enqueue], [Register] and a [JobRequest] without a Type. The type is asked
+// when a handler is registered and at each enqueue.
 type JobArgs interface {
 	// JobType is asked of the zero value, too. It must not depend on fields, and the zero value of a pointer type is nil.
 	JobType() string

@@ -181,7 +181,8 @@ func refusal(request httpRequest, answer httpAnswer) error {
 		Error json.RawMessage `json:"error"`
 	}
 	e := &Error{}
-	known := json.Unmarshal(answer.body, &refused) == nil && len(refused.Error) > 0 && json.Unmarshal(refused.Error, e) == nil && e.Code != ""
+	known := json.Unmarshal(answer.body, &refused) == nil && len(refused.Error) > 0 && json.Unmarshal(refused.Error, e) == nil &&
+		e.Code != ""
 	wait := retryAfterHeader(answer.header)
 	if !known {
 		return &TransportError{

@@ -1,5 +1,5 @@
-// Package ojs is the Go SDK of the Open Job Spec: a [Client] that enqueues jobs and a [Worker] that runs them, over HTTP. It also
-// has the wire types that the server ojsd uses itself. Its module requires no other module.
+// Package ojs is the Go SDK of the Open Job Spec: a [Client] that enqueues jobs and a [Worker] that runs them, over HTTP. It also has the
+// wire types that the server ojsd uses itself. Its module requires no other module.
 //
 // Enqueue a job:
 //
@@ -21,27 +21,26 @@
 //
 // # Surface
 //
-// [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and
-// subscribes to events; [Client.Do] sends any other request. [Job] is what the server says of a job, and [JobRequest] a job to be made.
-// [Chain], [Group], [Batch] and [Graph] build definitions of workflows and call nobody.
-// [Worker] runs handlers that [Worker.Register] has added; [Typed] and [Register] make them of functions with typed arguments. A handler
-// returns nil, an error, a [*Failure], or one of [Discard], [DeadLetter], [Snooze] and [Cancel].
-// [Middlewares] are chains of named middleware around enqueuing and around execution.
+// [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and subscribes
+// to events; [Client.Do] sends any other request. [Job] is what the server says of a job, and [JobRequest] a job to be made. [Chain],
+// [Group], [Batch] and [Graph] build definitions of workflows and call nobody. [Worker] runs handlers that [Worker.Register] has added;
+// [Typed] and [Register] make them of functions with typed arguments. A handler returns nil, an error, a [*Failure], or one of [Discard],
+// [DeadLetter], [Snooze] and [Cancel]. [Middlewares] are chains of named middleware around enqueuing and around execution.
 //
-// Package ojsadmin has the calls of operators, ojstest is for tests without a server, ojssql enqueues in transactions of
-// database/sql, and ojspgx and ojsotel, modules of their own, in those of pgx and with OpenTelemetry.
+// Package ojsadmin has the calls of operators, ojstest is for tests without a server, ojssql enqueues in transactions of database/sql, and
+// ojspgx and ojsotel, modules of their own, in those of pgx and with OpenTelemetry.
 //
 // # Arguments
 //
-// The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and the struct of a typed handler is decoded
-// from the first element. Slices and arrays are the array itself. A struct that embeds [Tuple] stands for the whole array, one
+// The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and the struct of a typed handler is
+// decoded from the first element. Slices and arrays are the array itself. A struct that embeds [Tuple] stands for the whole array, one
 // element for each exported field.
 //
 // # Errors
 //
-// A refusal of the server is an [*Error]; compare with errors.Is(err, ojs.ErrNotFound) and the other kinds. A request that got no
-// answer of a server of the Open Job Spec is a [*TransportError]. [OutcomeUnknown] tells whether the request may have been carried
-// out. The client repeats requests by itself where that can do no harm, see [Config].
+// A refusal of the server is an [*Error]; compare with errors.Is(err, ojs.ErrNotFound) and the other kinds. A request that got no answer of
+// a server of the Open Job Spec is a [*TransportError]. [OutcomeUnknown] tells whether the request may have been carried out. The client
+// repeats requests by itself where that can do no harm, see [Config].
 //
 // # Other servers
 //

@@ -117,9 +117,9 @@ func Discard(err error) error { return &disposition{kind: dispositionDiscard, er
 // would discard it without one.
 func DeadLetter(err error) error { return &disposition{kind: dispositionDeadLetter, err: err} }
 
-// Snooze hands the job back, without counting the attempt: it runs again after d. Where the server does not take a delay, the worker keeps the
-// reservation meanwhile, but no slot; then d should be well below the execution timeout of the job, which goes on, and the job is handed
-// back at once when the worker stops.
+// Snooze hands the job back, without counting the attempt: it runs again after d. Where the server does not take a delay, the worker keeps
+// the reservation meanwhile, but no slot; then d should be well below the execution timeout of the job, which goes on, and the job is
+// handed back at once when the worker stops.
 func Snooze(d time.Duration) error { return &disposition{kind: dispositionSnooze, wait: d} }
 
 // Cancel cancels the job. The outcome is a cancelled job, as if an operator had cancelled it; nothing is retried.

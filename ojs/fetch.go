@@ -13,10 +13,10 @@ import (
 // fetchMax is the most that a server gives at once.
 const fetchMax = 1000
 
-// fetchLoop asks for as many jobs as there are free slots, until stopping is done. It leaves that to the reports of jobs that have ended where
-// the server takes both in one request, as long as such requests bring all the jobs that there is room for. It ends with an error if
-// the server refuses the very first fetch, which then would never succeed. Requests end with life. After the first answer no
-// error ends the loop: it is logged, and the loop tries again with growing pauses.
+// fetchLoop asks for as many jobs as there are free slots, until stopping is done. It leaves that to the reports of jobs that have ended
+// where the server takes both in one request, as long as such requests bring all the jobs that there is room for. It ends with an error if
+// the server refuses the very first fetch, which then would never succeed. Requests end with life. After the first answer no error ends the
+// loop: it is logged, and the loop tries again with growing pauses.
 func (w *Worker) fetchLoop(stopping, life context.Context) error {
 	failures, worked := 0, false
 	for stopping.Err() == nil {
@@ -46,7 +46,8 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		failures, worked = 0, true
 		// A server that answers at once without jobs would otherwise be asked in a tight loop.
 		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
-			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8, 1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
+			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8,
+				1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
 		}
 	}
 	return nil
@@ -80,8 +81,8 @@ func (w *Worker) endPoll(count, got int) {
 	w.polling, w.hungry = false, got < count
 }
 
-// freeSlots is how many jobs may be fetched; the caller has the lock. Jobs whose outcome could not be reported take up a second set of slots, so
-// that a worker does not pile up outcomes that nobody takes.
+// freeSlots is how many jobs may be fetched; the caller has the lock. Jobs whose outcome could not be reported take up a second set of
+// slots, so that a worker does not pile up outcomes that nobody takes.
 func (w *Worker) freeSlots() int {
 	if w.state != DirectiveRunning {
 		return 0
@@ -203,8 +204,8 @@ func (w *Worker) queueOrder() []string {
 	return order
 }
 
-// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked for. All
-// jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
+// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked
+// for. All jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
 func (w *Worker) take(life, stopping context.Context, jobs []*plainJob, asked int) {
 	var runs []*run
 	short := false
@@ -251,7 +252,8 @@ func (w *Worker) noHandler(r *run) {
 	w.unhandled[r.Type] = true
 	w.mu.Unlock()
 	if !logged {
-		w.logger.Error("jobs fail for good, because this worker has no handler for their type", "job_type", r.Type, "queue", r.Queue, "first_job_id", r.ID)
+		w.logger.Error("jobs fail for good, because this worker has no handler for their type", "job_type", r.Type, "queue", r.Queue,
+			"first_job_id", r.ID)
 	}
 	w.report(&report{run: r, kind: reportNack, failure: f.wire()})
 }
@@ -323,7 +325,8 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 func (w *Worker) outcome(ctx context.Context, r *run, err error) (rep *report) {
 	defer func() {
 		if value := recover(); value != nil {
-			w.logger.ErrorContext(ctx, "the error of a handler has panicked", "job_id", r.ID, "job_type", r.Type, "error_type", fmt.Sprintf("%T", err), "panic", value)
+			w.logger.ErrorContext(ctx, "the error of a handler has panicked", "job_id", r.ID, "job_type", r.Type, "error_type",
+				fmt.Sprintf("%T", err), "panic", value)
 			rep = &report{run: r, kind: reportNack, failure: panicFailure(value).wire()}
 		}
 	}()

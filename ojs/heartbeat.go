@@ -114,8 +114,8 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	return nil
 }
 
-// taken loses a run, unless its outcome was reported while the heartbeat was on its way. evenEnded says what of a run whose outcome is to be
-// reported again, because it is not known whether it arrived.
+// taken loses a run, unless its outcome was reported while the heartbeat was on its way. evenEnded says what of a run whose outcome is to
+// be reported again, because it is not known whether it arrived.
 func (w *Worker) taken(r *run, cause error, evenEnded bool) {
 	w.mu.Lock()
 	ours := r != nil && w.inHand[r.ID] == r && !r.reporting && (evenEnded || !r.ended)

@@ -112,7 +112,8 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 	first, size := w.ready[0], 0
 	rest := w.ready[:0:0]
 	for _, r := range w.ready {
-		fits := r.kind == first.kind && r.alone == first.alone && len(s.reports) < most && size < batchBytes && (len(s.reports) == 0 || first.batches())
+		fits := r.kind == first.kind && r.alone == first.alone && len(s.reports) < most && size < batchBytes &&
+			(len(s.reports) == 0 || first.batches())
 		if !fits {
 			rest = append(rest, r)
 			continue
@@ -183,8 +184,8 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 	w.take(life, stopping, answer.Jobs, s.fetch)
 }
 
-// fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and waits for
-// more, or finds out what is wrong. A server that answers without the member jobs has passed over the fetch; from then on the
+// fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and
+// waits for more, or finds out what is wrong. A server that answers without the member jobs has passed over the fetch; from then on the
 // worker fetches by itself.
 func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, err error) {
 	w.mu.Lock()
@@ -296,7 +297,8 @@ func (w *Worker) sent(r *report, err error) {
 	case errors.As(err, &e) && (e.Status == http.StatusConflict || e.Code == "conflict"), errors.Is(err, ErrNotFound):
 		// The job has moved on. After an outcome that was unknown this is the answer to a report that was carried out.
 		if r.tries == 0 || ErrorDetail(err, "current_state") != string(StateCompleted) {
-			w.logger.Warn("the outcome of a job was refused, because the job has moved on", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)
+			w.logger.Warn("the outcome of a job was refused, because the job has moved on", "job_id", r.run.ID, "job_type", r.run.Type,
+				"error", err)
 		}
 	case r.kind == reportAck: // the result is too large, or no JSON that the server takes
 		f := &Failure{Code: string(ErrPayloadTooLarge), Message: "the result was refused: " + err.Error(), Permanent: true}

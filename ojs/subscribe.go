@@ -100,11 +100,10 @@ type GapError struct {
 // Error says what is missing.
 func (e *GapError) Error() string { return fmt.Sprintf("ojs: events are missing: %s", e.Data) }
 
-// Events subscribes to events until ctx is done or the loop ends. It uses the event stream of the server, or polls a server without one, and
-// goes on behind the last event after an interruption, so that no event is lost. Errors after which it goes on are of type [*GapError]
-// only; any other is the last thing that it yields. An event may come twice after an interruption; drop events by their ID
-// where that matters. To go on after a restart of the program, store the ID of the last event that was processed and set After
-// to it.
+// Events subscribes to events until ctx is done or the loop ends. It uses the event stream of the server, or polls a server without one,
+// and goes on behind the last event after an interruption, so that no event is lost. Errors after which it goes on are of type [*GapError]
+// only; any other is the last thing that it yields. An event may come twice after an interruption; drop events by their ID where that
+// matters. To go on after a restart of the program, store the ID of the last event that was processed and set After to it.
 func (c *Client) Events(ctx context.Context, filter EventFilter) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		s := &subscription{client: c, filter: filter, yield: yield}

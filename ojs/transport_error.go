@@ -55,7 +55,8 @@ func (e *TransportError) Unwrap() error { return e.Err }
 // something in between.
 func OutcomeUnknown(err error) bool {
 	if t, ok := errors.AsType[*TransportError](err); ok {
-		return t.Sent && !slices.Contains([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, t.Status) && (t.Status < 300 || t.Status >= 500)
+		return t.Sent && !slices.Contains([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, t.Status) &&
+			(t.Status < 300 || t.Status >= 500)
 	}
 	var e *Error
 	if !errors.As(err, &e) {

@@ -127,9 +127,11 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 	named := config.ID != ""
 	config.ID = cmp.Or(config.ID, fmt.Sprintf("%s-%d-%s", cmp.Or(host, "go"), os.Getpid(), NewID()[24:]))
 	return &Worker{
-		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID), listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger},
-		beatNow: make(chan struct{}, 1), slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		handlers: map[string]HandlerFunc{}, unhandled: map[string]bool{}, inHand: map[string]*run{}, state: DirectiveRunning, registered: !named,
+		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID),
+		listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger}, beatNow: make(chan struct{}, 1),
+		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		handlers: map[string]HandlerFunc{}, unhandled: map[string]bool{}, inHand: map[string]*run{},
+		state: DirectiveRunning, registered: !named,
 	}
 }
 
@@ -169,8 +171,8 @@ func notNil(what string, isNil bool) {
 // ID is the name under which the server knows this worker.
 func (w *Worker) ID() string { return w.id }
 
-// ErrGracePeriod says that handlers did not return when the worker stopped, although their context was cancelled. Their jobs go to other workers
-// when their reservations end.
+// ErrGracePeriod says that handlers did not return when the worker stopped, although their context was cancelled. Their jobs go to other
+// workers when their reservations end.
 var ErrGracePeriod = errors.New("ojs: jobs were still running after the grace period")
 
 var errTerminated = errors.New("the server directs this worker to terminate")
@@ -194,11 +196,12 @@ const (
 	DirectiveTerminate Directive = "terminate" // finish and stop
 )
 
-// Start fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
-// grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could not begin.
-// A server that cannot be reached is waited for. It can be called once, and not without a handler: such a worker would fail every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to
-// return, then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs
-// wait for the end of their reservations.
+// Start fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand
+// finish within the grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could
+// not begin. A server that cannot be reached is waited for. It can be called once, and not without a handler: such a worker would fail
+// every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to return,
+// then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs wait for the end of
+// their reservations.
 func (w *Worker) Start(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -85,7 +85,8 @@ func (w *Workflow) marshal(id string) ([]byte, error) {
 		m["steps"] = steps
 	}
 	callbacks := map[string]json.RawMessage{}
-	for name, r := range map[string]*JobRequest{"on_complete": w.Callbacks.OnComplete, "on_success": w.Callbacks.OnSuccess, "on_failure": w.Callbacks.OnFailure} {
+	for name, r := range map[string]*JobRequest{"on_complete": w.Callbacks.OnComplete, "on_success": w.Callbacks.OnSuccess,
+		"on_failure": w.Callbacks.OnFailure} {
 		if r != nil {
 			data, err := r.step()
 			if err != nil {
@@ -183,7 +184,8 @@ func (c *Client) CancelWorkflow(ctx context.Context, id string, force bool) (*Wo
 	if force {
 		query.Set("force", "true")
 	}
-	info, unknown, err := c.workflowCall(ctx, Call{Method: http.MethodDelete, Path: "/workflows/" + url.PathEscape(id), Query: query, Idempotent: true})
+	info, unknown, err := c.workflowCall(ctx, Call{Method: http.MethodDelete, Path: "/workflows/" + url.PathEscape(id), Query: query,
+		Idempotent: true})
 	if unknown && ErrorDetail(err, "current_state") == string(WorkflowCancelled) {
 		return c.GetWorkflow(ctx, id)
 	}

@@ -23,7 +23,8 @@ const (
 func controlFigures(cfg config) []measurement {
 	return []measurement{
 		{figure: "control.blocked", params: []param{{"blocked", cfg.Crowd}, {"workers", 8}}, body: measureBlocked, end: cancelRest},
-		{figure: "control.key_limit", params: []param{{"workers", limitedFetchers}, {"limit", keyLimit}}, body: measureKeyLimit, end: check},
+		{figure: "control.key_limit", params: []param{{"workers", limitedFetchers}, {"limit", keyLimit}}, body: measureKeyLimit,
+			end: check},
 		{figure: "control.bounded", params: []param{{"conns", boundedConns}}, body: measureBounded},
 		{figure: "control.fair", params: []param{{"others", cfg.Crowd}, {"workers", 8}}, body: measureFair, end: cancelRest},
 		{figure: "control.pause", params: []param{{"workers", parkedWorkers}, {"jobs", pausedJobs}}, body: measurePause},

@@ -51,7 +51,8 @@ func (r *runner) measureBacklog(ctx context.Context, name string, pinned bool) e
 		return err
 	}
 	for _, p := range plans {
-		m := measurement{figure: name, params: p.params(), on: loads, end: callsOnly, body: func(ctx context.Context, l *load) (figure, error) {
+		m := measurement{figure: name, params: p.params(), on: loads, end: callsOnly, body: func(ctx context.Context, l *load) (figure,
+			error) {
 			metrics, err := l.drain(ctx, p)
 			return figure{Metrics: metrics, Jobs: p.jobs}, err
 		}}
@@ -73,13 +74,14 @@ func (r *runner) measureBacklog(ctx context.Context, name string, pinned bool) e
 		}
 		return r.out.report(summarize([]figure{{
 			Name: name + ".rest", Params: append(r.label(), param{"workers", batchConns}, param{"fetch", batchSize}, param{"ack", "batch"}),
-			Metrics: drainRates(start, l.acks)[:1], Jobs: len(l.jobs.fetched) - before, Errors: int(l.failures.count.Load()), Problems: l.problems(),
+			Metrics: drainRates(start, l.acks)[:1], Jobs: len(l.jobs.fetched) - before,
+			Errors: int(l.failures.count.Load()), Problems: l.problems(),
 		}}))
 	})
 }
 
-// fillBacklog uses SQL, which is faster than HTTP, but needs a connection, and a server with ojs.enqueue(). The pause and the fresh statistics keep the
-// work of filling out of the first round.
+// fillBacklog uses SQL, which is faster than HTTP, but needs a connection, and a server with ojs.enqueue(). The pause and the fresh
+// statistics keep the work of filling out of the first round.
 func (l *load) fillBacklog(ctx context.Context, n int) (err error) {
 	start, bySQL, how := time.Now(), false, "ojs.enqueue()"
 	if l.db != nil {

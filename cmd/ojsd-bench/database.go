@@ -174,7 +174,8 @@ func (d *database) analyze(ctx context.Context) error {
 // pin opens a transaction. While it is open, PostgreSQL keeps all rows that were deleted or replaced after it began. It takes a
 // snapshot and a transaction id, because both keep rows from being removed.
 func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := d.openSession(ctx, "SET idle_in_transaction_session_timeout = 0", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT txid_current()")
+	conn, err := d.openSession(ctx, "SET idle_in_transaction_session_timeout = 0", "BEGIN ISOLATION LEVEL REPEATABLE READ",
+		"SELECT txid_current()")
 	if err != nil {
 		return nil, fmt.Errorf("open the transaction that keeps dead rows: %w", err)
 	}

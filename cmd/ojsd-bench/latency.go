@@ -32,7 +32,8 @@ func fetchLatency(cfg config) measurement {
 	return measurement{figure: "latency.fetch", params: latencyParams(cfg), body: func(ctx context.Context, l *load) (figure, error) {
 		t := newTimeline()
 		err := l.runAtRate(ctx, t, l.cfg.Rate)
-		metrics := append(latencies("", elapsed(t.due, t.fetched), 50, 95, 99, 100), latencies("enqueue_", elapsed(t.due, t.answered), 50, 99)...)
+		metrics := append(latencies("", elapsed(t.due, t.fetched), 50, 95, 99, 100), latencies("enqueue_", elapsed(t.due, t.answered), 50,
+			99)...)
 		return figure{Metrics: metrics, Jobs: len(t.due)}, err
 	}}
 }
@@ -68,7 +69,8 @@ func eventLatency(cfg config, name string, start watch) measurement {
 
 // runAtRate enqueues at a fixed rate for --duration, with workers beside it, until all jobs are done.
 func (l *load) runAtRate(ctx context.Context, t *timeline, rate int) error {
-	_, err := l.runTraffic(ctx, &traffic{producers: latencyProducers, workers: latencyWorkers, next: openLoop(rate, l.cfg.Duration), times: t})
+	_, err := l.runTraffic(ctx, &traffic{producers: latencyProducers, workers: latencyWorkers, next: openLoop(rate, l.cfg.Duration),
+		times: t})
 	return err
 }
 

@@ -25,32 +25,33 @@ import (
 
 // streamFigures are of --streams subscribers, whose streams are open before the first enqueue, so that each has to get every event.
 func streamFigures(cfg config) []measurement {
-	return []measurement{{figure: "streams", params: []param{{"streams", cfg.Streams}, {"rate", cfg.StreamRate}}, body: func(ctx context.Context, l *load) (figure, error) {
-		t, base := newTimeline(), time.Now()
-		s, err := l.openStreams(ctx, l.cfg.Streams, base)
-		defer s.close()
-		if err != nil {
-			return figure{}, err
-		}
-		if err := l.runAtRate(ctx, t, l.cfg.StreamRate); err != nil {
-			return figure{}, err
-		}
-		l.waitFor(ctx, func() (missing int) {
-			for _, c := range s.clients {
-				missing += max(0, len(t.answered)-int(c.count.Load()))
+	return []measurement{{figure: "streams", params: []param{{"streams", cfg.Streams}, {"rate", cfg.StreamRate}},
+		body: func(ctx context.Context, l *load) (figure, error) {
+			t, base := newTimeline(), time.Now()
+			s, err := l.openStreams(ctx, l.cfg.Streams, base)
+			defer s.close()
+			if err != nil {
+				return figure{}, err
 			}
-			return missing
-		})
-		s.close()
-		frames := 0
-		for _, c := range s.clients {
-			frames += len(c.at)
-		}
-		seconds := t.enqueueSeconds()
-		metrics := append(latencies("", streamDelays(s.clients, t, base), 50, 99, 100),
-			metric{"jobs_per_s", float64(len(t.answered)) / seconds}, metric{"frames_per_s", float64(frames) / seconds})
-		return figure{Metrics: metrics, Jobs: len(t.answered), Problems: streamProblems(s.clients, t)}, nil
-	}}}
+			if err := l.runAtRate(ctx, t, l.cfg.StreamRate); err != nil {
+				return figure{}, err
+			}
+			l.waitFor(ctx, func() (missing int) {
+				for _, c := range s.clients {
+					missing += max(0, len(t.answered)-int(c.count.Load()))
+				}
+				return missing
+			})
+			s.close()
+			frames := 0
+			for _, c := range s.clients {
+				frames += len(c.at)
+			}
+			seconds := t.enqueueSeconds()
+			metrics := append(latencies("", streamDelays(s.clients, t, base), 50, 99, 100),
+				metric{"jobs_per_s", float64(len(t.answered)) / seconds}, metric{"frames_per_s", float64(frames) / seconds})
+			return figure{Metrics: metrics, Jobs: len(t.answered), Problems: streamProblems(s.clients, t)}, nil
+		}}}
 }
 
 // streams are SSE subscribers of one queue.
@@ -138,7 +139,8 @@ func (c *streamClient) open(ctx context.Context, t target, queue string) error {
 	}
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 300))
-		return fmt.Errorf("HTTP %d: %s (the server needs OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT of at least --streams)", res.StatusCode, text)
+		return fmt.Errorf("HTTP %d: %s (the server needs OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT of at least --streams)", res.StatusCode,
+			text)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return err
@@ -259,28 +261,29 @@ func streamProblems(clients []*streamClient, t *timeline) []string {
 
 // webhookFigures are of the endpoints of --hooks subscriptions.
 func webhookFigures(cfg config) []measurement {
-	return []measurement{{figure: "webhooks", params: []param{{"hooks", cfg.Hooks}, {"rate", cfg.HookRate}}, body: func(ctx context.Context, l *load) (figure, error) {
-		t := newTimeline()
-		e, err := l.openEndpoint(l.cfg.Hooks)
-		defer e.close()
-		if err != nil {
-			return figure{}, err
-		}
-		if err := l.runAtRate(ctx, t, l.cfg.HookRate); err != nil {
-			return figure{}, err
-		}
-		jobs := len(t.answered)
-		l.waitFor(ctx, func() int {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return jobs*len(e.received) - e.total
-		})
-		delays, problems := e.outcome(t)
-		seconds := t.enqueueSeconds()
-		metrics := append(latencies("", delays, 50, 99, 100),
-			metric{"jobs_per_s", float64(jobs) / seconds}, metric{"deliveries_per_s", float64(jobs*l.cfg.Hooks) / seconds})
-		return figure{Metrics: metrics, Jobs: jobs, Problems: problems}, nil
-	}}}
+	return []measurement{{figure: "webhooks", params: []param{{"hooks", cfg.Hooks}, {"rate", cfg.HookRate}},
+		body: func(ctx context.Context, l *load) (figure, error) {
+			t := newTimeline()
+			e, err := l.openEndpoint(l.cfg.Hooks)
+			defer e.close()
+			if err != nil {
+				return figure{}, err
+			}
+			if err := l.runAtRate(ctx, t, l.cfg.HookRate); err != nil {
+				return figure{}, err
+			}
+			jobs := len(t.answered)
+			l.waitFor(ctx, func() int {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return jobs*len(e.received) - e.total
+			})
+			delays, problems := e.outcome(t)
+			seconds := t.enqueueSeconds()
+			metrics := append(latencies("", delays, 50, 99, 100),
+				metric{"jobs_per_s", float64(jobs) / seconds}, metric{"deliveries_per_s", float64(jobs*l.cfg.Hooks) / seconds})
+			return figure{Metrics: metrics, Jobs: jobs, Problems: problems}, nil
+		}}}
 }
 
 // webhookEndpoint receives the deliveries of all subscriptions. The path of a request is the index of its subscription.
@@ -383,8 +386,8 @@ func runSteady(ctx context.Context, r *runner) error {
 	return r.onSides(func(r *runner) error { return r.measureSteady(ctx) })
 }
 
-// measureSteady gives both nodes one schedule of producers, so the rate is that of both together. The stream and the webhook only have to keep up.
-// Figures are made at the end, because a job that is due in one step may be fetched in the next.
+// measureSteady gives both nodes one schedule of producers, so the rate is that of both together. The stream and the webhook only have to
+// keep up. Figures are made at the end, because a job that is due in one step may be fetched in the next.
 func (r *runner) measureSteady(ctx context.Context) error {
 	node, err := r.private.startNode(ctx)
 	if err != nil {

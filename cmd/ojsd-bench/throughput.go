@@ -29,20 +29,22 @@ var nullConns = []int{32, 128}
 // generator runs beside it. All answers carry the same job, so jobs are not checked.
 func nullFigures(config) (all []measurement) {
 	for _, conns := range nullConns {
-		all = append(all, measurement{figure: "null", params: []param{{"conns", conns}}, end: callsOnly, body: func(ctx context.Context, l *load) (figure, error) {
-			address, stop, err := startNullServer(l.cfg.executable)
-			if err != nil {
-				return figure{}, fmt.Errorf("start the server of scenario null: %w", err)
-			}
-			defer stop()
-			l.target = target{base: "http://" + address, address: address}
-			s, requests, err := l.closedLoop(ctx, conns, func(c *client) error {
-				_, err := c.do(opEnqueue)
-				return err
-			})
-			s.cpu = cpuTime{} // of a server that has nothing to do
-			return figure{Metrics: s.perJob("requests_per_s", requests, latencies("", l.latency[opEnqueue], 50, 95, 99)...), Jobs: requests}, err
-		}})
+		all = append(all, measurement{figure: "null", params: []param{{"conns", conns}}, end: callsOnly,
+			body: func(ctx context.Context, l *load) (figure, error) {
+				address, stop, err := startNullServer(l.cfg.executable)
+				if err != nil {
+					return figure{}, fmt.Errorf("start the server of scenario null: %w", err)
+				}
+				defer stop()
+				l.target = target{base: "http://" + address, address: address}
+				s, requests, err := l.closedLoop(ctx, conns, func(c *client) error {
+					_, err := c.do(opEnqueue)
+					return err
+				})
+				s.cpu = cpuTime{} // of a server that has nothing to do
+				return figure{Metrics: s.perJob("requests_per_s", requests, latencies("", l.latency[opEnqueue], 50, 95, 99)...),
+					Jobs: requests}, err
+			}})
 	}
 	return all
 }
@@ -110,10 +112,11 @@ const nullAnswer = `{"job":{"specversion":"1.0","id":"019a3c10-5a00-7b11-9c22-0a
 // enqueueFigures enqueue one job after the other on each connection. Taking them out and checking them is not timed.
 func enqueueFigures(cfg config) (all []measurement) {
 	for _, conns := range cfg.Conns {
-		all = append(all, measurement{figure: "enqueue", params: []param{{"conns", conns}}, body: func(ctx context.Context, l *load) (figure, error) {
-			s, jobs, err := l.closedLoop(ctx, conns, (*client).enqueueOne)
-			return figure{Metrics: s.perJob("jobs_per_s", jobs, latencies("", l.latency[opEnqueue], 50, 95, 99)...), Jobs: jobs}, err
-		}})
+		all = append(all, measurement{figure: "enqueue", params: []param{{"conns", conns}},
+			body: func(ctx context.Context, l *load) (figure, error) {
+				s, jobs, err := l.closedLoop(ctx, conns, (*client).enqueueOne)
+				return figure{Metrics: s.perJob("jobs_per_s", jobs, latencies("", l.latency[opEnqueue], 50, 95, 99)...), Jobs: jobs}, err
+			}})
 	}
 	return all
 }
@@ -124,29 +127,32 @@ func enqueueFigures(cfg config) (all []measurement) {
 func uniqueFigures(config) (all []measurement) {
 	const conns = 32
 	for _, percent := range []int{0, 50, 99} {
-		all = append(all, measurement{figure: "unique", params: []param{{"conns", conns}, {"duplicates", percent}}, body: func(ctx context.Context, l *load) (figure, error) {
-			var keys atomic.Int64
-			s, calls, err := l.closedLoop(ctx, conns, func(c *client) error {
-				key := keys.Load()
-				if key == 0 || rand.IntN(100) >= percent {
-					key = keys.Add(1)
-				} else {
-					key = 1 + rand.Int64N(key)
-				}
-				return c.enqueueUnique(key)
-			})
-			return figure{Metrics: s.perJob("calls_per_s", calls, latencies("", l.latency[opEnqueue], 50, 95, 99)...), Jobs: len(l.jobs.enqueued)}, err
-		}})
+		all = append(all, measurement{figure: "unique", params: []param{{"conns", conns}, {"duplicates", percent}},
+			body: func(ctx context.Context, l *load) (figure, error) {
+				var keys atomic.Int64
+				s, calls, err := l.closedLoop(ctx, conns, func(c *client) error {
+					key := keys.Load()
+					if key == 0 || rand.IntN(100) >= percent {
+						key = keys.Add(1)
+					} else {
+						key = 1 + rand.Int64N(key)
+					}
+					return c.enqueueUnique(key)
+				})
+				return figure{Metrics: s.perJob("calls_per_s", calls, latencies("", l.latency[opEnqueue], 50, 95, 99)...),
+					Jobs: len(l.jobs.enqueued)}, err
+			}})
 	}
 	return all
 }
 
 func batchFigures(config) []measurement {
-	return []measurement{{figure: "batch", params: []param{{"conns", batchConns}, {"batch", batchSize}}, body: func(ctx context.Context, l *load) (figure, error) {
-		s, err := l.fill(ctx, l.cfg.Jobs)
-		jobs := len(l.jobs.enqueued)
-		return figure{Metrics: s.perJob("jobs_per_s", jobs, latencies("call_", l.latency[opBatch], 50, 99)...), Jobs: jobs}, err
-	}}}
+	return []measurement{{figure: "batch", params: []param{{"conns", batchConns}, {"batch", batchSize}},
+		body: func(ctx context.Context, l *load) (figure, error) {
+			s, err := l.fill(ctx, l.cfg.Jobs)
+			jobs := len(l.jobs.enqueued)
+			return figure{Metrics: s.perJob("jobs_per_s", jobs, latencies("call_", l.latency[opBatch], 50, 99)...), Jobs: jobs}, err
+		}}}
 }
 
 // drainPlan says how workers empty a queue.
@@ -287,7 +293,8 @@ func mixedFigures(cfg config) (all []measurement) {
 	for _, m := range cfg.mixes {
 		all = append(all, measurement{figure: "mixed", params: m.params(), body: func(ctx context.Context, l *load) (figure, error) {
 			s, err := l.mixed(ctx, m)
-			return figure{Metrics: mixedMetrics(s, l.cfg.Duration, l.acks, len(l.jobs.enqueued), l.latency[opEnqueue]), Jobs: len(l.jobs.enqueued)}, err
+			return figure{Metrics: mixedMetrics(s, l.cfg.Duration, l.acks, len(l.jobs.enqueued), l.latency[opEnqueue]),
+				Jobs: len(l.jobs.enqueued)}, err
 		}})
 	}
 	return all
@@ -299,7 +306,10 @@ func (m mix) params() []param { return []param{{"producers", m.producers}, {"wor
 // or nothing moves any more.
 func (l *load) mixed(ctx context.Context, m mix) (span, error) {
 	more := l.limit()
-	return l.runTraffic(ctx, &traffic{producers: m.producers, workers: m.workers, next: func() (time.Time, bool) { return time.Time{}, more() }})
+	return l.runTraffic(ctx, &traffic{producers: m.producers, workers: m.workers, next: func() (time.Time, bool) {
+		return time.Time{},
+			more()
+	}})
 }
 
 // mixedMetrics counts the jobs completed while the producers ran. The metric left is the jobs that were not: if it is
@@ -352,34 +362,37 @@ func sdkFigures(config) (all []measurement) {
 	const rawWorkers = 10
 	for _, concurrency := range []int{100, 1000} {
 		sdkFirst := true
-		all = append(all, measurement{figure: "sdk", params: []param{{"concurrency", concurrency}}, end: callsOnly, body: func(ctx context.Context, l *load) (figure, error) {
-			var sdk, raw figure
-			measures := []func() error{
-				func() (err error) {
-					sdk, err = l.measureRound(ctx, measurement{figure: "sdk", end: check, body: func(ctx context.Context, l *load) (figure, error) {
-						return l.drainBySDK(ctx, concurrency)
-					}})
-					return err
-				},
-				func() (err error) {
-					raw, err = l.measureRound(ctx, drainPlan{l.cfg.Jobs, rawWorkers, concurrency / rawWorkers, ackFetch}.measurement())
-					return err
-				},
-			}
-			if sdkFirst = !sdkFirst; !sdkFirst {
-				slices.Reverse(measures)
-			}
-			for _, measure := range measures {
-				if err := measure(); err != nil {
-					return figure{}, err
+		all = append(all, measurement{figure: "sdk", params: []param{{"concurrency", concurrency}}, end: callsOnly,
+			body: func(ctx context.Context, l *load) (figure, error) {
+				var sdk, raw figure
+				measures := []func() error{
+					func() (err error) {
+						sdk, err = l.measureRound(ctx, measurement{figure: "sdk", end: check, body: func(ctx context.Context, l *load) (figure,
+							error) {
+							return l.drainBySDK(ctx, concurrency)
+						}})
+						return err
+					},
+					func() (err error) {
+						raw, err = l.measureRound(ctx, drainPlan{l.cfg.Jobs, rawWorkers, concurrency / rawWorkers, ackFetch}.measurement())
+						return err
+					},
 				}
-			}
-			rate, rawRate := sdk.Metrics[0].Value, raw.Metrics[0].Value
-			return figure{
-				Metrics: append([]metric{{"jobs_per_s", rate}, {"raw_jobs_per_s", rawRate}, {"sdk_to_raw_ratio", rate / max(rawRate, 1)}}, sdk.Metrics[1:]...),
-				Jobs:    sdk.Jobs, Errors: sdk.Errors + raw.Errors, Problems: append(sdk.Problems, raw.Problems...),
-			}, nil
-		}})
+				if sdkFirst = !sdkFirst; !sdkFirst {
+					slices.Reverse(measures)
+				}
+				for _, measure := range measures {
+					if err := measure(); err != nil {
+						return figure{}, err
+					}
+				}
+				rate, rawRate := sdk.Metrics[0].Value, raw.Metrics[0].Value
+				return figure{
+					Metrics: append([]metric{{"jobs_per_s", rate}, {"raw_jobs_per_s", rawRate}, {"sdk_to_raw_ratio", rate / max(rawRate, 1)}},
+						sdk.Metrics[1:]...),
+					Jobs: sdk.Jobs, Errors: sdk.Errors + raw.Errors, Problems: append(sdk.Problems, raw.Problems...),
+				}, nil
+			}})
 	}
 	return all
 }
@@ -396,7 +409,8 @@ func (l *load) drainBySDK(ctx context.Context, concurrency int) (figure, error) 
 		return figure{}, err
 	}
 	defer c.Close()
-	w := ojs.NewWorker(c, ojs.WorkerConfig{Queues: []string{l.bodies.queue}, Concurrency: concurrency, VisibilityTimeout: visibilityTimeoutMS * time.Millisecond})
+	w := ojs.NewWorker(c, ojs.WorkerConfig{Queues: []string{l.bodies.queue}, Concurrency: concurrency,
+		VisibilityTimeout: visibilityTimeoutMS * time.Millisecond})
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	var mu sync.Mutex

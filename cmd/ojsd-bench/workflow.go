@@ -21,9 +21,10 @@ func workflowFigures(cfg config) []measurement {
 	return []measurement{
 		{figure: "workflow.chain", params: []param{{"conns", chainConns}, {"steps", chainSteps}}, body: measureChains, end: check},
 		{figure: "workflow.group", params: []param{{"members", groupSize}, {"workers", batchConns}}, body: measureGroups, end: check},
-		{figure: "workflow.batch", params: []param{{"members", members}, {"workers", batchConns}}, end: check, body: func(ctx context.Context, l *load) (figure, error) {
-			return measureLargeBatch(ctx, l, members)
-		}},
+		{figure: "workflow.batch", params: []param{{"members", members}, {"workers", batchConns}}, end: check,
+			body: func(ctx context.Context, l *load) (figure, error) {
+				return measureLargeBatch(ctx, l, members)
+			}},
 	}
 }
 

@@ -144,11 +144,13 @@ func (e *examination) rows(ctx context.Context) error {
 	if on {
 		r.Overdue -= r.Waiting
 	}
-	e.addf(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
+	e.addf(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue,
+		hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
 	e.addf(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
 	e.addf(r.Unfollowed == 0, "%d changes of jobs wait for their workflow to follow for more than 10 s%s", r.Unfollowed,
 		hint(r.Unfollowed > 0, "no server is running, or its workflows fail: see its log"))
-	e.addf(r.Unadmitted == 0, "%d changes may let jobs start that wait for a rate limit, and were not looked at for more than 10 s%s", r.Unadmitted,
+	e.addf(r.Unadmitted == 0, "%d changes may let jobs start that wait for a rate limit, and were not looked at for more than 10 s%s",
+		r.Unadmitted,
 		hint(r.Unadmitted > 0, "no server is running, or its limits fail: see its log"))
 	e.addf(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
@@ -164,7 +166,8 @@ func (e *examination) maintenance(ctx context.Context, waiting int64) (on bool, 
 	if m.EndsAt.Valid {
 		until = "until " + spec.FormatTime(m.EndsAt.Time)
 	}
-	e.addf(true, "maintenance is on since %s, %s: no job is fetched, and %d scheduled or retryable jobs that are due wait for its end", spec.FormatTime(m.StartedAt.Time), until, waiting)
+	e.addf(true, "maintenance is on since %s, %s: no job is fetched, and %d scheduled or retryable jobs that are due wait for its end",
+		spec.FormatTime(m.StartedAt.Time), until, waiting)
 	return true, nil
 }
 

@@ -34,9 +34,10 @@ type cli struct {
 func newCLI() *cli {
 	tool := config.Pick("database-url", "logging-level", "logging-format")
 	return &cli{
-		Serve:       serveCmd{newSettings(config.Table(), false)},
-		Dev:         devCmd{settings: newSettings(config.Table(), true)},
-		Migrate:     migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)}, Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
+		Serve: serveCmd{newSettings(config.Table(), false)},
+		Dev:   devCmd{settings: newSettings(config.Table(), true)},
+		Migrate: migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)},
+			Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
 		Doctor:      doctorCmd{newSettings(config.Pick("database-url"), true)},
 		Config:      configCmd{settings: newSettings(config.Table(), false)},
 		Healthcheck: healthcheckCmd{settings: newSettings(config.Pick("listen"), false)},

@@ -12,7 +12,8 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
-// migrateCmd takes a lock in the database, which lets one call at a time through. Up may run while servers run; down drops what the migration has made.
+// migrateCmd takes a lock in the database, which lets one call at a time through. Up may run while servers run; down drops what the
+// migration has made.
 type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" help:"Apply all migrations that are missing."`
 	Down   migrateDownCmd   `cmd:"" help:"Roll the newest migration back. For the first one that means: drop everything."`

@@ -42,11 +42,13 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	for _, v := range loaded.Changed() {
 		changed = append(changed, slog.String(v.Env, v.Shown()))
 	}
-	c.Logger.LogAttrs(ctx, slog.LevelInfo, "settings that differ from the defaults", slog.String("category", "lifecycle"), slog.GroupAttrs("attributes", changed...))
+	c.Logger.LogAttrs(ctx, slog.LevelInfo, "settings that differ from the defaults", slog.String("category", "lifecycle"),
+		slog.GroupAttrs("attributes", changed...))
 	// An unknown variable is most often a misspelt one, whose setting silently kept its default.
 	for _, unknown := range config.UnknownVariables(os.Environ()) {
 		c.Logger.LogAttrs(ctx, slog.LevelWarn, "the environment has a variable that is no setting: "+unknown.Name+" has no effect; the nearest setting is "+unknown.Nearest,
-			slog.String("category", "lifecycle"), slog.Group("attributes", slog.String("variable", unknown.Name), slog.String("nearest", unknown.Nearest)))
+			slog.String("category", "lifecycle"), slog.Group("attributes", slog.String("variable", unknown.Name),
+				slog.String("nearest", unknown.Nearest)))
 	}
 	// Memory is traded for processor time while that is cheap. GOGC overrides it.
 	if os.Getenv("GOGC") == "" {

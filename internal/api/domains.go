@@ -32,8 +32,8 @@ import (
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
-// Domains are the domains of a node, and what it keeps in memory of them. Both interfaces share them; none of the fields is nil in a server,
-// except in tests of a part. Events and Feed are added after the others, when the relay exists.
+// Domains are the domains of a node, and what it keeps in memory of them. Both interfaces share them; none of the fields is nil in a
+// server, except in tests of a part. Events and Feed are added after the others, when the relay exists.
 type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store
@@ -110,14 +110,15 @@ func NewDomains(d DomainDeps, c config.Config) Domains {
 	workers, schemas := queue.NewWorkers(), schema.New(d.DB, d.Logger, d.Listening)
 	upkeep := queueconfig.NewMaintenance(d.DB, d.Logger, queueconfig.MaintenanceConfig{Ended: d.MaintenanceEnded, Listening: d.Listening})
 	jobs := queue.New(queue.Deps{
-		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: d.Queues, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
-		Schemas: schemas, Hooks: hooks, Observer: d.Observer,
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: d.Queues, Logger: d.Logger, Tracer: d.Tracer,
+		Maintenance: upkeep, Schemas: schemas, Hooks: hooks, Observer: d.Observer,
 	}, c)
 	crons = cron.New(cron.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas,
 		Limits: stored,
 	})
-	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas, Limits: stored}, c.Workflows)
+	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas,
+		Limits: stored}, c.Workflows)
 	limited = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
 	return Domains{
 		DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,
@@ -126,7 +127,8 @@ func NewDomains(d DomainDeps, c config.Config) Domains {
 		Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: d.Queues, Logger: d.Logger}, c),
 		DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 		Workers: worker.New(worker.Deps{
-			DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, OnFlush: d.Observer.Flush,
+			DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger,
+			Tracer: d.Tracer, OnFlush: d.Observer.Flush,
 		}, c),
 		Crons:     crons,
 		Workflows: workflows,

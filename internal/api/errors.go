@@ -53,8 +53,8 @@ type Status struct {
 	GRPC codes.Code
 }
 
-// statuses has every kind; a test asks for it. A kind without a gRPC operation has a code all the same, so that a new use of it does not become
-// INTERNAL.
+// statuses has every kind; a test asks for it. A kind without a gRPC operation has a code all the same, so that a new use of it does not
+// become INTERNAL.
 var statuses = map[ojs.ErrorKind]Status{
 	ojs.ErrInvalidPayload:         {http.StatusBadRequest, codes.InvalidArgument},
 	ojs.ErrInvalidJobType:         {http.StatusBadRequest, codes.InvalidArgument},
@@ -133,8 +133,8 @@ func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
 	return spec.Internal(), CauseUnknown
 }
 
-// maxShown bounds each text of an error, in bytes. Messages name what the client sent, and a path, a header or the name of a member may have
-// 1 MiB. Texts of the server itself are shorter.
+// maxShown bounds each text of an error, in bytes. Messages name what the client sent, and a path, a header or the name of a member may
+// have 1 MiB. Texts of the server itself are shorter.
 const maxShown = 2048
 
 // shorten cuts the texts of an error. Details may be shared with other errors, so they are copied before one is changed.

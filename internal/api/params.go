@@ -75,7 +75,8 @@ func ParseAfter(text string) (*eventlog.Position, error) {
 	}
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
-		return nil, spec.InvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		return nil, spec.InvalidRequest("after", "an event id", text,
+			"after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
 	}
 	return &position, nil
 }
@@ -85,14 +86,16 @@ func CheckQueue(parameter, name string) error {
 	if job.ValidQueue(name) {
 		return nil
 	}
-	return spec.InvalidRequest(parameter, "a queue name", name, "The queue name must be lower-case letters, digits, - and ., starting with a letter or digit, at most 128 bytes long.")
+	return spec.InvalidRequest(parameter, "a queue name", name,
+		"The queue name must be lower-case letters, digits, - and ., starting with a letter or digit, at most 128 bytes long.")
 }
 
 // NewCancel is the cancellation of a job by an actor, with an optional reason.
 // The reason stands in the event of the job, which is bounded; hence the limit.
 func NewCancel(actor, reason string) (queue.Cancel, error) {
 	if len(reason) > maxReasonBytes || !Storable(reason) {
-		return queue.Cancel{}, spec.InvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+		return queue.Cancel{}, spec.InvalidRequest("reason", "a text of at most 1024 bytes", len(reason),
+			"reason must be a text of at most 1024 bytes.")
 	}
 	return queue.Cancel{By: actor, Reason: reason}, nil
 }

@@ -113,7 +113,8 @@ func (s *Streams) Context(parent context.Context) (context.Context, context.Canc
 }
 
 func errTooManyStreams(whose string, limit int) error {
-	return spec.NewError(ojs.ErrRateLimited, fmt.Sprintf("%s %d open streams, which is the limit; close one.", whose, limit), map[string]any{"limit": limit})
+	return spec.NewError(ojs.ErrRateLimited, fmt.Sprintf("%s %d open streams, which is the limit; close one.", whose, limit),
+		map[string]any{"limit": limit})
 }
 
 // Pace delays a connection's frames to the limit; a second's worth may come at once.

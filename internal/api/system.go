@@ -26,7 +26,8 @@ const (
 func Extensions(webhooks bool) []string {
 	list := []string{
 		"admin-api", "urn:ojs:ext:admin-api", "urn:ojs:ext:queue-config", "urn:ojs:ext:rate-limiting", "urn:ojs:ext:backpressure",
-		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:fair-scheduling", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress",
+		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:fair-scheduling", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability",
+		"urn:ojs:ext:logging", "urn:ojs:ext:progress",
 		"urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack", "urn:ojsd:ext:requeue-delay",
 	}
 	if webhooks {

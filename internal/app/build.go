@@ -35,7 +35,8 @@ import (
 
 func (n *Node) buildMetrics() (err error) {
 	c := n.config
-	n.metrics, err = metrics.New(c.Config, metrics.Deps{Version: c.Version, Protocol: c.MetricsProtocol, Logger: c.Logger, Sources: n.metricSources})
+	n.metrics, err = metrics.New(c.Config, metrics.Deps{Version: c.Version, Protocol: c.MetricsProtocol, Logger: c.Logger,
+		Sources: n.metricSources})
 	return err
 }
 
@@ -93,7 +94,8 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 func (n *Node) buildLoops() error {
 	c := n.config
 	n.pruner = queueadmin.NewPruner(n.archetype, queueadmin.PrunerDeps{
-		DB: n.domains.DB, Commits: n.commits, Queues: n.domains.Configured, DeadLetters: n.domains.DeadLetters.Prune, Workflows: n.domains.Workflows.Prune,
+		DB: n.domains.DB, Commits: n.commits, Queues: n.domains.Configured,
+		DeadLetters: n.domains.DeadLetters.Prune, Workflows: n.domains.Workflows.Prune,
 	}, c.Config)
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
@@ -111,7 +113,8 @@ func (n *Node) buildLoops() error {
 		},
 	}, n.relay)
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
+		n.limits,
 		queueconfig.NewMaintenanceFollower(n.archetype, n.domains.Maintenance), schema.NewFollower(n.archetype, n.domains.Schemas),
 		queueconfig.NewFollower(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
@@ -142,9 +145,9 @@ func (n *Node) buildHTTP() error {
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(c.Config, httpapi.Deps{
-		Domains: n.domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
-		Version: c.Version, TestWebhook: n.webhooks.Test, Tracer: n.tracer,
-		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
+		Domains: n.domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset,
+		NextPrune: n.pruner.NextIn, Version: c.Version, TestWebhook: n.webhooks.Test, Tracer: n.tracer, RequestDone: n.metrics.Request,
+		BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
 	n.http = &http.Server{
 		Handler: n.httpapi.Handler(),
@@ -169,7 +172,7 @@ func (n *Node) reset(ctx context.Context) error {
 	return nil
 }
 
-// It is called after all parts are built.
+// metricSources is called after all parts are built.
 func (n *Node) metricSources() metrics.Sources {
 	streams := n.httpapi.StreamCounters()
 	if n.grpc != nil {
@@ -189,7 +192,8 @@ func (n *Node) buildGRPC() (err error) {
 		return nil
 	}
 	n.grpc, err = grpcapi.New(c.Config, grpcapi.Deps{
-		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Version: c.Version, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Version: c.Version,
+		Tracer: n.tracer, RequestDone: n.metrics.RPC,
 	})
 	return err
 }
@@ -264,7 +268,8 @@ func (n *Node) exportTraces(ctx context.Context) error {
 	if n.config.TracerProvider != nil {
 		return nil
 	}
-	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version, Instance: strconv.Itoa(int(n.node))})
+	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version,
+		Instance: strconv.Itoa(int(n.node))})
 	if err != nil || traces == nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func UnknownVariables(environ []string) (unknown []Unknown) {
 	return unknown
 }
 
-// It always names one, however far.
+// nearest always names one, however far.
 func nearest(name string) string {
 	closest := slices.MinFunc(table, func(a, b Setting) int {
 		return levenshtein.ComputeDistance(name, a.Env) - levenshtein.ComputeDistance(name, b.Env)

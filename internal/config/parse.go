@@ -85,7 +85,8 @@ func makeTable() (settings, fixed []Setting) {
 func makeSetting(field reflect.StructField) Setting {
 	tag := field.Tag.Get
 	s := Setting{
-		Env: tag("env"), Kind: tag("kind"), Default: tag("default"), Dev: tag("default"), Help: tag("help"), Secret: tag("secret") != "", pattern: tag("pattern"),
+		Env: tag("env"), Kind: tag("kind"), Default: tag("default"), Dev: tag("default"), Help: tag("help"),
+		Secret: tag("secret") != "", pattern: tag("pattern"),
 	}
 	s.Flag = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.Env, "OJS_")), "_", "-")
 	// Lookup, because an empty default for dev differs from none.
@@ -179,14 +180,16 @@ func (s Setting) Expected() string {
 		return strings.Join(s.values[:len(s.values)-1], ", ") + " or " + s.values[len(s.values)-1]
 	case kindURL:
 		if s.schemes != nil {
-			return "a URL such as http://host:3128; its scheme is " + strings.Join(s.schemes[:len(s.schemes)-1], ", ") + " or " + s.schemes[len(s.schemes)-1]
+			return "a URL such as http://host:3128; its scheme is " + strings.Join(s.schemes[:len(s.schemes)-1],
+				", ") + " or " + s.schemes[len(s.schemes)-1]
 		}
 		return "a URL such as https://host"
 	// pgx also accepts key=value texts.
 	case kindPostgres:
 		return "the URL of a Postgres database, such as postgres://user:password@host:5432/name, with special characters of the password percent-encoded"
 	case kindAddress:
-		return strings.Join(append([]string{"an address such as :8080 or 127.0.0.1:8080, with a port from 0 to 65535"}, s.values...), ", or ")
+		return strings.Join(append([]string{"an address such as :8080 or 127.0.0.1:8080, with a port from 0 to 65535"}, s.values...),
+			", or ")
 	case kindKeys:
 		return "32 bytes in base64, as `openssl rand -base64 32` prints them; while the key changes two of them, NEW,OLD"
 	case kindDestinations:
@@ -284,7 +287,7 @@ func (s Setting) count(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// It is one entry of a list.
+// duration is one entry of a list.
 func (s Setting) duration(text string) (time.Duration, error) {
 	n, err := s.number(text)
 	return time.Duration(n), err

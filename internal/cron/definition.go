@@ -86,7 +86,8 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	if err != nil {
 		return nil, err
 	}
-	r := reader{patch: patch, c: base, Object: jsonread.Open(v, "name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options",
+	r := reader{patch: patch, c: base, Object: jsonread.Open(v, "name", "expression", "cron", "schedule", "timezone", "type", "args",
+		"meta", "options",
 		"job_template", "queue", "overlap_policy", "enabled", "description")}
 	for literal, value := range jsonread.Members(v) {
 		if name := string(jsonread.Name(literal)); job.IsOption(name) && (patch || !jsonread.IsNull(value)) {
@@ -176,8 +177,9 @@ func (r *reader) schedule() {
 // cronProblem says what is wrong with an expression. why is a part of a sentence, as the errors of Parse are.
 func cronProblem(received jsontext.Value, path, why string) jsonread.Problem {
 	return jsonread.Problem{
-		Kind: ojs.ErrInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
-		Received: received, Message: "The cron expression cannot be used: " + why + ".",
+		Kind: ojs.ErrInvalidCron, Field: "expression", Path: path,
+		Expected: "a cron expression of five or six fields, or a descriptor such as @hourly", Received: received,
+		Message: "The cron expression cannot be used: " + why + ".",
 	}
 }
 
@@ -193,18 +195,20 @@ func ErrNever(expression string) *ojs.Error {
 // Members that are absent keep what c has.
 func (r *reader) switches() {
 	if r.Get("overlap_policy") != nil {
-		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue", func(text string) (string, bool) {
-			return overlaps[text], overlaps[text] != ""
-		})
+		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue",
+			func(text string) (string, bool) {
+				return overlaps[text], overlaps[text] != ""
+			})
 	}
 	if r.Get("enabled") != nil {
 		r.c.Enabled = r.Boolean("enabled")
 	}
 	// The one member that null takes away.
 	if _, sent := r.Sent("description"); sent {
-		r.c.Description = jsonread.OptionalText(&r.Object, "description", "a string of at most 4096 bytes without U+0000", func(text string) (*string, bool) {
-			return &text, len(text) <= maxDescriptionBytes && !strings.Contains(text, "\x00")
-		})
+		r.c.Description = jsonread.OptionalText(&r.Object, "description", "a string of at most 4096 bytes without U+0000",
+			func(text string) (*string, bool) {
+				return &text, len(text) <= maxDescriptionBytes && !strings.Contains(text, "\x00")
+			})
 	}
 }
 

@@ -131,7 +131,8 @@ func (f *firing) run(ctx context.Context) error {
 	for i := range rows {
 		f.ticks = append(f.ticks, f.newTick(ctx, (*Record)(&rows[i].Cron), rows[i].Now.Time))
 	}
-	for _, step := range []func(context.Context) error{f.findRecorded, f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
+	for _, step := range []func(context.Context) error{f.findRecorded, f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll,
+		f.skipAll, f.recordGaps} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -507,7 +508,8 @@ func (f *firing) record(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, o
 		if t.job != nil {
 			jobID = t.job.ID
 		}
-		p.Ids, p.ScheduledAt, p.NextRunAt = append(p.Ids, t.row.ID), append(p.ScheduledAt, pg.Timestamp(t.scheduled)), append(p.NextRunAt, pg.Timestamp(t.next))
+		p.Ids, p.ScheduledAt, p.NextRunAt = append(p.Ids, t.row.ID), append(p.ScheduledAt, pg.Timestamp(t.scheduled)),
+			append(p.NextRunAt, pg.Timestamp(t.next))
 		p.Outcomes, p.Reasons, p.JobIds = append(p.Outcomes, outcome), append(p.Reasons, t.reason), append(p.JobIds, jobID)
 		p.EventData = append(p.EventData, t.eventData())
 	}
@@ -603,13 +605,15 @@ func (s *Store) Trigger(ctx context.Context, ref Ref) (*job.Record, error) {
 			if len(draining) > 0 {
 				return spec.With(spec.QueuePaused(j.Queue), "status", "draining")
 			}
-			if _, err := q.CronTrigger(bounded, dbsqlc.CronTriggerParams{ID: row.ID, Now: now, JobID: pgtype.UUID{Bytes: j.ID, Valid: true}}); err != nil {
+			if _, err := q.CronTrigger(bounded, dbsqlc.CronTriggerParams{ID: row.ID, Now: now,
+				JobID: pgtype.UUID{Bytes: j.ID, Valid: true}}); err != nil {
 				return err
 			}
 			span = s.tracer.Enqueue(bounded, j)
 			serial := row.OverlapPolicy == OverlapEnqueue
 			// Queued is false: a manual run goes first.
-			mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{ref.Name}, Serial: []bool{serial}, Queued: []bool{false}}
+			mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{ref.Name}, Serial: []bool{serial},
+				Queued: []bool{false}}
 			if err := limitUniqueWait(bounded, tx, []*job.Job{j}); err != nil {
 				return err
 			}
@@ -706,7 +710,8 @@ func (s *Store) Release(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	failed := func(err error) {
-		s.logger.WarnContext(ctx, "queued jobs of crons were not released; trying again", slog.Any("error", err), slog.Duration("retry_in", queuedRetry))
+		s.logger.WarnContext(ctx, "queued jobs of crons were not released; trying again", slog.Any("error", err),
+			slog.Duration("retry_in", queuedRetry))
 		s.timer.Schedule(queuedRetry)
 	}
 	// The first look takes no lock, because nearly always nothing is queued. A job that is queued after it has its own timer, so
@@ -787,7 +792,8 @@ func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 // (docs/reference/events.md, Payloads).
 func cronEvent(row *Record, reason string) []byte {
 	b := []byte{'{'}
-	for _, member := range [][2]string{{"cron_name", row.Name}, {"cron_expr", row.Expression}, {"job_type", row.Type}, {"queue", row.Queue}, {"reason", reason}} {
+	for _, member := range [][2]string{{"cron_name", row.Name}, {"cron_expr", row.Expression}, {"job_type", row.Type}, {"queue", row.Queue},
+		{"reason", reason}} {
 		if member[1] == "" {
 			continue
 		}

@@ -75,8 +75,8 @@ type Store struct {
 // New returns a registry on the database. Package queue is to call Release when jobs of crons have moved (queue.Hooks).
 func New(deps Deps) *Store {
 	return &Store{
-		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, limits: deps.Limits,
-		maintenance: deps.Maintenance, schemas: deps.Schemas,
+		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
+		limits: deps.Limits, maintenance: deps.Maintenance, schemas: deps.Schemas,
 	}
 }
 
@@ -202,7 +202,8 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 	if total, err = s.db.Q.CronCount(ctx, dbsqlc.CronCountParams{Enabled: enabled, Queues: queues, Tenant: l.Tenant}); err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
-	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Tenant: l.Tenant, Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit), MaxBytes: maxListBytes})
+	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Tenant: l.Tenant, Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset),
+		MaxRows: int64(l.Limit), MaxBytes: maxListBytes})
 	return sliceutil.Map(crons, func(c dbsqlc.CronListRow) Record { return Record(c) }), total, pg.ClientError(err)
 }
 
@@ -228,7 +229,8 @@ func (s *Store) History(ctx context.Context, ref Ref, offset, limit int) (runs [
 // errNameTaken refuses to replace a cron of another tenant: names are those of the whole server. It tells that the name
 // exists, which a tenant could not see otherwise, but nothing else of it.
 func errNameTaken(name string) error {
-	err := spec.NewError(ojs.ErrDuplicateJob, "The name "+name+" is taken by a cron of somebody else.", map[string]any{"field": "name", "name": name})
+	err := spec.NewError(ojs.ErrDuplicateJob, "The name "+name+" is taken by a cron of somebody else.",
+		map[string]any{"field": "name", "name": name})
 	err.Hint = "Choose another name; the names of crons are shared by all tenants."
 	return err
 }
@@ -293,9 +295,9 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 		return nil, err
 	}
 	rows, err := c.q.CronInsert(ctx, dbsqlc.CronInsertParams{
-		Name: in.Name, ID: id, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
-		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
-		NextRunAt: next, Now: pg.Timestamp(c.now), Tenant: in.Tenant,
+		Name: in.Name, ID: id, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args,
+		Meta: in.Meta, Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled,
+		Description: description(in), NextRunAt: next, Now: pg.Timestamp(c.now), Tenant: in.Tenant,
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -406,7 +408,8 @@ func description(in *Definition) pgtype.Text {
 func DefinitionOf(row *Record) Definition {
 	c := Definition{
 		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,
-		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue, TraceID: row.TraceID.String, Tenant: row.Tenant,
+		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue,
+		TraceID: row.TraceID.String, Tenant: row.Tenant,
 	}
 	if row.Description.Valid {
 		c.Description = &row.Description.String

@@ -106,8 +106,8 @@ func (s *Schedule) Next(after time.Time) (next time.Time, ok bool) {
 			p.wallEnd = end.Add(p.offset)
 		}
 		from := at.UTC().Add(p.offset)
-		// Named hours run only in the first pass of a repeated hour: these wall clocks had their run in the period before. Other expressions
-		// run in both passes.
+		// Named hours run only in the first pass of a repeated hour: these wall clocks had their run in the period before. Other
+		// expressions run in both passes.
 		if s.fields.named && p.repeatedUntil.After(from) {
 			from = p.repeatedUntil
 		}
@@ -267,7 +267,7 @@ var (
 type fields struct {
 	second, minute, hour, month set
 	days                        days
-	named                       bool // the hour field does not begin with *: its local times fire once a day, or never if the clock skips them
+	named                       bool // the hour field does not begin with *: its local times fire once a day, or never if skipped
 }
 
 // parseFields returns errors that are parts of a sentence, which cronProblem completes.
@@ -284,7 +284,8 @@ func parseFields(texts []string) (f fields, err error) {
 		field field
 		text  string
 		set   *set
-	}{{secondField, texts[0], &f.second}, {minuteField, texts[1], &f.minute}, {hourField, texts[2], &f.hour}, {monthField, texts[4], &f.month}} {
+	}{{secondField, texts[0], &f.second}, {minuteField, texts[1], &f.minute}, {hourField, texts[2], &f.hour},
+		{monthField, texts[4], &f.month}} {
 		// A list of values, ranges and steps. Names may be in any letter case.
 		for item := range strings.SplitSeq(strings.ToUpper(part.text), ",") {
 			values, err := part.field.item(item)

@@ -115,8 +115,8 @@ func Cluster(t testing.TB) *embedpg.Server {
 	return s
 }
 
-// Start starts a private PostgreSQL with the settings of tests and a migrated database ClusterDatabase, for the test processes of a program.
-// Its owner has to Remove it.
+// Start starts a private PostgreSQL with the settings of tests and a migrated database ClusterDatabase, for the test processes of a
+// program. Its owner has to Remove it.
 func Start(ctx context.Context) (*embedpg.Server, error) {
 	s, err := startCluster(ctx)
 	if err != nil {

@@ -141,7 +141,8 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 }
 
 // listPage has two pairs of statements, which differ in the column by which they read, and so in their index.
-func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.DeadLetterListPageParams, page Page) ([]*job.Record, *Key, error) {
+func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.DeadLetterListPageParams, page Page) ([]*job.Record, *Key,
+	error) {
 	var rows []dbsqlc.Job
 	var err error
 	if page.Everything {
@@ -161,7 +162,8 @@ func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.Dea
 	if list.MaxLooked < s.maxLooked {
 		return jobs, nil, nil
 	}
-	floor := dbsqlc.DeadLetterListFloorParams{Since: list.Since, Until: list.Until, Before: list.Before, BeforeID: list.BeforeID, Others: list.MaxLooked - 1}
+	floor := dbsqlc.DeadLetterListFloorParams{Since: list.Since, Until: list.Until, Before: list.Before, BeforeID: list.BeforeID,
+		Others: list.MaxLooked - 1}
 	var last []dbsqlc.DeadLetterListFloorRow
 	if page.Everything {
 		var row []dbsqlc.JobDiscardedListFloorRow

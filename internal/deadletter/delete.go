@@ -100,8 +100,8 @@ func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
 //
-// The pruner (queueadmin/retention.go) calls it on every node. What two nodes delete at once is divided between them. The number may fall below
-// maxCount by what others delete between the two statements.
+// The pruner (queueadmin/retention.go) calls it on every node. What two nodes delete at once is divided between them. The number may fall
+// below maxCount by what others delete between the two statements.
 func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64) (deleted int64, err error) {
 	// Age before number: what is too old must not count among the newest.
 	if maxAge > 0 {
@@ -110,7 +110,8 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 		if err != nil {
 			return 0, err
 		}
-		if deleted, err = s.deleteMatching(ctx, everything(pg.Timestamp(now.Add(-maxAge))), deletion{source: "scheduler", reason: "retention"}); err != nil {
+		if deleted, err = s.deleteMatching(ctx, everything(pg.Timestamp(now.Add(-maxAge))),
+			deletion{source: "scheduler", reason: "retention"}); err != nil {
 			return deleted, err
 		}
 	}

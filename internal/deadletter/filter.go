@@ -50,7 +50,8 @@ type criteria struct {
 // everything matches all dead letters up to a time.
 func everything(until pgtype.Timestamptz) criteria {
 	none := pg.Strings(nil)
-	return criteria{since: pg.Beginning, until: until, ids: anyIDs, queues: none, types: none, typePrefixes: none, errorTypes: none, errorCodes: none}
+	return criteria{since: pg.Beginning, until: until, ids: anyIDs, queues: none, types: none, typePrefixes: none, errorTypes: none,
+		errorCodes: none}
 }
 
 // criteria converts a filter. It resolves ages by the clock of the database.
@@ -123,8 +124,9 @@ func decode(raw []byte, does string, maxIDs int) (f Filter, err *ojs.Error) {
 	o.RefuseOthers("absent: there is no such condition")
 	ids := readList(&o, "ids")
 	f = Filter{
-		Queues: readList(&o, "queue"), Types: readList(&o, "type"), ErrorTypes: readList(&o, "error_type"), ErrorCodes: readList(&o, "error_code"),
-		Since: job.ReadAge(&o, "since"), Until: job.ReadAge(&o, "until"), OlderThan: job.ReadAge(&o, "older_than"),
+		Queues: readList(&o, "queue"), Types: readList(&o, "type"), ErrorTypes: readList(&o, "error_type"),
+		ErrorCodes: readList(&o, "error_code"), Since: job.ReadAge(&o, "since"),
+		Until: job.ReadAge(&o, "until"), OlderThan: job.ReadAge(&o, "older_than"),
 	}
 	if ids != nil {
 		// The zero id, which no job has, keeps the list from being empty, which would mean any.

@@ -380,7 +380,8 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 		return n, err
 	}
 	n, err := c.Conn.Read(b)
-	if m := c.mode(); m != 0 && m != holdAnswer { // pgx reads ahead after a slow write: this read began before the statement at which the connection breaks
+	// pgx reads ahead after a slow write: this read began before the statement at which the connection breaks.
+	if m := c.mode(); m != 0 && m != holdAnswer {
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err

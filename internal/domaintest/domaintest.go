@@ -416,7 +416,8 @@ func (b *Bundle) DeadLetter(change ...func(j *job.Job)) *job.Record {
 func (b *Bundle) Subscribed(change ...func(*webhook.Definition)) *webhook.Webhook {
 	b.T.Helper()
 	in := &webhook.Definition{
-		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
+		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none",
+		PayloadFormat: "ojs", Secret: "12345678",
 	}
 	for _, c := range change {
 		c(in)

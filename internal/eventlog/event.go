@@ -373,8 +373,8 @@ type CommitsConfig struct {
 // Commits is the bus of what this node has committed. The domains emit the event rows of each commit to it, for logs, traces
 // and metrics, and for the loops that must run sooner after a commit.
 type Commits struct {
-	// Node marks the event rows of this process, so that it does not wake its own fetchers twice (NewNode). Rows written by applications in SQL have no
-	// node. A node also finds by this number what it has written, when a connection broke before the answer to a write
+	// Node marks the event rows of this process, so that it does not wake its own fetchers twice (NewNode). Rows written by applications in
+	// SQL have no node. A node also finds by this number what it has written, when a connection broke before the answer to a write
 	// (EventListOwnByJob).
 	Node int32
 

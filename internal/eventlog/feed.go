@@ -135,8 +135,8 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		bounded, cancel := context.WithTimeout(ctx, readTimeout)
 		page, err := f.reader.listAfter(bounded, Query{After: &end, Internal: true, Limit: feedPage})
 		cancel()
-		// The process was suspended for longer than retention keeps events. The next run begins at the end of the log and wakes the streams,
-		// and those that are behind it read the table.
+		// The process was suspended for longer than retention keeps events. The next run begins at the end of the log and wakes the
+		// streams, and those that are behind it read the table.
 		if _, ok := errors.AsType[*ExpiredError](err); ok {
 			f.mu.Lock()
 			f.following, f.recent, f.bytes = false, nil, 0
@@ -235,7 +235,8 @@ func (f *Feed) after(at Position) window {
 // It compares the time of the oldest item and the number of items, gap rows included, so it may send a stream to the table a
 // little too early. That costs one read.
 func (f *Feed) aged(items []*Item) bool {
-	return len(items) > 0 && (f.config.Events.RetentionPeriod > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.Events.RetentionPeriod ||
+	return len(items) > 0 && (f.config.Events.RetentionPeriod > 0 &&
+		clock.Now().Sub(items[0].Event.Time) >= f.config.Events.RetentionPeriod ||
 		f.config.Events.MaxCount > 0 && int64(len(items)) > f.config.Events.MaxCount)
 }
 

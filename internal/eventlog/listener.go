@@ -113,7 +113,8 @@ func (l *Listener) run(ctx context.Context) {
 		if listened {
 			pause = minReconnect
 		}
-		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling until it is back", slog.Any("error", err), slog.Duration("retry_in", pause))
+		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling until it is back", slog.Any("error", err),
+			slog.Duration("retry_in", pause))
 		// The handlers are called at intervals until the next try, and at least once, also if that is nearer than PollFallback.
 		next := time.Now().Add(pause)
 		for ctx.Err() == nil && time.Now().Before(next) {
@@ -196,8 +197,8 @@ func (l *Listener) dispatchAll() {
 	}
 }
 
-// Published is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so a
-// node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
+// Published is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so
+// a node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
 type Published struct {
 	Watermark int64
 	Ready     []Ready // where jobs became available
@@ -231,7 +232,8 @@ func DecodePublished(payload string) Published {
 	for _, q := range message.Queues {
 		var r Ready
 		if len(q) < 4 || len(q) > 5 || json.Unmarshal(q[0], &r.Queue) != nil || json.Unmarshal(q[1], &r.Priority) != nil ||
-			json.Unmarshal(q[2], &r.MinSeq) != nil || json.Unmarshal(q[3], &r.Node) != nil || len(q) == 5 && json.Unmarshal(q[4], &r.Lane) != nil {
+			json.Unmarshal(q[2], &r.MinSeq) != nil || json.Unmarshal(q[3], &r.Node) != nil || len(q) == 5 &&
+			json.Unmarshal(q[4], &r.Lane) != nil {
 			return Published{Watermark: message.Watermark, All: true}
 		}
 		p.Ready = append(p.Ready, r)

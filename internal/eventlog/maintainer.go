@@ -171,7 +171,8 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 // configure runs once a process, and again only until it has succeeded. Readers on all nodes see the limits from the next statement
 // on.
 func (m *Maintainer) configure(ctx context.Context) error {
-	err := m.q.EventRetentionConfigure(ctx, interval(m.config.Events.RetentionPeriod), pgtype.Int8{Int64: m.config.Events.MaxCount, Valid: m.config.Events.MaxCount > 0})
+	err := m.q.EventRetentionConfigure(ctx, interval(m.config.Events.RetentionPeriod),
+		pgtype.Int8{Int64: m.config.Events.MaxCount, Valid: m.config.Events.MaxCount > 0})
 	m.configured = err == nil
 	return err
 }

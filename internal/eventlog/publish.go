@@ -260,8 +260,8 @@ func (p *publication) run(ctx context.Context) error {
 	case len(r.observations) == 0 || r.observations[len(r.observations)-1].bound != 0:
 		return nil
 	}
-	// The observation of this scan needs a bound, or no later pass could take the missing number for a rolled back one. The id that is drawn
-	// makes this transaction one that has to be ended; runOnce rolls it back.
+	// The observation of this scan needs a bound, or no later pass could take the missing number for a rolled back one. The id that is
+	// drawn makes this transaction one that has to be ended; runOnce rolls it back.
 	bound, err := p.q.RelayBound(ctx)
 	if err != nil {
 		return fmt.Errorf("bound: %w", err)
@@ -361,7 +361,8 @@ func (p *publication) publishNext(ctx context.Context, d decision) error {
 	durable := len(d.passed) > 0
 	// The next statement reads a newer snapshot than the scan. Up to the new watermark only rows of passed numbers can be
 	// new in it. They are excluded by number; a later pass publishes them as late rows.
-	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed, Durable: durable})
+	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed,
+		Durable: durable})
 }
 
 // publishRows publishes and commits. No row comes back if retention or reset has locked the row of the relay, or has moved the
@@ -392,7 +393,8 @@ func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublis
 		p.done.counts.Types[name] = row.Counts[i]
 	}
 	for i := range row.SqlTypes {
-		p.done.counts.FromSQL[i] = SQLCount{Type: row.SqlTypes[i], JobType: row.SqlJobTypes[i], Queue: row.SqlQueues[i], N: row.SqlCounts[i]}
+		p.done.counts.FromSQL[i] = SQLCount{Type: row.SqlTypes[i], JobType: row.SqlJobTypes[i], Queue: row.SqlQueues[i],
+			N: row.SqlCounts[i]}
 	}
 	return nil
 }

@@ -82,10 +82,10 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 	if query.JobID == nil && query.Subject == "" {
 		looked = p.AfterPlace>>16 + r.maxLooked
 	}
-	// The end is how far the query has examined all published events, matching or not, so that the next one need not read them again. Nothing is
-	// added behind an event of the number looked if there are later numbers: an event that is committed late gets its place at the end of
-	// the log. A position at the end of the log is that of the newest published event, also if it did not match: a reader whose filter
-	// matches seldom does not read the same events again.
+	// The end is how far the query has examined all published events, matching or not, so that the next one need not read them again.
+	// Nothing is added behind an event of the number looked if there are later numbers: an event that is committed late gets its place at
+	// the end of the log. A position at the end of the log is that of the newest published event, also if it did not match: a reader whose
+	// filter matches seldom does not read the same events again.
 	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
 	switch {
 	case page.HasMore:
@@ -194,9 +194,9 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	}
 	defer done()
 	params := dbsqlc.EventListNewestParams{
-		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
-		WorkflowID: f.workflowID, Since: f.since, Until: f.until, Tenant: f.tenant,
-		MaxLooked: r.maxLooked, MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
+		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues,
+		JobTypes: f.jobTypes, WorkflowID: f.workflowID, Since: f.since, Until: f.until, Tenant: f.tenant, MaxLooked: r.maxLooked,
+		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
 	rows, err := r.q.EventListNewest(ctx, params)
 	if err != nil {
@@ -426,7 +426,8 @@ func (e *Event) HistoryType() string {
 	case ojs.EventJobCancelled, ojs.EventJobDiscarded:
 		return e.Type
 	}
-	if e.From == "" && (e.Type == ojs.EventJobEnqueued || e.Type == ojs.EventJobScheduled || e.Internal && e.To == string(ojs.StatePending)) {
+	if e.From == "" && (e.Type == ojs.EventJobEnqueued || e.Type == ojs.EventJobScheduled || e.Internal &&
+		e.To == string(ojs.StatePending)) {
 		return JobCreated
 	}
 	return StateChanged

@@ -126,7 +126,10 @@ func DecodeBulkOptions(o *jsonread.Object) (BulkOptions, *ojs.Error) {
 // Absent and partial are the same (docs/reference/http.md, Bulk enqueue).
 func readBulkOptions(o *jsonread.Object) BulkOptions {
 	return BulkOptions{
-		Atomic:         o.Text("atomicity", "partial or atomic", func(mode string) bool { return mode == "partial" || mode == "atomic" }) == "atomic",
+		Atomic: o.Text("atomicity", "partial or atomic", func(mode string) bool {
+			return mode == "partial" ||
+				mode == "atomic"
+		}) == "atomic",
 		IdempotencyKey: o.Text("idempotency_key", "a non-empty string of at most 256 characters without U+0000", ValidIdempotencyKey),
 	}
 }

@@ -163,7 +163,8 @@ func Shorten(s string, n int) string {
 // rule may depend on texts for people.
 func (e WorkerError) Failure() Failure {
 	return Failure{
-		Code: e.Code, Type: e.Type, ErrorClass: e.ErrorClass, Retryable: e.Retryable, RetryableSet: e.RetryableSet, ServerMade: e.ServerMade,
+		Code: e.Code, Type: e.Type, ErrorClass: e.ErrorClass, Retryable: e.Retryable,
+		RetryableSet: e.RetryableSet, ServerMade: e.ServerMade,
 	}
 }
 
@@ -224,8 +225,8 @@ const maxEventErrorBytes = 24_000
 // EventError gives the `error` member of events (docs/reference/events.md, Payloads).
 func (e WorkerError) EventError() []byte { return e.EventErrorWithin(maxEventErrorBytes) }
 
-// EventErrorWithin is EventError with at most limit bytes, for events that carry it twice. What is too long is cut in the
-// order of docs/reference/events.md, Size of data: stack trace to 4 096 bytes, message to 2 048, then both by halves, because escapes count too.
+// EventErrorWithin is EventError with at most limit bytes, for events that carry it twice. What is too long is cut in the order of
+// docs/reference/events.md, Size of data: stack trace to 4 096 bytes, message to 2 048, then both by halves, because escapes count too.
 // Details are never part of it (docs/reference/events.md, Size of data).
 func (e WorkerError) EventErrorWithin(limit int) []byte {
 	trace, message := strings.Join(e.Backtrace, "\n"), e.Message
@@ -247,7 +248,8 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 	return b
 }
 
-// The order of members is fixed too: SQL cuts code and message out of the text of long notifications and of stored errors (ojs.error_brief).
+// The order of members is fixed too: SQL cuts code and message out of the text of long notifications and of stored errors
+// (ojs.error_brief).
 func (e WorkerError) event(message, trace string) []byte {
 	b := appendText(append(make([]byte, 0, 128+len(message)+len(trace)), `{"code":`...), e.Code)
 	b = appendText(append(b, `,"type":`...), e.Type)

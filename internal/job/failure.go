@@ -104,8 +104,8 @@ func hopeless(code string) bool {
 	}
 }
 
-// matchesAny reports whether one of the candidates fits one of the entries of non_retryable_errors (docs/reference/retries.md, Non-retryable
-// errors). Empty candidates never do. Comparison is exact, letter case included.
+// matchesAny reports whether one of the candidates fits one of the entries of non_retryable_errors (docs/reference/retries.md,
+// Non-retryable errors). Empty candidates never do. Comparison is exact, letter case included.
 func matchesAny(entries []string, candidates ...string) bool {
 	for _, entry := range entries {
 		for _, c := range candidates {

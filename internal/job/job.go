@@ -84,8 +84,8 @@ type Job struct {
 	Outcome Outcome
 }
 
-// AvailableAtOnce reports whether the job begins as available, as far as a node can tell: a scheduled time that is over has the same effect,
-// but only the clock of the database decides that.
+// AvailableAtOnce reports whether the job begins as available, as far as a node can tell: a scheduled time that is over has the same
+// effect, but only the clock of the database decides that.
 func (j *Job) AvailableAtOnce() bool { return !j.Pending && !j.ScheduledAt.Set }
 
 // Outcome is what its unique policy and its queue have made of a job. It is valid once the insert has returned without an error

@@ -118,9 +118,9 @@ func ValidLimitKey(key string) bool {
 	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && jsonread.AllIn(key, isLimitKeyByte)
 }
 
-// PartitionKey is the key of the partition that a tenant's job has named: tenants share none, unless the policy says so. No name of a tenant
-// and no key that clients may send has a slash. Two tenants that use the same key get a partition each, so neither can use up
-// the other's limit.
+// PartitionKey is the key of the partition that a tenant's job has named: tenants share none, unless the policy says so. No name of a
+// tenant and no key that clients may send has a slash. Two tenants that use the same key get a partition each, so neither can use up the
+// other's limit.
 func PartitionKey(tenant, key string, policy *LimitPolicy) string {
 	if tenant == "" || policy != nil && policy.Scope == LimitGlobal {
 		return key

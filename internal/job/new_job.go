@@ -29,8 +29,8 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	return decodeValid(v, lim)
 }
 
-// DecodeItem is DecodeJob for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. The limit holds
-// for each element; the whole body has a limit of its own, which the transport checks. item is not kept.
+// DecodeItem is DecodeJob for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. The limit
+// holds for each element; the whole body has a limit of its own, which the transport checks. item is not kept.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.Envelope() {
 		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
@@ -349,7 +349,7 @@ var serverNames = []string{
 	"workflow_id", "root_workflow_id", "workflow_step", "workflow_step_id", "workflow_callback", "parent_results_map", "deduplicated",
 }
 
-// It is built once and only read afterwards; any number of decoders share it.
+// attrsByName is built once and only read afterwards; any number of decoders share it.
 var attrsByName = func() map[string]attr {
 	m := make(map[string]attr, int(attrCount)+len(serverNames))
 	for a, name := range attrNames {
@@ -729,8 +729,8 @@ func (d *decoder) visibility() int64 {
 	return 0
 }
 
-// metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of docs/reference/jobs.md, Accepted names.
-// The list is backed by the decoder and is valid until release.
+// metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of docs/reference/jobs.md, Accepted
+// names. The list is backed by the decoder and is valid until release.
 func (d *decoder) metaSources() []jsontext.Value {
 	list := d.metas[:0]
 	for _, g := range [...]given{
@@ -879,7 +879,8 @@ func (d *decoder) policies(j *Job) {
 	p, err := ParseRetry(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
+		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"),
+			Message: err.Message}})
 		return
 	}
 	if p.MaxAttempts == notSent {
@@ -912,7 +913,8 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 	}
 	n, kind := jsonread.Int(g.value)
 	if kind != jsonread.IsInt || n < 0 {
-		err := spec.Validation("max_attempts", jsonread.Show(g.value), "max_attempts must be an integer >= 0, got "+jsonread.Brief(g.value)+".")
+		err := spec.Validation("max_attempts", jsonread.Show(g.value),
+			"max_attempts must be an integer >= 0, got "+jsonread.Brief(g.value)+".")
 		return 0, spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path(), Message: err.Message}})
 	}
 	return n, nil

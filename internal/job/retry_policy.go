@@ -30,8 +30,8 @@ const (
 	backoffConstant    = "constant"
 )
 
-// RetryPolicy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled at
-// enqueue and stored with the job.
+// RetryPolicy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled
+// at enqueue and stored with the job.
 type RetryPolicy struct {
 	MaxAttempts        int64         // upper bound on executions, the first included; 0 and 1 both mean one
 	InitialInterval    time.Duration // > 0, whole ms
@@ -128,17 +128,19 @@ var retrySpellings = [...]retrySpelling{
 	{"initial_interval", retryInitial, false}, {"initial_interval_ms", retryInitial, true},
 	{"initial_delay_ms", retryInitial, true}, {"initialInterval", retryInitial, false},
 	{"max_interval", retryMax, false}, {"max_interval_ms", retryMax, true}, {"maxInterval", retryMax, false},
-	{"backoff_coefficient", retryCoefficient, false}, {"multiplier", retryCoefficient, false}, {"backoffCoefficient", retryCoefficient, false},
+	{"backoff_coefficient", retryCoefficient, false}, {"multiplier", retryCoefficient, false},
+	{"backoffCoefficient", retryCoefficient, false},
 	{"jitter", retryJitter, false},
 	{"non_retryable_errors", retryNonRetryable, false}, {"nonRetryableErrors", retryNonRetryable, false},
 	{"on_exhaustion", retryExhaustion, false}, {"onExhaustion", retryExhaustion, false},
-	{"backoff_strategy", retryStrategy, false}, {"backoff_type", retryStrategy, false}, {"strategy", retryStrategy, false}, {"backoff", retryStrategy, false},
+	{"backoff_strategy", retryStrategy, false}, {"backoff_type", retryStrategy, false}, {"strategy", retryStrategy, false},
+	{"backoff", retryStrategy, false},
 }
 
 // retryFieldNames are the canonical names, in error messages and in what Encode writes.
 var retrySpellingByName, retryFieldNames = indexRetrySpellings()
 
-// It walks backwards, so that the first spelling of a field, its canonical name, is the one that stays.
+// indexRetrySpellings walks backwards, so that the first spelling of a field, its canonical name, is the one that stays.
 func indexRetrySpellings() (byName map[string]int, names [retryFieldCount]string) {
 	byName = map[string]int{}
 	for i := len(retrySpellings) - 1; i >= 0; i-- {
@@ -386,10 +388,10 @@ func wholeMS(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// ParseStoredRetry reads what Encode or ojs.enqueue wrote. nil means DefaultRetry. ojs.enqueue stores the fields that it got, with the policy of the
-// queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the check of the
-// values to the server: with an error the policy is DefaultRetry, which the caller goes on with. Jobs that came by HTTP or gRPC never give an
-// error: their policy was checked when it was stored.
+// ParseStoredRetry reads what Encode or ojs.enqueue wrote. nil means DefaultRetry. ojs.enqueue stores the fields that it got, with the
+// policy of the queue, as Encode wrote it, in the member inherits: here one is read over the other, as for a job over HTTP. It leaves the
+// check of the values to the server: with an error the policy is DefaultRetry, which the caller goes on with. Jobs that came by HTTP or
+// gRPC never give an error: their policy was checked when it was stored.
 func ParseStoredRetry(stored []byte) (RetryPolicy, error) {
 	if stored == nil {
 		return DefaultRetry(), nil

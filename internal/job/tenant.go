@@ -115,12 +115,13 @@ func withTenant(meta []byte, tenant string) []byte {
 
 // errNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
 func errNoTenant() *ojs.Error {
-	err := spec.InvalidRequest(TenantHeader, "the name of a tenant", nil, "The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
+	err := spec.InvalidRequest(TenantHeader, "the name of a tenant", nil,
+		"The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
 	err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
 	return err
 }
 
-// It names both tenants: the caller has sent both.
+// errOtherTenant names both tenants: the caller has sent both.
 func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
 	err := spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+jsonread.Brief(said)+", but the call is that of tenant "+tenant+".",
 		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
@@ -141,7 +142,8 @@ func errSharedLimit(key string) *ojs.Error {
 
 // errTenantChange refuses to give a stored job to another tenant.
 func errTenantChange(meta []byte) *ojs.Error {
-	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", jsonread.Show(jsonread.Find(meta, tenantMember)),
+	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job",
+		jsonread.Show(jsonread.Find(meta, tenantMember)),
 		"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 }
 

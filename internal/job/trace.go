@@ -129,9 +129,9 @@ func memberText(object []byte, name string) (text string) {
 // It is set once: if a job follows several runs in turn, the first traceparent stays.
 const traceOrigin = "ojs.workflow.trace_origin"
 
-// WithWorkflowMeta gives the meta of a job what it lacks of its workflow's, and the trace context of the run that it follows; follows may be
-// empty. It returns meta itself if nothing changes. Package workflow calls it for each job that it makes after the first ones,
-// so that the trace goes on from the run that the job follows.
+// WithWorkflowMeta gives the meta of a job what it lacks of its workflow's, and the trace context of the run that it follows; follows may
+// be empty. It returns meta itself if nothing changes. Package workflow calls it for each job that it makes after the first ones, so that
+// the trace goes on from the run that the job follows.
 func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 	if len(workflow) == 0 && follows == "" {
 		return meta

@@ -53,7 +53,8 @@ func readUnique(v, args jsontext.Value, path string, ps *jsonread.Problems) *Uni
 	r.states()
 	// What each word does: docs/reference/unique.md, Conflicts.
 	if r.Get("on_conflict") != nil {
-		r.OnConflict = jsonread.OptionalText(&r.Object, "on_conflict", "one of reject, replace, replace_except_schedule, ignore", conflictWord)
+		r.OnConflict = jsonread.OptionalText(&r.Object, "on_conflict", "one of reject, replace, replace_except_schedule, ignore",
+			conflictWord)
 	}
 	r.resolve(args)
 	return r.Unique
@@ -172,13 +173,14 @@ func (r *uniqueReader) states() {
 		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
 		return
 	}
-	r.States = jsonread.Optional(&r.Object, "states", "a non-empty array of job states, each once", func(v jsontext.Value) (states []ojs.JobState, ok bool) {
-		list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
-		for _, s := range list {
-			states = append(states, ojs.JobState(s))
-		}
-		return states, ok && len(states) > 0
-	})
+	r.States = jsonread.Optional(&r.Object, "states", "a non-empty array of job states, each once",
+		func(v jsontext.Value) (states []ojs.JobState, ok bool) {
+			list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
+			for _, s := range list {
+				states = append(states, ojs.JobState(s))
+			}
+			return states, ok && len(states) > 0
+		})
 }
 
 func isDimension(s string) bool { return s == "type" || s == "queue" || s == "args" || s == "meta" }

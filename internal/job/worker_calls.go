@@ -136,7 +136,8 @@ const (
 	maxWaitMS = 20_000
 )
 
-var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights"}
+var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy",
+	"weights"}
 
 // DecodeFetch reads the body of a FETCH. wait_ms above 20 s is cut and not refused, so that clients need not know the limit.
 func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
@@ -200,7 +201,8 @@ func errNoQueues(ps *jsonread.Problems, received jsontext.Value) {
 }
 
 func errManyQueues(ps *jsonread.Problems, n int) {
-	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", jsonread.Quote(strconv.Itoa(n)+" names"))
+	ps.Add(ojs.ErrInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names",
+		jsonread.Quote(strconv.Itoa(n)+" names"))
 	ps.Hint("Fetch from fewer queues at a time.")
 }
 
@@ -271,8 +273,8 @@ func DecodeAck(raw []byte, lim Limits) (Ack, *ojs.Error) {
 	return decodeAck(v, "", lim)
 }
 
-// DecodeAckItem is DecodeAck for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. An error is
-// that of this item only; the others of the batch are acknowledged (docs/reference/http.md, Ack and nack batches).
+// DecodeAckItem is DecodeAck for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. An error
+// is that of this item only; the others of the batch are acknowledged (docs/reference/http.md, Ack and nack batches).
 func DecodeAckItem(item jsontext.Value, lim Limits) (Ack, *ojs.Error) {
 	v, err := jsonread.CheckObject(item, "ack")
 	if err != nil {

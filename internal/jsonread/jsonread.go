@@ -231,9 +231,9 @@ func Compact(v jsontext.Value) []byte { return AppendCompact(make([]byte, 0, len
 // No other literal begins with n.
 func IsNull(v jsontext.Value) bool { return v == nil || v[0] == 'n' }
 
-// StorableText returns v with strings that SQL can read as texts, for reports of workers, which are stored without an error: without escapes
-// of U+0000, and with U+FFFD for halves of surrogate pairs. PostgreSQL stores both in a json, but a statement that reads any member of it fails.
-// A backslash that is itself escaped is not the beginning of an escape: \\u0000 in the text stays.
+// StorableText returns v with strings that SQL can read as texts, for reports of workers, which are stored without an error: without
+// escapes of U+0000, and with U+FFFD for halves of surrogate pairs. PostgreSQL stores both in a json, but a statement that reads any member
+// of it fails. A backslash that is itself escaped is not the beginning of an escape: \\u0000 in the text stays.
 func StorableText(v []byte) []byte {
 	if !bytes.Contains(v, []byte(`\u`)) {
 		return v

@@ -201,10 +201,12 @@ func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
 	var rows []dbsqlc.LimitListPageRow
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		if rows, err = q.LimitListPage(ctx, dbsqlc.LimitListPageParams{After: max(from, l.After), Before: before, QueueKeys: keys, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1}); err != nil {
+		if rows, err = q.LimitListPage(ctx, dbsqlc.LimitListPageParams{After: max(from, l.After), Before: before, QueueKeys: keys,
+			SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1}); err != nil {
 			return err
 		}
-		page.Total, err = q.LimitCount(ctx, dbsqlc.LimitCountParams{After: from, Before: before, QueueKeys: keys, MaxRows: queue.CountLimit})
+		page.Total, err = q.LimitCount(ctx, dbsqlc.LimitCountParams{After: from, Before: before, QueueKeys: keys,
+			MaxRows: queue.CountLimit})
 		return err
 	})
 	if err != nil {
@@ -459,7 +461,8 @@ func (f *Follower) look(ctx context.Context) (next, cost time.Duration) {
 	next, cost, err := f.store.admitDue(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.Logger.WarnContext(ctx, "partitions of rate limits were not looked at; trying again", slog.String("category", "error"), slog.Any("error", err))
+			f.Logger.WarnContext(ctx, "partitions of rate limits were not looked at; trying again", slog.String("category", "error"),
+				slog.Any("error", err))
 		}
 		return lookInterval, 0
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// A Value has the copy in memory of some rows: the configuration of queues, the names of schemas, the maintenance switch. A Follower reads it
-// again after changes. How changes are counted is the matter of the Value's owner, which reads it.
+// A Value has the copy in memory of some rows: the configuration of queues, the names of schemas, the maintenance switch. A Follower reads
+// it again after changes. How changes are counted is the matter of the Value's owner, which reads it.
 
 const (
 	// Settled is how long after its commit a change holds on every node.

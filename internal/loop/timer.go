@@ -79,11 +79,12 @@ type timerSignals struct {
 // Init prepares the signals for a test.
 func (ts *timerSignals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
-// NewTimer returns a timer. The domains that sources call are built after it, because they schedule on it; it calls none before it is started
-// or a fetch asks it to sweep.
+// NewTimer returns a timer. The domains that sources call are built after it, because they schedule on it; it calls none before it is
+// started or a fetch asks it to sweep.
 func NewTimer(archetype *baseservice.Archetype, db *pg.DB, sources TimerSources) *Timer {
 	t := baseservice.Init(archetype, &Timer{
-		db: db, sources: sources, earlier: make(chan struct{}, 1), Intervals: TimerIntervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
+		db: db, sources: sources,
+		earlier: make(chan struct{}, 1), Intervals: TimerIntervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
 	})
 	t.next.Store(math.MaxInt64)
 	return t

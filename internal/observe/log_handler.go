@@ -221,7 +221,8 @@ func (l *line) finish(ctx context.Context, level slog.Level) {
 	}
 	if !l.traced {
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
-			l.top = append(l.top, slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
+			l.top = append(l.top, slog.Group("trace", slog.String("trace_id", sc.TraceID().String()),
+				slog.String("span_id", sc.SpanID().String())))
 		}
 	}
 }

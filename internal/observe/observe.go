@@ -109,7 +109,8 @@ func traceAttr(j *job.Record) (slog.Attr, bool) {
 // maxLoggedMessage bounds a worker's message in the log, in bytes. The job has the whole message, of up to 16 384 bytes.
 const maxLoggedMessage = 2048
 
-// workerErrorAttr shows type and message, which come from the worker; details are left out, because they may contain what the job was about.
+// workerErrorAttr shows type and message, which come from the worker; details are left out, because they may contain what the job was
+// about.
 func workerErrorAttr(e *job.WorkerError) slog.Attr {
 	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", job.Shorten(e.Message, maxLoggedMessage))}
 	if len(e.Backtrace) > 0 {
@@ -141,7 +142,8 @@ func attributes(c *eventlog.Change) (attrs []slog.Attr) {
 		return attrs
 	}
 	if c.Type == ojs.EventJobRetrying {
-		attrs = append(attrs, slog.String("next_retry_at", spec.FormatTime(c.Job.NextAttemptAt.Time)), slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
+		attrs = append(attrs, slog.String("next_retry_at", spec.FormatTime(c.Job.NextAttemptAt.Time)),
+			slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
 	}
 	if c.Type == ojs.EventJobScheduled {
 		attrs = append(attrs, slog.String("scheduled_at", spec.FormatTime(c.Job.ScheduledAt.Time)))

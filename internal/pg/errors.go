@@ -77,7 +77,8 @@ func IsUnavailable(err error) bool {
 	// An error that is not an answer of Postgres comes from the connection, which was refused, reset or closed. A deadline that
 	// pgconn does not report comes from the pool, which had no free connection.
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 

@@ -187,7 +187,8 @@ func (d *DB) EndSession(ctx context.Context, u *Unknown) error {
 	if d.Pooler {
 		return errors.New("the session behind a pooler is not known")
 	}
-	ended, err := d.Q.SystemEndSession(ctx, dbsqlc.SystemEndSessionParams{Backend: int32(u.pid), AgeS: u.Age().Seconds(), WaitMs: endSessionWait})
+	ended, err := d.Q.SystemEndSession(ctx, dbsqlc.SystemEndSessionParams{Backend: int32(u.pid), AgeS: u.Age().Seconds(),
+		WaitMs: endSessionWait})
 	if err != nil {
 		return fmt.Errorf("end session: %w", err)
 	}

@@ -187,8 +187,9 @@ func Connect(ctx context.Context, c config.Database) (*pgxpool.Pool, error) {
 	pc.MaxConnIdleTime = 5 * time.Minute
 	Prepare(pc.ConnConfig, "ojsd")
 	if c.Pooler() {
-		// The sessions of a pooler belong to nobody, so nothing is set in them, and statements are not prepared by name: each is planned for its
-		// parameters and for the tables as they are. Unnamed statements with remembered parameter types: one round trip, no state left in the session.
+		// The sessions of a pooler belong to nobody, so nothing is set in them, and statements are not prepared by name: each is planned
+		// for its parameters and for the tables as they are. Unnamed statements with remembered parameter types: one round trip, no state
+		// left in the session.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
 		maps.Copy(pc.ConnConfig.RuntimeParams, planSettings)

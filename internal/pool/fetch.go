@@ -139,9 +139,10 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 	claiming, cancelClaim := context.WithTimeout(ctx, reservationTime)
 	defer cancelClaim()
 	jobs, err := s.claim(claiming, f, c)
-	// The jobs replace the reservation, also for a worker that has gone, because they have been claimed, and after a failed claim, to give the
-	// room back. The statement can be repeated: it deletes by id and inserts with ON CONFLICT.
-	p := dbsqlc.PoolHoldParams{Pool: pool, Reservation: id, Ids: make([][16]byte, len(jobs)), StartedAt: make([]pgtype.Timestamptz, len(jobs))}
+	// The jobs replace the reservation, also for a worker that has gone, because they have been claimed, and after a failed claim, to give
+	// the room back. The statement can be repeated: it deletes by id and inserts with ON CONFLICT.
+	p := dbsqlc.PoolHoldParams{Pool: pool, Reservation: id, Ids: make([][16]byte, len(jobs)),
+		StartedAt: make([]pgtype.Timestamptz, len(jobs))}
 	for i, j := range jobs {
 		p.Ids[i], p.StartedAt[i] = j.ID, j.StartedAt
 	}

@@ -246,8 +246,9 @@ func New(d Deps) *Store {
 	}
 	return &Store{
 		db: d.DB, jobs: d.Jobs, logger: d.Logger, began: time.Now(), listening: d.Listening,
-		workers: workerPools{of: map[string]workerPool{}}, turns: turns{of: map[string]*rotation{}}, freed: freed{broadcast: broadcast{c: make(chan struct{})}},
-		draw: rand.Int64N, now: time.Now, changed: broadcast{c: make(chan struct{})},
+		workers: workerPools{of: map[string]workerPool{}}, turns: turns{of: map[string]*rotation{}},
+		freed: freed{broadcast: broadcast{c: make(chan struct{})}}, draw: rand.Int64N,
+		now: time.Now, changed: broadcast{c: make(chan struct{})},
 	}
 }
 
@@ -329,7 +330,8 @@ func (s *Store) list(ctx context.Context) ([]Pool, error) {
 	for _, r := range rows {
 		d, err := stored(r.Definition)
 		if err != nil {
-			s.logger.ErrorContext(ctx, "definition of a pool cannot be read; its workers fetch as if there were no pool", slog.String("pool", r.Name), slog.Any("error", err))
+			s.logger.ErrorContext(ctx, "definition of a pool cannot be read; its workers fetch as if there were no pool",
+				slog.String("pool", r.Name), slog.Any("error", err))
 			continue
 		}
 		all = append(all, Pool{r.Name, *d, r.CreatedAt.Time, r.UpdatedAt.Time})
@@ -350,7 +352,8 @@ func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, 
 		return nil, false, pg.ClientError(err)
 	}
 	if len(rows) == 0 {
-		return nil, false, spec.NewError(ojs.ErrValidation, "There are 1000 pools already; delete one that is not needed.", map[string]any{"field": "pools", "max_pools": MaxPools})
+		return nil, false, spec.NewError(ojs.ErrValidation, "There are 1000 pools already; delete one that is not needed.",
+			map[string]any{"field": "pools", "max_pools": MaxPools})
 	}
 	s.Changed()
 	// A higher concurrency makes room.
@@ -497,7 +500,8 @@ func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, er
 	}
 	queues = make([]QueueStats, len(rows))
 	for i, r := range rows {
-		q := QueueStats{Name: r.Name, Weight: max(1, weights[r.Name]), Dispatched: int64(math.Round(r.Started)), Active: max(0, r.Active), Starved: r.Available > 0 && r.Started == 0}
+		q := QueueStats{Name: r.Name, Weight: max(1, weights[r.Name]), Dispatched: int64(math.Round(r.Started)), Active: max(0, r.Active),
+			Starved: r.Available > 0 && r.Started == 0}
 		if r.Started > 0 {
 			q.Ratio, q.AvgWaitMS = r.Started/sum, int64(math.Round(r.WaitMs/r.Started))
 		}

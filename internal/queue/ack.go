@@ -55,7 +55,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 		return nil, err
 	}
 	s.afterComplete(ctx, rows)
-	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows,
+		func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
 	for i, job := range jobs {
 		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
 			s.workers.Beat(job.WorkerID.String)
@@ -67,8 +68,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 // completeRows completes the jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
 // more of them: few are.
 //
-// These are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse finds the jobs
-// active and unlocked, and answers ErrLocked, so they are tried again.
+// These are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse finds the
+// jobs active and unlocked, and answers ErrLocked, so they are tried again.
 func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -81,8 +82,8 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Re
 			return err
 		})
 	})
-	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended. Acks of locked jobs have no
-	// row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended. Acks of locked jobs
+	// have no row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
 	if pg.IsTimeout(err) && ctx.Err() == nil {
 		ids := make([][16]byte, len(acks))
 		for i, a := range acks {
@@ -102,7 +103,8 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Re
 	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
 	flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
 	for _, a := range rest {
-		flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID), append(flush.Attempts, a.Attempt)
+		flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID),
+			append(flush.Attempts, a.Attempt)
 	}
 	// An event for the last report, if it had none; then the end.
 	reported, err := s.completeSome(ctx, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, flush) })
@@ -131,21 +133,24 @@ func completedRecord(r *dbsqlc.JobCompleteRow) job.Record {
 		r.Progress.Float64 = 1
 	}
 	return job.Record{
-		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateCompleted), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
-		CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		WorkerID: r.WorkerID, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, RetryDelayMs: r.RetryDelayMs,
-		ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true}, PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true},
-		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey,
-		Lane: r.Lane, LimitKey: r.LimitKey, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
-		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt, ProgressSentAt: r.ProgressSentAt,
-		Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Result: r.Result, Size: job.SizeColumn(r.Size),
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateCompleted), Priority: r.Priority, Attempt: r.Attempt,
+		MaxAttempts: r.MaxAttempts, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
+		ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt, WorkerID: r.WorkerID, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs,
+		GraceMs: r.GraceMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: pgtype.Int8{Int64: r.ResultTtlS, Valid: true},
+		PreviousState: pgtype.Text{String: string(ojs.StateActive), Valid: true}, ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount,
+		TraceID: r.TraceID, Cron: r.Cron, WorkflowID: r.WorkflowID, UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey,
+		Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra, Errors: r.Errors, PreviousErrors: r.PreviousErrors,
+		Progress: r.Progress, ProgressMessage: r.ProgressMessage, ProgressData: r.ProgressData, ProgressAt: r.ProgressAt,
+		ProgressSentAt: r.ProgressSentAt, Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt,
+		Result: r.Result, Size: job.SizeColumn(r.Size),
 	}
 }
 
 // completeSome completes, in one transaction, the jobs that pick chooses.
 //
 // It may run twice, if a partition of jobs_done is missing. pick locks its rows, so JobComplete waits for none of them.
-func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
+func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool,
+	pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		rows = nil
 		q := dbsqlc.New(tx)
@@ -170,7 +175,8 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
-		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
+		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout,
+		DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
@@ -305,10 +311,11 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		jobs[read[i].ID] = &read[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed, MaxSize: job.SizeOfEach(len(nacks))}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed,
+		MaxSize: job.SizeOfEach(len(nacks))}
 	for _, n := range nacks {
-		// The failure must be about the run that the job is in. A job that was handed back and fetched again has the same attempt, and perhaps
-		// the same worker, so started_at is compared too. The worker is not: JobFail does that, and refuse explains it.
+		// The failure must be about the run that the job is in. A job that was handed back and fetched again has the same attempt, and
+		// perhaps the same worker, so started_at is compared too. The worker is not: JobFail does that, and refuse explains it.
 		job := jobs[n.JobID]
 		if job != nil && job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
 			(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time)) {
@@ -328,9 +335,10 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	if err != nil {
 		return nil, err
 	}
-	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
-	// Before afterFail, which wakes fetches: the failure is logged before the next start. The changes are made from the rows before and after
-	// the statement: the new row has lost its worker and its start.
+	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows,
+		func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	// Before afterFail, which wakes fetches: the failure is logged before the next start. The changes are made from the rows before and
+	// after the statement: the new row has lost its worker and its start.
 	if s.commits.Emitting() {
 		failures := make([]failure, 0, len(failed))
 		for i, job := range failed {
@@ -380,11 +388,13 @@ func failedAt(job *job.Record) pgtype.Timestamptz {
 func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, row *dbsqlc.JobListForFailRow) {
 	policy, err := job.ParseStoredRetry(row.Retry)
 	if err != nil { // one invalid policy must not fail the other jobs of the statement
-		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error", err)
+		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", spec.FormatID(n.JobID), "error",
+			err)
 		n.Error.PolicyError = err.Error()
 	}
 	failure := n.Error.Failure()
-	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(row.Attempt), row.MaxAttempts, policy, n.Requeue, n.Delay
+	failure.Attempt, failure.MaxAttempts, failure.Policy, failure.Requeue, failure.Delay = int64(row.Attempt), row.MaxAttempts, policy,
+		n.Requeue, n.Delay
 	failure.Elapsed = row.Now.Time.Sub(row.EnteredAt.Time) // since the enqueue or the latest manual retry, by the clock of the database
 	failure.RunTimeout = s.config.Jobs.Timeout
 	if row.TimeoutMs.Valid {
@@ -502,7 +512,8 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 		return nil, err
 	}
 	s.afterCancel(ctx, rows)
-	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
+	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows,
+		func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
 }
 
 // afterCancel leaves what follows in workflows and limits to operation.do, outside of the flush.
@@ -525,7 +536,8 @@ func cancelledRecords(rows []dbsqlc.JobCancelRow) []*job.Record {
 }
 
 // cancelRows waits for rows that other transactions have locked, unless its caller has locked all of them.
-func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
+func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow,
+	error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return q.JobCancel(ctx, s.cancelParams(cs, states, "api"))
@@ -535,7 +547,8 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 // would get the data of another one.
 func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source string) dbsqlc.JobCancelParams {
 	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(cs))}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled,
+		MaxSize: job.SizeOfEach(len(cs))}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
@@ -665,7 +678,8 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 	defer cancel()
 	// The statement is its own transaction. An error of the connection leaves the outcome unknown: WriteError says 504 and not
 	// 503, so that the client looks before it repeats the call.
-	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
+	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node,
+		EventType: ojs.EventJobEnqueued})
 	if err != nil {
 		return nil, pg.WriteError(err)
 	}

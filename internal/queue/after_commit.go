@@ -30,12 +30,12 @@ type jobChange struct {
 	workflowID pgtype.UUID
 }
 
-// recordChange is a job that an ack, a nack, a cancel or an activation has changed. It has neither limit nor workflow: flushes do not follow
-// them, and their callers use followRecords.
+// recordChange is a job that an ack, a nack, a cancel or an activation has changed. It has neither limit nor workflow: flushes do not
+// follow them, and their callers use followRecords.
 func recordChange(j *job.Record) jobChange {
 	return jobChange{
-		id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt, now: failedAt(j),
-		ran: j.PreviousState.String == string(ojs.StateActive), cron: j.Cron,
+		id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt,
+		now: failedAt(j), ran: j.PreviousState.String == string(ojs.StateActive), cron: j.Cron,
 	}
 }
 
@@ -87,7 +87,8 @@ func addValid[Value comparable](values *[]Value, v Value, valid bool) {
 }
 
 // notify wakes the calls of this node that wait for the jobs, the relay and the timer, and lets crons release the jobs that waited for the
-// changed ones. Calls of other nodes are woken when the relay has published the events. Fetches come early: they are what somebody waits for.
+// changed ones. Calls of other nodes are woken when the relay has published the events. Fetches come early: they are what somebody waits
+// for.
 func (s *Store) notify(ctx context.Context, a afterCommit) {
 	if !a.some {
 		return
@@ -188,8 +189,8 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	}
 	for _, r := range e.dropped {
 		changes = append(changes, eventlog.Change{
-			Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateDiscarded),
-			At: r.Now.Time, Reason: job.Overflow,
+			Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was,
+			To: string(ojs.StateDiscarded), At: r.Now.Time, Reason: job.Overflow,
 		})
 	}
 	return changes

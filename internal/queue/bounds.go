@@ -304,7 +304,8 @@ func (queue *boundedQueue) pressure(own *tenantDepth) *job.Pressure {
 func (b *boundCheck) errFull(queue *boundedQueue, own *tenantDepth) *ojs.Error {
 	retryAfter := int(math.Ceil(b.store.config.Queues.FullRetryAfter.Seconds()))
 	if !own.fits(queue.policy) {
-		full := spec.FullQueue{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
+		full := spec.FullQueue{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth,
+			Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
 		if b.in.atomic {
 			full.Depth += own.dropped - own.entered
 		}
@@ -335,7 +336,8 @@ func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 			for i, r := range b.in.res {
 				if r.job != nil && jobs[i].Queue == queue.name {
 					bytes := jobs[i].ClientBytes()
-					p.Ids, p.Bytes, p.Sum = append(p.Ids, r.job.ID), append(p.Bytes, int32(bytes)), p.Sum+int64(bytes) //nolint:gosec // a request is smaller
+					p.Ids, p.Bytes, p.Sum = append(p.Ids, r.job.ID), append(p.Bytes, int32(bytes)),
+						p.Sum+int64(bytes) //nolint:gosec // a request is smaller
 				}
 			}
 			if p.Ids != nil {
@@ -495,7 +497,8 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 			return nil
 		}
 		// At least 100 are read, although fewer may be needed: some are locked or are claimed meanwhile.
-		oldest, err := b.q.JobListOldest(ctx, dbsqlc.JobListOldestParams{Queue: queue.name, MaxLevels: maxDropLevels, AfterSeq: after, MaxRows: min(maxDropped, max(jobs, 100))})
+		oldest, err := b.q.JobListOldest(ctx, dbsqlc.JobListOldestParams{Queue: queue.name, MaxLevels: maxDropLevels, AfterSeq: after,
+			MaxRows: min(maxDropped, max(jobs, 100))})
 		if err != nil {
 			return err
 		}
@@ -536,8 +539,9 @@ func (b *boundCheck) discard(ctx context.Context, queue *boundedQueue, ids [][16
 	slices.SortFunc(ids, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
 	for part := range slices.Chunk(ids, maxDropped) {
 		rows, err := b.q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
-			Ids: part, States: []string{string(ojs.StateAvailable)}, Code: job.Overflow, Message: job.ServerError(job.Overflow, 0, 0).Message,
-			EventType: ojs.EventJobDiscarded, Source: "api", Node: b.store.commits.Node,
+			Ids: part, States: []string{string(ojs.StateAvailable)}, Code: job.Overflow,
+			Message: job.ServerError(job.Overflow, 0, 0).Message, EventType: ojs.EventJobDiscarded,
+			Source: "api", Node: b.store.commits.Node,
 		})
 		if err != nil {
 			return nil, err

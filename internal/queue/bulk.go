@@ -137,7 +137,8 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 		return bulkDone{changed, others, func() { s.afterRetry(ctx, rows) }}, err
 	default:
 		rows, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{
-			Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Source: "api", Reason: reasonDeleted,
+			Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged,
+			Source: "api", Reason: reasonDeleted,
 		})
 		for _, r := range rows {
 			changed[r.ID] = true
@@ -200,14 +201,16 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 	}
 	var a afterCommit
 	for _, r := range rows {
-		a.add(jobChange{id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.JobState(r.State), readySeq: r.ReadySeq, limitKey: r.LimitKey})
+		a.add(jobChange{id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.JobState(r.State), readySeq: r.ReadySeq,
+			limitKey: r.LimitKey})
 		// It waits for its limit, so no commit would tell the new queue of it.
 		if r.State == string(ojs.StateAvailable) && r.LimitKey.Valid && !r.ReadySeq.Valid {
 			s.limitBlocked.add(to)
 		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.JobMoveQueueRow) []eventlog.Change {
-		c := eventlog.Change{Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: from, From: r.State, At: r.Now.Time, Reason: reasonMoved}
+		c := eventlog.Change{Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: from, From: r.State, At: r.Now.Time,
+			Reason: reasonMoved}
 		entered := c
 		entered.Queue, entered.From, entered.To = to, "", r.State
 		return append(changes, c, entered)
@@ -238,7 +241,8 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 	err = pg.Retry(func() error {
 		return s.db.InTx(ctx, func(tx pgx.Tx) error {
 			q := dbsqlc.New(tx)
-			rows, err := q.JobSetPriority(ctx, dbsqlc.JobSetPriorityParams{ID: id, Priority: priority, EventType: eventlog.PriorityChanged, Node: s.commits.Node})
+			rows, err := q.JobSetPriority(ctx, dbsqlc.JobSetPriorityParams{ID: id, Priority: priority, EventType: eventlog.PriorityChanged,
+				Node: s.commits.Node})
 			if changed = rows; err != nil || len(rows) == 0 {
 				return err
 			}
@@ -268,8 +272,8 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 	if previous = changed[0].Previous; previous == priority {
 		return stored, previous, nil
 	}
-	// The claims of this node find the job at a place that they may have passed; other nodes hear of it from the relay. No fetch is woken: the
-	// job could be fetched before, too.
+	// The claims of this node find the job at a place that they may have passed; other nodes hear of it from the relay. No fetch is woken:
+	// the job could be fetched before, too.
 	if r := changed[0]; r.ReadySeq.Valid {
 		s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
 	}

@@ -170,8 +170,8 @@ type claimRequest struct {
 	weights   func(queue string) weights
 }
 
-// begin returns the reads of a claim, in dispatch order. It ends with the lane cursors of a priority between which the jobs are divided: what is
-// behind them may be claimed only when they have no more, by another claim. end or fail must follow.
+// begin returns the reads of a claim, in dispatch order. It ends with the lane cursors of a priority between which the jobs are divided:
+// what is behind them may be claimed only when they have no more, by another claim. end or fail must follow.
 //
 // A queue that no fetch has asked for is left out. Claim rescans its queues first, so that happens only after forget.
 func (c *cursors) begin(w claimRequest) (reads []*cursorRead, last bool) {
@@ -218,8 +218,8 @@ func (c *cursors) end(reads []*cursorRead, full bool) {
 		// were skipped belong to claims in flight; if these fail, they move the cursor back.
 		case p.got == p.want || full && i == reached-1:
 			p.end(p.last + 1)
-			// Room for lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a queue
-			// with more lanes than maxLanes would never serve the rest.
+			// Room for lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a
+			// queue with more lanes than maxLanes would never serve the rest.
 			if p.cursor.tenantRing.priorityRing.queue.crowded && p.cursor.lane != "" {
 				p.cursor.set(noJobs)
 			}
@@ -470,8 +470,8 @@ func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut b
 		next[f.Scope] = spot{f.Lane, f.Priority} // those of a scope are in order
 		if q := c.queues[f.Queue]; q != nil {
 			if l := q.cursor(f.Lane, f.Priority); l != nil {
-				// As lower, but a claim in flight that began at or below the job has read it, or has passed it because another one had locked it:
-				// its end may raise the cursor.
+				// As lower, but a claim in flight that began at or below the job has read it, or has passed it because another one had
+				// locked it: its end may raise the cursor.
 				for _, p := range l.reads {
 					if f.ReadySeq < p.low {
 						p.floor = min(p.floor, f.ReadySeq)

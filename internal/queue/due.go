@@ -95,7 +95,8 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 	for page := dueBatch; page == dueBatch && failed < dueBatch; found += page {
 		// What this call has failed is no longer at the head; what it could not lock is, and is skipped.
 		bounded, cancel := s.db.Bounded(ctx)
-		rows, err := s.db.Q.JobListOverdue(bounded, dbsqlc.JobListOverdueParams{After: after, SkipRows: int32(found - failed), MaxRows: dueBatch})
+		rows, err := s.db.Q.JobListOverdue(bounded, dbsqlc.JobListOverdueParams{After: after, SkipRows: int32(found - failed),
+			MaxRows: dueBatch})
 		cancel()
 		if page = len(rows); err != nil || page == 0 {
 			return found, failed, err

@@ -252,11 +252,11 @@ func producerOf(ctx context.Context) string {
 	return principal
 }
 
-// Admit checks jobs that are going to be stored later, as steps of a workflow, and gives each what it inherits of its queue. at is the index
-// of the first that is refused.
+// Admit checks jobs that are going to be stored later, as steps of a workflow, and gives each what it inherits of its queue. at is the
+// index of the first that is refused.
 //
-// Nothing is stored. Package workflow marks the jobs of later steps as admitted then, and their later insert does not check type,
-// producer and draining again: a queue that drains must not end a workflow that it has accepted.
+// Nothing is stored. Package workflow marks the jobs of later steps as admitted then, and their later insert does not check type, producer
+// and draining again: a queue that drains must not end a workflow that it has accepted.
 func (s *Store) Admit(ctx context.Context, jobs []*job.Job) (at int, err error) {
 	for _, j := range jobs {
 		j.Producer = producerOf(ctx)

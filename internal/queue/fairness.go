@@ -93,7 +93,8 @@ func (w weights) weight(name string) int {
 	return 1
 }
 
-// cursor finds that of a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a rescan finds the lane later.
+// cursor finds that of a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a rescan finds the lane
+// later.
 //
 // Lane "" has always room: it is the only one of most queues, and there are at most 201 of it.
 func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
@@ -125,9 +126,8 @@ func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
 	return l
 }
 
-// set moves the cursor, and lets the lane cursor take turns while it has jobs. One without jobs is dropped, unless a claim reads it. Lane "" is
-// kept: most queues have no other.
-// It is the only place that changes low, so that turns, ready and low agree.
+// set moves the cursor, and lets the lane cursor take turns while it has jobs. One without jobs is dropped, unless a claim reads it. Lane
+// "" is kept: most queues have no other. It is the only place that changes low, so that turns, ready and low agree.
 func (l *laneCursor) set(low int64) {
 	l.low = low
 	p := l.tenantRing
@@ -185,12 +185,12 @@ func (r *priorityRing) count(tenant string) int {
 	return 0
 }
 
-// pick adds the reads of the lane cursors whose turn it is. Together they may give as many jobs as wanted; up to lookahead further lane cursors,
-// which the statement reads only if those before have too few, may give those of one turn. It reports whether nothing
-// behind this priority may be claimed by the same statement: there are more lane cursors, or one of them may have more than it may give.
+// pick adds the reads of the lane cursors whose turn it is. Together they may give as many jobs as wanted; up to lookahead further lane
+// cursors, which the statement reads only if those before have too few, may give those of one turn. It reports whether nothing behind this
+// priority may be claimed by the same statement: there are more lane cursors, or one of them may have more than it may give.
 //
-// Lookahead lanes save statements: a cursor may be too low and its lane without a job, or a lane with a large weight may have few.
-// They take their turns when they have given jobs (cursors.end).
+// Lookahead lanes save statements: a cursor may be too low and its lane without a job, or a lane with a large weight may have few. They
+// take their turns when they have given jobs (cursors.end).
 func (r *priorityRing) pick(reads []*cursorRead, w claimRequest) (_ []*cursorRead, last bool) {
 	ready, first := r.count(w.tenant), len(reads)
 	if ready == 1 { // as in every queue without lanes: there is nothing to take turns
@@ -227,8 +227,8 @@ func (r *priorityRing) pick(reads []*cursorRead, w claimRequest) (_ []*cursorRea
 	return reads, last || len(reads)-first < ready
 }
 
-// others are up to n lane cursors with jobs that are not picked, of all tenants or of one, in the order in which they will have their turns. The
-// lists stay as they are: a place that is taken out and given back would stand before those that have not used up their weight.
+// others are up to n lane cursors with jobs that are not picked, of all tenants or of one, in the order in which they will have their
+// turns. The lists stay as they are: a place that is taken out and given back would stand before those that have not used up their weight.
 //
 // It walks over no more lane cursors than it returns and are picked.
 func (r *priorityRing) others(tenant string, n int) (found []*laneCursor) {

@@ -36,14 +36,14 @@ type By struct {
 	Until <-chan struct{}
 }
 
-// Fetch claims up to Count jobs, in dispatch order or as by says. With Wait it waits until a job is available; a fetch with a claim of its own
-// is woken for jobs, but no enqueue claims for it. It claims nothing after ctx has ended, because no client would receive the jobs.
+// Fetch claims up to Count jobs, in dispatch order or as by says. With Wait it waits until a job is available; a fetch with a claim of its
+// own is woken for jobs, but no enqueue claims for it. It claims nothing after ctx has ended, because no client would receive the jobs.
 //
 // A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
 //
-// When it returns jobs, their claim is committed and their leases run: a caller that cannot deliver them has to call HandBack.
-// Two fetches never get one job, on any node (SKIP LOCKED). An error means that this call has no jobs; what a lost answer may
-// have claimed is handed back by the node.
+// When it returns jobs, their claim is committed and their leases run: a caller that cannot deliver them has to call HandBack. Two fetches
+// never get one job, on any node (SKIP LOCKED). An error means that this call has no jobs; what a lost answer may have claimed is handed
+// back by the node.
 func (s *Store) Fetch(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
@@ -85,7 +85,8 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if err == nil && len(jobs) < f.Count {
 		var letStart bool
 		if letStart, err = s.handleBlocked(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
-			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it", slog.String("category", "error"), slog.Any("error", err))
+			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it",
+				slog.String("category", "error"), slog.Any("error", err))
 			err = nil
 		} else if letStart && len(jobs) == 0 {
 			jobs, err = s.claimShared(ctx, f)
@@ -150,7 +151,8 @@ type fetchAnswer struct {
 }
 
 func newClaimant(f job.Fetch) claimant {
-	return claimant{queues: f.Queues, tenant: f.Tenant, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
+	return claimant{queues: f.Queues, tenant: f.Tenant, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID),
+		leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
 }
 
 // fetchers has one batcher for each list of queues and tenant, because a claim follows one order.
@@ -189,11 +191,11 @@ func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, fetchAns
 	return b
 }
 
-// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit. If lanes share the jobs, and those whose
-// turn it was had too few, others follow for the rest.
+// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit. If lanes share the jobs, and those
+// whose turn it was had too few, others follow for the rest.
 //
-// Each round is a statement, or a transaction with limits, and commits by itself. What the rounds before have claimed is answered
-// even if a later one fails: it is reserved. The lost outcome of a later round is found by its number.
+// Each round is a statement, or a transaction with limits, and commits by itself. What the rounds before have claimed is answered even if a
+// later one fails: it is reserved. The lost outcome of a later round is found by its number.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]fetchAnswer, error) {
 	w := claimRequest{queues: claimants[0].queues, tenant: claimants[0].tenant, lookahead: minLookahead, weights: s.weights}
 	limited, err := s.limitedQueues(ctx, w.queues)
@@ -311,21 +313,22 @@ func claimJobs(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobFetchParams)
 // endClaim needs that place to raise the cursors.
 func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
 	return job.Record{
-		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts,
-		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt, StartedAt: r.StartedAt, ScheduledAt: r.ScheduledAt,
-		ExpiresAt: r.ExpiresAt, TotalDueAt: r.TotalDueAt, WorkerID: r.WorkerID, LeaseUntil: r.LeaseUntil, LeaseMs: r.LeaseMs, StallDueAt: r.StallDueAt,
-		VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs, GraceMs: r.GraceMs, StallMs: r.StallMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: r.ResultTtlS,
-		ReEnqueuedAt: r.ReEnqueuedAt, ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, CronSerial: r.CronSerial, WorkflowID: r.WorkflowID,
-		UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey, OnLimit: r.OnLimit, Retry: r.Retry, Args: r.Args, Meta: r.Meta, Extra: r.Extra,
-		Error: r.Error, Errors: r.Errors, PreviousErrors: r.PreviousErrors, Checkpoint: r.Checkpoint, CheckpointSeq: r.CheckpointSeq,
-		CheckpointAt: r.CheckpointAt, Size: r.Size,
+		ID: r.ID, Type: r.Type, Queue: r.Queue, State: string(ojs.StateActive), Priority: r.Priority, Attempt: r.Attempt,
+		MaxAttempts: r.MaxAttempts, ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, EnqueuedAt: r.EnqueuedAt,
+		StartedAt: r.StartedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt, TotalDueAt: r.TotalDueAt, WorkerID: r.WorkerID,
+		LeaseUntil: r.LeaseUntil, LeaseMs: r.LeaseMs, StallDueAt: r.StallDueAt, VisibilityMs: r.VisibilityMs, TimeoutMs: r.TimeoutMs,
+		GraceMs: r.GraceMs, StallMs: r.StallMs, RetryDelayMs: r.RetryDelayMs, ResultTtlS: r.ResultTtlS, ReEnqueuedAt: r.ReEnqueuedAt,
+		ReplayCount: r.ReplayCount, TraceID: r.TraceID, Cron: r.Cron, CronSerial: r.CronSerial, WorkflowID: r.WorkflowID,
+		UniqueKey: r.UniqueKey, Lane: r.Lane, LimitKey: r.LimitKey, OnLimit: r.OnLimit, Retry: r.Retry, Args: r.Args, Meta: r.Meta,
+		Extra: r.Extra, Error: r.Error, Errors: r.Errors, PreviousErrors: r.PreviousErrors, Checkpoint: r.Checkpoint,
+		CheckpointSeq: r.CheckpointSeq, CheckpointAt: r.CheckpointAt, Size: r.Size,
 	}
 }
 
 // claim is one statement JobFetch and what it has claimed.
 type claim struct {
 	reads  []*cursorRead
-	owners []int                 // the claimant of each slot; nil: it was not sent, for want of room or slots, or because the one before was cut
+	owners []int                 // the claimant of each slot; nil: it was not sent, for want of room, or as the one before was cut
 	params dbsqlc.JobFetchParams // with one worker per claimant
 	rows   []job.Record          // in the order of slots
 
@@ -336,9 +339,9 @@ type claim struct {
 	workflows [][16]byte            // of those that were dropped
 }
 
-// newClaim prepares a claim. After it the caller must end the reads, by endClaim or by cursors.fail. owners may be fewer than the reads have
-// wants for: want in the statement is what counts. bytes are those that the claimants have got already. Reads come in dispatch order, which the
-// nested loop of the statement keeps. The number of the claim is a fresh one; claimLimited replaces it.
+// newClaim prepares a claim. After it the caller must end the reads, by endClaim or by cursors.fail. owners may be fewer than the reads
+// have wants for: want in the statement is what counts. bytes are those that the claimants have got already. Reads come in dispatch order,
+// which the nested loop of the statement keeps. The number of the claim is a fresh one; claimLimited replaces it.
 func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int, bytes int64) claim {
 	params := dbsqlc.JobFetchParams{
 		Workers:          make([]string, len(claimants)),
@@ -360,7 +363,8 @@ func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int
 	}
 	for i, p := range reads {
 		ring := p.cursor.tenantRing.priorityRing
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.cursor.lane, ring.priority, p.low, int32(p.want)
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.cursor.lane, ring.priority,
+			p.low, int32(p.want)
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
@@ -375,9 +379,9 @@ func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int
 	return claim{owners: owners, reads: reads, params: params}
 }
 
-// endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
-// all that it wanted: it has not read beyond its last job.
-// It must come before events and wake-ups: other claims begin at the cursors that it sets.
+// endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one
+// that got all that it wanted: it has not read beyond its last job. It must come before events and wake-ups: other claims begin at the
+// cursors that it sets.
 func (s *Store) endClaim(c *claim) (bytes int64, cut bool) {
 	bytes, cut = c.weigh()
 	open := s.openReads(c.reads)
@@ -509,7 +513,8 @@ func (s *Store) claimForWaiting(jobs []*job.Job) *enqueueClaim {
 	owners := assignSlots(claimants, s.workers.Quiet)
 	var reads []*cursorRead
 	if len(owners) > 0 {
-		reads = s.cursors.beginWith(jobs, claimRequest{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minLookahead, s.weights})
+		reads = s.cursors.beginWith(jobs, claimRequest{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minLookahead,
+			s.weights})
 	}
 	if len(reads) == 0 {
 		hand(waiters, nil)
@@ -532,8 +537,8 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 	}
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	// Both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no other node can claim them
-	// in between. A missing partition of the events is an error of PostgreSQL, after which the plain insert creates it.
+	// Both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no other node can claim
+	// them in between. A missing partition of the events is an error of PostgreSQL, after which the plain insert creates it.
 	var inserted []dbsqlc.JobInsertRow
 	if err = s.createQueues(bounded, s.db.Pool, in.open()); err == nil {
 		insert, started := in.statement(bounded, s.commits.Node), time.Now()
@@ -558,8 +563,9 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *enqueue
 		if s.lost.add(h.claim.params.Claim, err); pg.IsUnknown(err) {
 			_ = s.handBackLost(ctx) // the poller tries again
 		}
-		hand(h.waiters, nil)                                                                  // they claim for themselves again
-		if _, refused := errors.AsType[*pgconn.PgError](err); refused && !pg.IsUnknown(err) { // else a second insert might find the ids taken
+		hand(h.waiters, nil) // they claim for themselves again
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused &&
+			!pg.IsUnknown(err) { // else a second insert might find the ids taken
 			return nil, false, nil
 		}
 		return nil, true, err
@@ -630,7 +636,8 @@ func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (tak
 // The caller has locked c.mu.
 func (c *cursors) offeredFor(of scope, others []*waiter, limited func(queues []string) bool) *waiter {
 	for _, w := range c.waiters[of] {
-		if w.offered() && (others == nil || slices.Equal(w.fetch.Queues, others[0].fetch.Queues) && w.fetch.Tenant == others[0].fetch.Tenant) &&
+		if w.offered() && (others == nil || slices.Equal(w.fetch.Queues, others[0].fetch.Queues) &&
+			w.fetch.Tenant == others[0].fetch.Tenant) &&
 			!limited(w.fetch.Queues) {
 			return w
 		}

@@ -185,8 +185,8 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 // begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
 // configuration cost a look into a map, and none at all if no queue has one.
 
-// acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer to do;
-// of an atomic insert, none is.
+// acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer
+// to do; of an atomic insert, none is.
 //
 // It runs once per insert and not once per try: a deadlock does not read the configuration again.
 func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) error {
@@ -319,8 +319,8 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 // isPool reports whether db is the pool and not the transaction of a caller.
 func (s *Store) isPool(db pg.Conn) bool { return db == pg.Conn(s.db.Pool) }
 
-// tryInsert is one try of an insert: one statement or, if it decides about more than the new rows, a transaction. The cases are ordered by what
-// they lock: unique keys include bounds, and bounds include client-chosen ids.
+// tryInsert is one try of an insert: one statement or, if it decides about more than the new rows, a transaction. The cases are ordered by
+// what they lock: unique keys include bounds, and bounds include client-chosen ids.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
 	if !in.unique && in.bounds == nil && !in.clientIDs {
 		return in.storeAll(ctx, db, s.commits.Node)
@@ -409,9 +409,9 @@ func (in *insertion) findTaken(ctx context.Context, q *dbsqlc.Queries) error {
 	return err
 }
 
-// storeAll stores the jobs of this try. Only ids that clients have chosen can be taken; db is a transaction then. Those of finished jobs are
-// read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the id to jobs_done while the
-// insert ran.
+// storeAll stores the jobs of this try. Only ids that clients have chosen can be taken; db is a transaction then. Those of finished jobs
+// are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the id to jobs_done while
+// the insert ran.
 //
 // A job whose id is in use is left out if the others do not depend on it. With unique keys and bounds they do: the decision about them has
 // counted it.
@@ -479,14 +479,13 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 	n := len(in.todo)
 	p := dbsqlc.JobInsertParams{
 		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
-		MaxAttempts: make([]int64, n), Pending: make([]bool, n),
-		ScheduledAt: make([]pgtype.Timestamptz, n), ScheduledInUs: make([]int64, n),
-		ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
-		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
-		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
-		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
-		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n), OnExhaustions: make([]string, n),
+		MaxAttempts: make([]int64, n), Pending: make([]bool, n), ScheduledAt: make([]pgtype.Timestamptz, n),
+		ScheduledInUs: make([]int64, n), ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
+		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n), TotalMs: make([]int64, n),
+		TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n), TraceIds: make([]string, n),
+		Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n), Sizes: make([]int32, n),
+		WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n), Lanes: make([]string, n), LimitKeys: make([]string, n),
+		LimitPolicies: make([][]byte, n), OnLimits: make([]string, n), OnExhaustions: make([]string, n),
 		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
@@ -523,7 +522,9 @@ func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.D
 		params := in.alikeParams(node)
 		return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
 			rows, err := dbsqlc.New(db).JobInsertAlike(ctx, params)
-			return sliceutil.Map(rows, func(r dbsqlc.JobInsertAlikeRow) dbsqlc.JobInsertRow { return plainRow(dbsqlc.JobInsertPlainRow(r)) }), err
+			return sliceutil.Map(rows, func(r dbsqlc.JobInsertAlikeRow) dbsqlc.JobInsertRow {
+				return plainRow(dbsqlc.JobInsertPlainRow(r))
+			}), err
 		}
 	default:
 		params := in.plainParams(node)
@@ -536,7 +537,8 @@ func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.D
 
 // plainRow is what JobInsert would return of a plain job, which is available.
 func plainRow(r dbsqlc.JobInsertPlainRow) dbsqlc.JobInsertRow {
-	return dbsqlc.JobInsertRow{ID: r.ID, State: string(ojs.StateAvailable), ReadySeq: r.ReadySeq, CreatedAt: r.CreatedAt, EventType: ojs.EventJobEnqueued}
+	return dbsqlc.JobInsertRow{ID: r.ID, State: string(ojs.StateAvailable), ReadySeq: r.ReadySeq, CreatedAt: r.CreatedAt,
+		EventType: ojs.EventJobEnqueued}
 }
 
 // plain reports whether JobInsertPlain can store the jobs.
@@ -544,7 +546,8 @@ func plainRow(r dbsqlc.JobInsertPlainRow) dbsqlc.JobInsertRow {
 func (in *insertion) plain() bool {
 	for _, i := range in.todo {
 		j := in.jobs[i]
-		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.OnExhaustion != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
+		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.OnExhaustion != "" ||
+			j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
 			j.GraceMS|j.TotalTimeoutMS|j.EnqueueTTLMS|j.HeartbeatTimeoutMS != 0 {
 			return false
 		}
@@ -586,10 +589,10 @@ func when(w job.When) (at pgtype.Timestamptz, inUS int64) {
 // What the statement does not return has the value that was sent.
 func newRecord(j *job.Job, r *dbsqlc.JobInsertRow) *job.Record {
 	job := &job.Record{
-		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
-		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		TraceID: pg.Text(j.TraceID), WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Lane: j.Lane, LimitKey: pg.Text(j.LimitKey),
-		OnLimit: pg.Text(j.OnLimit), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts, ReadySeq: r.ReadySeq,
+		DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt, TraceID: pg.Text(j.TraceID),
+		WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Lane: j.Lane,
+		LimitKey: pg.Text(j.LimitKey), OnLimit: pg.Text(j.OnLimit), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
 	}
 	if job.Extra == nil {
 		job.Extra = j.Extra
@@ -606,8 +609,10 @@ func (in *insertion) alike() bool {
 	for _, i := range in.todo[1:] {
 		j := in.jobs[i]
 		if j.Type != first.Type || j.Queue != first.Queue || j.Priority != first.Priority || j.MaxAttempts != first.MaxAttempts ||
-			j.TimeoutMS != first.TimeoutMS || j.VisibilityMS != first.VisibilityMS || j.TraceID != first.TraceID || j.Source != first.Source ||
-			!bytes.Equal(j.Retry, first.Retry) || !bytes.Equal(j.Meta, first.Meta) || !bytes.Equal(j.Extra, first.Extra) || j.StoredSize() != first.StoredSize() {
+			j.TimeoutMS != first.TimeoutMS || j.VisibilityMS != first.VisibilityMS || j.TraceID != first.TraceID ||
+			j.Source != first.Source ||
+			!bytes.Equal(j.Retry, first.Retry) || !bytes.Equal(j.Meta, first.Meta) || !bytes.Equal(j.Extra, first.Extra) ||
+			j.StoredSize() != first.StoredSize() {
 			return false
 		}
 	}
@@ -618,9 +623,10 @@ func (in *insertion) alikeParams(node int32) dbsqlc.JobInsertAlikeParams {
 	n, j := len(in.todo), in.jobs[in.todo[0]]
 	p := dbsqlc.JobInsertAlikeParams{
 		Ids: make([][16]byte, n), Args: make([][]byte, n), Type: j.Type, Queue: j.Queue, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
-		TimeoutMs: pgtype.Int8{Int64: j.TimeoutMS, Valid: j.TimeoutMS != 0}, VisibilityMs: pgtype.Int8{Int64: j.VisibilityMS, Valid: j.VisibilityMS != 0},
-		TraceID: pg.Text(j.TraceID), Retry: j.Retry, Meta: j.Meta, Extra: j.Extra,
-		Size: pgtype.Int4{Int32: j.StoredSize(), Valid: j.StoredSize() != 0}, EventType: ojs.EventJobEnqueued, Source: cmp.Or(j.Source, "api"), Node: node,
+		TimeoutMs:    pgtype.Int8{Int64: j.TimeoutMS, Valid: j.TimeoutMS != 0},
+		VisibilityMs: pgtype.Int8{Int64: j.VisibilityMS, Valid: j.VisibilityMS != 0}, TraceID: pg.Text(j.TraceID), Retry: j.Retry,
+		Meta: j.Meta, Extra: j.Extra, Size: pgtype.Int4{Int32: j.StoredSize(), Valid: j.StoredSize() != 0}, EventType: ojs.EventJobEnqueued,
+		Source: cmp.Or(j.Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
 		p.Ids[n], p.Args[n] = in.jobs[i].ID, in.jobs[i].Args
@@ -638,7 +644,8 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 		if r.job != nil && !claimed[r.job.ID] && !r.over {
 			j := r.job
 			a.add(jobChange{
-				id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq, dueAt: j.DueAt, now: j.CreatedAt,
+				id: j.ID, queue: j.Queue, lane: j.Lane, priority: j.Priority, state: ojs.JobState(j.State), readySeq: j.ReadySeq,
+				dueAt: j.DueAt, now: j.CreatedAt,
 			})
 		}
 		for _, old := range r.replaced {

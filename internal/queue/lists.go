@@ -50,7 +50,8 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 		return page, pg.ClientError(err)
 	}
 	defer done()
-	states, queues, types, before, skip := pg.Strings(l.States), pg.Strings(l.Queues), pg.Strings(l.Types), before(l.Before), int64(l.Offset)
+	states, queues, types, before, skip := pg.Strings(l.States), pg.Strings(l.Queues), pg.Strings(l.Types), before(l.Before),
+		int64(l.Offset)
 	looked, counted := s.maxLooked, s.maxLooked
 	// A tenant is no filter in this sense: the statements have an index for it. So each job that is looked at counts.
 	if len(states)+len(queues)+len(types) == 0 { // every job matches
@@ -209,12 +210,13 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 	return page, pg.ClientError(err)
 }
 
-// search turns the bounds of created_at into bounds of ids as well, because only ids have an index; the statement compares created_at again.
+// search turns the bounds of created_at into bounds of ids as well, because only ids have an index; the statement compares created_at
+// again.
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
-		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),
-		Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID,
-		MaxLooked: maxLooked, MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
+		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types),
+		TypePrefixes: pg.Strings(f.TypePrefixes), Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID, MaxLooked: maxLooked,
+		MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
 	}
 	if f.Sort != SortCreated {
 		p.SortBy = f.Sort
@@ -363,7 +365,8 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 		q := dbsqlc.New(tx)
 		rows, err = q.UniqueListPage(ctx, dbsqlc.UniqueListPageParams{
 			Tenant:  l.Tenant,
-			MaxSize: job.SizeOfEach(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
+			MaxSize: job.SizeOfEach(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
+			SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
 		})
 		if err != nil {
 			return err

@@ -55,7 +55,8 @@ type outcome struct {
 // Errors of another kind go to the client as they are (pg.ClientError). A write whose event is there is done; one without event
 // is not done if its session has ended, and else stays unknown, which is 504. It changes nothing in the database but the end of
 // the session.
-func (s *Store) lookUpLost(ctx context.Context, ids [][16]byte, errs []error, did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
+func (s *Store) lookUpLost(ctx context.Context, ids [][16]byte, errs []error,
+	did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
 	res := make([]outcome, len(ids))
 	var reqs []unsettled
 	var at []int
@@ -95,7 +96,8 @@ func (s *Store) flushLookUps(ctx context.Context, reqs []unsettled) (res []settl
 	ended, ids := map[*pg.Unknown]bool{}, make([][16]byte, len(reqs))
 	var rows []dbsqlc.EventListOwnByJobRow
 	err = s.db.WhileAway(ctx, func(ctx context.Context) (err error) {
-		// The sessions of the writes end before what the node has written is read: an absent event proves something only if none can follow.
+		// The sessions of the writes end before what the node has written is read: an absent event proves something only if none can
+		// follow.
 		clear(ended)
 		for i, r := range reqs {
 			ids[i] = r.id
@@ -323,7 +325,8 @@ func (s *Store) lookForLost(ctx context.Context) error {
 // follows in limits is left to their follower.
 func (s *Store) handBackClaimed(ctx context.Context, numbers []int64) error {
 	for {
-		rows, err := s.db.Q.JobListByClaim(ctx, dbsqlc.JobListByClaimParams{Claims: numbers, LongestMs: s.LongestVisibility().Milliseconds(), MaxRows: lostClaimRows})
+		rows, err := s.db.Q.JobListByClaim(ctx, dbsqlc.JobListByClaimParams{Claims: numbers,
+			LongestMs: s.LongestVisibility().Milliseconds(), MaxRows: lostClaimRows})
 		if err != nil || len(rows) == 0 {
 			return err
 		}

@@ -25,7 +25,8 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 	err := s.InTx(ctx, func(tx *Tx) error {
 		retried = nil // the transaction may be tried again
 		q := dbsqlc.New(tx.tx)
-		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded},
+			override: override})
 		// The error rolls back a transaction that has changed nothing, and ends the locks of the keys.
 		if other, found := duplicates[id]; found && err == nil {
 			return spec.Duplicate(spec.FormatID(other.ID), other.State, other.Key)
@@ -68,7 +69,8 @@ type manualRetry struct {
 // everywhere.
 //
 // Rows that others have locked are waited for.
-func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow, duplicates map[[16]byte]uniqueHolder, err error) {
+func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow,
+	duplicates map[[16]byte]uniqueHolder, err error) {
 	if err := q.UniqueLockDiscarded(ctx, r.ids); err != nil {
 		return nil, nil, err
 	}
@@ -179,8 +181,8 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	var a afterCommit
 	for _, r := range rows {
 		a.add(jobChange{
-			id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.StateAvailable, readySeq: r.ReadySeq, dueAt: r.DueAt, now: r.EnqueuedAt,
-			cron: r.Cron, limitKey: r.LimitKey,
+			id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.StateAvailable, readySeq: r.ReadySeq, dueAt: r.DueAt,
+			now: r.EnqueuedAt, cron: r.Cron, limitKey: r.LimitKey,
 		})
 		addValid(&a.workflows, r.WorkflowID.Bytes, r.WorkflowID.Valid) // its step is open again
 	}

@@ -114,7 +114,8 @@ func (s *Store) readPriorities(ctx context.Context, queue string) (PriorityStats
 				total = c.Count
 			}
 		}
-		levels, err := q.JobPriorityList(ctx, dbsqlc.JobPriorityListParams{Queue: queue, MaxLevels: maxPriorityLevels, MaxCounted: countedByPriority})
+		levels, err := q.JobPriorityList(ctx, dbsqlc.JobPriorityListParams{Queue: queue, MaxLevels: maxPriorityLevels,
+			MaxCounted: countedByPriority})
 		if err != nil {
 			return err
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What workers report about a running job: its progress, and the checkpoint from which a later attempt can continue. A report also extends the
-// reservation, like a heartbeat; it never changes the state of a job.
+// What workers report about a running job: its progress, and the checkpoint from which a later attempt can continue. A report also extends
+// the reservation, like a heartbeat; it never changes the state of a job.
 
 // ProgressDeps are the parts of a node that the store uses.
 type ProgressDeps struct {
@@ -135,10 +135,11 @@ func (s *ProgressStore) getReport(ctx context.Context, id [16]byte) (*dbsqlc.Job
 	return &rows[0], nil
 }
 
-// progressOf has the last report of the current or latest attempt, also after the end of the job, and the latest time that the row shows. The
-// time of a failure is not stored; it is the end of the backoff less its delay.
+// progressOf has the last report of the current or latest attempt, also after the end of the job, and the latest time that the row shows.
+// The time of a failure is not stored; it is the end of the backoff less its delay.
 func progressOf(row *dbsqlc.JobReportGetRow) Progress {
-	p := Progress{JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage, Data: row.ProgressData}
+	p := Progress{JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage,
+		Data: row.ProgressData}
 	times := []pgtype.Timestamptz{row.CreatedAt, row.StartedAt, row.FinishedAt, row.EnqueuedAt, row.ProgressAt}
 	if row.State == string(ojs.StateRetryable) && row.NextAttemptAt.Valid {
 		failed := row.NextAttemptAt.Time.Add(-time.Duration(row.RetryDelayMs.Int64) * time.Millisecond)
@@ -152,8 +153,8 @@ func progressOf(row *dbsqlc.JobReportGetRow) Progress {
 	return p
 }
 
-// flushProgress records beats of the stored worker, because a report need not name it. Rows that another transaction has locked are left out,
-// so a locked job delays nobody.
+// flushProgress records beats of the stored worker, because a report need not name it. Rows that another transaction has locked are left
+// out, so a locked job delays nobody.
 func (s *ProgressStore) flushProgress(ctx context.Context, reports []job.ProgressReport) ([]*dbsqlc.JobProgressRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -171,13 +172,15 @@ func (s *ProgressStore) flushProgress(ctx context.Context, reports []job.Progres
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	return InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
+	return InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows,
+		func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
 }
 
-// progressParams sends values of their own for attributes that were not sent, as the arrays cannot have NULL: -1 for progress, has_message false for
-// the message.
+// progressParams sends values of their own for attributes that were not sent, as the arrays cannot have NULL: -1 for progress, has_message
+// false for the message.
 func (s *ProgressStore) progressParams(reports []job.ProgressReport) dbsqlc.JobProgressParams {
-	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.jobs.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.jobs.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node,
+		EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""
 		if r.Progress != nil {
@@ -226,7 +229,8 @@ func progressEvent(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventl
 		return changes
 	}
 	return append(changes, eventlog.Change{
-		Type: ojs.EventJobProgress, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
+		Type: ojs.EventJobProgress, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt,
+		WorkerID: r.WorkerID.String, At: r.Now.Time,
 	})
 }
 
@@ -278,8 +282,10 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 		return spec.StaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
 	case save.Sequence >= 0 && save.Sequence <= row.CheckpointSeq.Int64:
 		e := spec.NewError(ojs.ErrInvalidStateTransition,
-			fmt.Sprintf("sequence %d of the checkpoint of job %s must be greater than the stored %d.", save.Sequence, id, row.CheckpointSeq.Int64),
-			map[string]any{"job_id": id, "current_state": state, "field": "sequence", "sequence": save.Sequence, "current_sequence": row.CheckpointSeq.Int64})
+			fmt.Sprintf("sequence %d of the checkpoint of job %s must be greater than the stored %d.", save.Sequence, id,
+				row.CheckpointSeq.Int64),
+			map[string]any{"job_id": id, "current_state": state, "field": "sequence", "sequence": save.Sequence,
+				"current_sequence": row.CheckpointSeq.Int64})
 		e.Hint = "A later checkpoint is stored already: drop this one, or send a greater sequence, or none for the next number."
 		return e
 	}
@@ -312,7 +318,8 @@ func (s *ProgressStore) flushCheckpoint(ctx context.Context, saves []job.Checkpo
 			s.workers.Beat(row.WorkerID.String)
 		}
 	}
-	return InOrder(len(saves), func(i int) [16]byte { return saves[i].JobID }, rows, func(r *dbsqlc.JobCheckpointRow) ([16]byte, *dbsqlc.JobCheckpointRow) { return r.ID, r }), nil
+	return InOrder(len(saves), func(i int) [16]byte { return saves[i].JobID }, rows,
+		func(r *dbsqlc.JobCheckpointRow) ([16]byte, *dbsqlc.JobCheckpointRow) { return r.ID, r }), nil
 }
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.

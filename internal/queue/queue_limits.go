@@ -113,7 +113,8 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
 // an exact limit, and why handoff leaves such queues out. After an error nothing is claimed or, if the answer to the commit was
 // lost, the claim is looked for by its number.
-func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit, bytes int64) ([]claim, error) {
+func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit,
+	bytes int64) ([]claim, error) {
 	parts := partsOf(reads, limited)
 	// One number for all parts: they commit together.
 	number := claimNumber()
@@ -168,7 +169,8 @@ func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claim) {
 //
 // owners shrinks by what each part has got; what is left goes to the next part, even if the part had more slots than room. The
 // starts are recorded at the end, before the commit.
-func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claim, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
+func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claim, owners []int, number,
+	bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
 	for i, l := range limited {
@@ -226,8 +228,8 @@ func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant,
 // It bounds how long the claim holds the partition for jobs that nobody gets.
 const maxMet = 100
 
-// handleBlockedInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
-// In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
+// handleBlockedInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy
+// says so. In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
 func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claim, slots int) error {
 	for i := range parts {
 		r := &parts[i]
@@ -235,9 +237,11 @@ func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, li
 		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
 			continue
 		}
-		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)), Node: s.commits.Node}
+		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)),
+			Node: s.commits.Node}
 		for _, read := range r.reads {
-			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, read.cursor.lane), append(p.Priorities, read.cursor.tenantRing.priorityRing.priority), append(p.Lows, read.low)
+			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, read.cursor.lane),
+				append(p.Priorities, read.cursor.tenantRing.priorityRing.priority), append(p.Lows, read.low)
 		}
 		rows, err := q.LimitQueueMeet(ctx, p)
 		if err != nil {
@@ -250,10 +254,9 @@ func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, li
 	return nil
 }
 
-// setQueueLimits stores the limits that new jobs were sent for their whole queues, in the configuration of these. A limit that the queue has
-// already costs a look into a map.
-// The last job of an insert decides, as it would if they came one by one. On the pool it commits before the insert, and stays if
-// that fails.
+// setQueueLimits stores the limits that new jobs were sent for their whole queues, in the configuration of these. A limit that the queue
+// has already costs a look into a map. The last job of an insert decides, as it would if they came one by one. On the pool it commits
+// before the insert, and stays if that fails.
 func (s *Store) setQueueLimits(ctx context.Context, db pg.Conn, in *insertion) error {
 	var last map[string]*job.LimitPolicy
 	for _, i := range in.todo {
@@ -527,7 +530,8 @@ func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (w
 		switch r.Outcome {
 		case "admitted":
 			a.add(jobChange{
-				id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority, state: ojs.StateAvailable, readySeq: pgtype.Int8{Int64: r.ReadySeq, Valid: true},
+				id: r.ID, queue: r.Queue, lane: r.Lane, priority: r.Priority,
+				state: ojs.StateAvailable, readySeq: pgtype.Int8{Int64: r.ReadySeq, Valid: true},
 			})
 		case "dropped":
 			a.add(jobChange{

@@ -14,8 +14,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Result is the outcome of a job. For a job that has not ended only ID, State and perhaps Error are set. Pruned: there was a result, but its
-// TTL is over. Cut: there is a result, but it was not read, because others before it are large.
+// Result is the outcome of a job. For a job that has not ended only ID, State and perhaps Error are set. Pruned: there was a result, but
+// its TTL is over. Cut: there is a result, but it was not read, because others before it are large.
 type Result = dbsqlc.JobResultListRow
 
 // resultPace is the least time between two reads that notifications cause. The reads of all waiters share statements.

@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Enqueues to a full queue whose policy is to block wait in memory: they hold no connection and no lock, and try again when a job has left the
-// queue. Who tries first then has the place: they do not queue up.
+// Enqueues to a full queue whose policy is to block wait in memory: they hold no connection and no lock, and try again when a job has left
+// the queue. Who tries first then has the place: they do not queue up.
 
 const (
 	// LongestBlock is the longest wait for room in a queue.

@@ -111,7 +111,7 @@ type Store struct {
 	// id, a limit, the row of a queue or a unique key that another transaction has locked. enqueuer chooses. A call with jobs of
 	// several kinds takes the batcher with most locks, whose flush can do everything that the others do.
 	enqueue        *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
+	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: they may wait for a lock on these
 	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
 	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
 	// These three have the job as the key of a request: two requests about a job never share a statement, so the later one sees
@@ -147,8 +147,9 @@ type Store struct {
 // New returns a store on the database.
 func New(deps Deps, c config.Config) *Store {
 	s := &Store{
-		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: c, hooks: deps.Hooks, observe: deps.Observer, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
+		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer, config: c,
+		hooks: deps.Hooks, observe: deps.Observer, schemas: deps.Schemas, configured: deps.Queues,
+		maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:      newCursors(),
 		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
@@ -209,7 +210,8 @@ const readBytes = 160 << 10
 //
 // IsDivisible errors split a flush in halves, so that one bad row fails alone. A transient error runs the whole flush again:
 // nothing of it has committed then. Errors of a broken connection do neither, because the write may have committed (lost_answers.go).
-func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool), bytes func(Req) int) *batch.Batcher[Req, Res] {
+func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool),
+	bytes func(Req) int) *batch.Batcher[Req, Res] {
 	return batch.New(batch.Config[Req, Res]{
 		Weight: func(req Req) int { return 1 + bytes(req)/weightBytes },
 		Flush:  flush, Key: key, Split: pg.IsDivisible, Retry: pg.IsTransient, Flushed: s.flushed(name),

@@ -77,7 +77,8 @@ func (t *Tx) committed(ctx context.Context, err *error) bool {
 	case t.changed == nil:
 		return true
 	}
-	outcome := t.store.lookUpLost(ctx, [][16]byte{*t.changed}, []error{*err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return t.did(c) })[0]
+	outcome := t.store.lookUpLost(ctx, [][16]byte{*t.changed}, []error{*err},
+		func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return t.did(c) })[0]
 	*err = outcome.err
 	return outcome.done
 }
@@ -296,7 +297,8 @@ func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][1
 //
 // Locks are taken by JobLockUnlocked and kept to the end of the transaction, so that JobCancel does not wait. A finished job
 // counts as skipped, too: its row is in jobs_done.
-func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, active bool, c Cancel) (done Cancelled, skipped int, err error) {
+func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, active bool, c Cancel) (done Cancelled,
+	skipped int, err error) {
 	unlocked, err := dbsqlc.New(tx).JobLockUnlocked(ctx, ids)
 	if err != nil {
 		return Cancelled{}, 0, err
@@ -309,7 +311,8 @@ func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, 
 	return done, len(ids) - len(unlocked), err
 }
 
-func (s *Store) cancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, states []ojs.JobState, cancels []Cancel) (Cancelled, error) {
+func (s *Store) cancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, states []ojs.JobState, cancels []Cancel) (Cancelled,
+	error) {
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
@@ -413,7 +416,8 @@ func (k IdempotencyKey) Claim(ctx context.Context, tx pgx.Tx) (Answer, error) {
 		return Answer{}, nil
 	}
 	q := dbsqlc.New(tx)
-	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Holder: k.Holder, Operation: k.Operation, Key: k.Key, BodyHash: k.Hash})
+	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Holder: k.Holder, Operation: k.Operation, Key: k.Key,
+		BodyHash: k.Hash})
 	if err != nil || n == 1 {
 		return Answer{}, err
 	}

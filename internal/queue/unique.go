@@ -25,8 +25,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What makes a job equivalent to another one (docs/reference/unique.md): the key of a job, the lock of that key, the search for jobs that hold
-// it, and the decision what to do about them. unique_insert.go stores and cancels, in the transaction that holds the lock.
+// What makes a job equivalent to another one (docs/reference/unique.md): the key of a job, the lock of that key, the search for jobs that
+// hold it, and the decision what to do about them. unique_insert.go stores and cancels, in the transaction that holds the lock.
 
 // uniqueKey is the unique key of a job with a policy: the one that its client computed, or 64 hex digits of a SHA-256 over the parts
 // of the job that its policy names, as canonical JSON (docs/reference/unique.md, Key). Tenants have keys of their own: that of a tenant's
@@ -443,7 +443,8 @@ func (p *params) add(s *uniqueSearch, states []ojs.JobState) {
 		// 0 would mean no limit.
 		micros = max(1, micros)
 	}
-	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros), append(p.max, limit)
+	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros),
+		append(p.max, limit)
 }
 
 func (p *params) holders() dbsqlc.UniqueListHoldersParams {
@@ -524,8 +525,8 @@ func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqu
 // storedHolder has storedJob for its place in the request: it has none.
 func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
 	return uniqueHolder{
-		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time}, Item: storedJob,
-		createdAt: r.CreatedAt.Time, seenAt: r.Now.Time,
+		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time},
+		Item: storedJob, createdAt: r.CreatedAt.Time, seenAt: r.Now.Time,
 	}
 }
 

@@ -110,7 +110,8 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 	}
 	// The order matters. What answers others is read before it is replaced. Stored jobs leave before the new ones are judged for
 	// room and stored. New ones that replace each other are stored first, so that each has its events.
-	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.judgeRoom, u.insert, u.replaceInserted, u.answerIgnored} {
+	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.judgeRoom, u.insert, u.replaceInserted,
+		u.answerIgnored} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -249,8 +250,8 @@ func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 				continue
 			}
 			winners[h.ID] = i
-			// A job that has left these states since it was found is no duplicate any more; one that workers have taken, above all, goes on if the
-			// policy does not name active.
+			// A job that has left these states since it was found is no duplicate any more; one that workers have taken, above all, goes on
+			// if the policy does not name active.
 			live := slices.DeleteFunc(slices.Clone(u.in.jobs[i].Unique.States), ojs.JobState.Terminal)
 			at := slices.IndexFunc(sets, func(set *replacement) bool { return slices.Equal(set.states, live) })
 			if at < 0 {
@@ -399,7 +400,8 @@ func (s *Store) logDuplicates(ctx context.Context, in *insertion) {
 			continue
 		}
 		s.logger.DebugContext(ctx, "an equivalent job exists", slog.String("category", "lifecycle"), slog.Group("ojs",
-			slog.String("job_type", j.Type), slog.String("queue", j.Queue), slog.String("unique_key", j.UniqueKey), slog.String("on_conflict", j.Unique.OnConflict)))
+			slog.String("job_type", j.Type), slog.String("queue", j.Queue), slog.String("unique_key", j.UniqueKey),
+			slog.String("on_conflict", j.Unique.OnConflict)))
 	}
 }
 

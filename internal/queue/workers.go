@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// What a node keeps in memory about workers: which of them are quiet, which have called since their beats were last written, and what each of
-// them fetches. Nothing may depend on its survival.
+// What a node keeps in memory about workers: which of them are quiet, which have called since their beats were last written, and what each
+// of them fetches. Nothing may depend on its survival.
 
 // Clients choose the ids of workers, so the numbers of entries are bounded. A beat beyond maxBeats is dropped; the next call
 // of the worker replaces it.

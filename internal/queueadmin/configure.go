@@ -31,7 +31,8 @@ func (s *Store) Create(ctx context.Context, name string, change queueconfig.Chan
 			return nil, pg.ClientError(err)
 		}
 	}
-	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: stored.Config, Settings: stored.Settings, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
+	rows, err := s.db.Q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Config: stored.Config, Settings: stored.Settings,
+		Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
 	if err != nil {
 		return nil, pg.WriteError(err)
 	}
@@ -59,7 +60,8 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 	err := pg.Retry(func() error {
 		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 			q := dbsqlc.New(tx)
-			inserted, err := q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
+			inserted, err := q.QueueCreate(ctx, dbsqlc.QueueCreateParams{Name: name, Node: s.commits.Node,
+				Extended: s.config.Events.ExtensionTypes})
 			if err != nil {
 				return err
 			}
@@ -82,7 +84,8 @@ func (s *Store) Configure(ctx context.Context, name string, change queueconfig.C
 }
 
 // configure does not write an unchanged configuration, as every write makes all nodes read.
-func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, change queueconfig.Change) (row dbsqlc.Queue, configured bool, err error) {
+func (s *Store) configure(ctx context.Context, q *dbsqlc.Queries, name string, change queueconfig.Change) (row dbsqlc.Queue,
+	configured bool, err error) {
 	rows, err := q.QueueLock(ctx, name)
 	if err != nil {
 		return row, false, err

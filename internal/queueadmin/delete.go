@@ -108,7 +108,8 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 
 // errNotEmpty has the counts of the moment of the refusal.
 func errNotEmpty(name string, c counts) error {
-	return spec.QueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
+	return spec.QueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.",
+		name, c.waiting+c.active),
 		map[string]any{"waiting": c.waiting, "active": c.active})
 }
 
@@ -301,7 +302,8 @@ func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted
 			}
 			switch {
 			case left.waiting+left.active == 0:
-				n, err := q.QueueDelete(bounded, dbsqlc.QueueDeleteParams{Name: name, Node: s.commits.Node, Extended: s.config.Events.ExtensionTypes})
+				n, err := q.QueueDelete(bounded, dbsqlc.QueueDeleteParams{Name: name, Node: s.commits.Node,
+					Extended: s.config.Events.ExtensionTypes})
 				deleted = n > 0
 				return err
 			case d.Strategy == Reject:

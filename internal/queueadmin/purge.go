@@ -88,7 +88,8 @@ func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForPurg
 		// The transaction may be tried again.
 		n = 0
 		if len(waiting) > 0 {
-			res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkCancel, IDs: waiting, States: queue.Eligible(job.BulkCancel), Cancel: queue.Cancel{By: p.By}})
+			res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkCancel, IDs: waiting, States: queue.Eligible(job.BulkCancel),
+				Cancel: queue.Cancel{By: p.By}})
 			if err != nil {
 				return err
 			}

@@ -126,7 +126,8 @@ type Detail struct {
 // newDetail has a zero time for NULL.
 func newDetail(r dbsqlc.Queue) *Detail {
 	return &Detail{
-		Name: r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, Config: r.Config, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
+		Name: r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, Config: r.Config,
+		CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
 		Deleting: r.Deletion != nil,
 	}
 }
@@ -183,7 +184,8 @@ func (s *Store) List(ctx context.Context, after string, offset, limit int) (List
 		return List{}, pg.ClientError(err)
 	}
 	defer cancel()
-	rows, err := s.db.Q.QueueListPage(ctx, dbsqlc.QueueListPageParams{After: after, SkipRows: int32(offset), MaxRows: int32(limit) + 1, MaxTotal: maxTotal})
+	rows, err := s.db.Q.QueueListPage(ctx, dbsqlc.QueueListPageParams{After: after, SkipRows: int32(offset), MaxRows: int32(limit) + 1,
+		MaxTotal: maxTotal})
 	if err != nil {
 		return List{}, pg.ClientError(err)
 	}
@@ -209,7 +211,8 @@ func (s *Store) Config(ctx context.Context, own []byte) ([]byte, error) {
 		s.logger.ErrorContext(ctx, "configuration of a queue cannot be read whole", slog.Any("error", err))
 	}
 	r, kept := effective.Retention, s.config.Retention
-	return queueconfig.Show(own, keptFor(r.Completed, kept.Completed), keptFor(r.Discarded, kept.Discarded), keptFor(r.Cancelled, kept.Completed)), nil
+	return queueconfig.Show(own, keptFor(r.Completed, kept.Completed), keptFor(r.Discarded, kept.Discarded),
+		keptFor(r.Cancelled, kept.Completed)), nil
 }
 
 // Own is the configuration that was set for the queue, without what it inherits.
@@ -229,9 +232,9 @@ func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 	return jsonread.FormatDuration(standard)
 }
 
-// StoreServerSettings stores the settings by which ojs.enqueue goes. Nearly always they are stored already: then nothing is written, which a hot
-// standby would refuse. A node calls it at its start. With nodes of different settings the one that starts last decides for
-// SQL; HTTP and gRPC calls keep the settings of their node.
+// StoreServerSettings stores the settings by which ojs.enqueue goes. Nearly always they are stored already: then nothing is written, which
+// a hot standby would refuse. A node calls it at its start. With nodes of different settings the one that starts last decides for SQL; HTTP
+// and gRPC calls keep the settings of their node.
 func (s *Store) StoreServerSettings(ctx context.Context) error {
 	tenancy, maxJobBytes := TenantMode(s.config.Server.Tenancy) != TenantsOff, int64(s.config.Jobs.MaxSize)
 	stored, err := s.db.Q.ServerSettingGet(ctx)

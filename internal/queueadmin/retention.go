@@ -30,9 +30,9 @@ const (
 )
 
 // Pruner deletes discarded jobs and ended workflows whose retention time is over, dead letters included, and partitions of rate limits that
-// nothing uses any more, in small statements. It must never delete a job in another state; package eventlog drops the partitions of completed
-// and cancelled jobs by the day. Every node runs one; statements skip rows that another node is deleting. It reads the database only if jobs
-// have moved since its previous run, or ten minutes after it.
+// nothing uses any more, in small statements. It must never delete a job in another state; package eventlog drops the partitions of
+// completed and cancelled jobs by the day. Every node runs one; statements skip rows that another node is deleting. It reads the database
+// only if jobs have moved since its previous run, or ten minutes after it.
 type Pruner struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -130,11 +130,13 @@ func (p *Pruner) run(ctx context.Context) {
 	// A stop is no failure, and the next start prunes at once.
 	if err != nil && ctx.Err() == nil {
 		p.moved.Store(true) // run again at the next tick
-		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs and workflows failed; the next run continues it", slog.Any("error", err))
+		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs and workflows failed; the next run continues it",
+			slog.Any("error", err))
 	}
 	if pruned != (Pruned{}) {
 		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs and workflows deleted", slog.Int64("dead_letters", pruned.DeadLetters),
-			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows), slog.Int64("early", pruned.Early), slog.Int64("rate_limit_partitions", pruned.Partitions))
+			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows), slog.Int64("early", pruned.Early),
+			slog.Int64("rate_limit_partitions", pruned.Partitions))
 	}
 	p.TestSignals.Pruned.Signal(pruned)
 }
@@ -228,9 +230,9 @@ func pruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPruneRow) []ev
 	})
 }
 
-// Retention that queues set for themselves (docs/reference/queues.md, Retention). Completed and cancelled jobs go by the day, after the longest time
-// in force; discarded ones by the sweep (pruneDiscarded). Only what a queue wants to be gone earlier is looked for, job by job: nothing finds
-// the finished jobs of a queue, because an index would cost every ack.
+// Retention that queues set for themselves (docs/reference/queues.md, Retention). Completed and cancelled jobs go by the day, after the
+// longest time in force; discarded ones by the sweep (pruneDiscarded). Only what a queue wants to be gone earlier is looked for, job by
+// job: nothing finds the finished jobs of a queue, because an index would cost every ack.
 
 const (
 	// walkLooked bounds what one statement looks at, in 5 to 15 ms, and walkBatches what one run does. The next run goes on.
@@ -244,9 +246,9 @@ type kept [3]int64 // completed, discarded, cancelled
 
 const keepElse = -1
 
-// KeepDone is how long completed and cancelled jobs are kept before their day is dropped: the longest time in force, server being that of the
-// settings. Zero: for ever. It is a maximum over all queues, and 0 is the largest: one queue that keeps its jobs for ever keeps
-// the days of all.
+// KeepDone is how long completed and cancelled jobs are kept before their day is dropped: the longest time in force, server being that of
+// the settings. Zero: for ever. It is a maximum over all queues, and 0 is the largest: one queue that keeps its jobs for ever keeps the
+// days of all.
 func KeepDone(view *queueconfig.View, server time.Duration) time.Duration {
 	// The retention of jobs whose queue sets nothing is among them, even if there is no such queue.
 	base := standard(view)
@@ -331,7 +333,8 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	}
 	base := standard(view)
 	keptOf := func(r queueconfig.Retention) kept {
-		return kept{shorter(or(r.Completed, p.config.Retention.Completed), dropped), keepElse, shorter(or(r.Cancelled, p.config.Retention.Completed), dropped)}
+		return kept{shorter(or(r.Completed, p.config.Retention.Completed), dropped), keepElse,
+			shorter(or(r.Cancelled, p.config.Retention.Completed), dropped)}
 	}
 	k := keptOf(base)
 	params.CompletedMs, params.DiscardedMs, params.CancelledMs, params.MaxLooked = k[0], k[1], k[2], walkLooked
@@ -359,7 +362,8 @@ func (p *Pruner) deleteOld(ctx context.Context, ids [][16]byte) (deleted int64, 
 		ids = ids[len(part):]
 		bounded, cancel := p.deps.DB.Bounded(ctx)
 		rows, err := p.deps.DB.Q.JobDelete(bounded, dbsqlc.JobDeleteParams{
-			Ids: part, States: []string{"completed", "discarded", "cancelled"}, Node: p.deps.Commits.Node, EventType: eventlog.StateChanged, Source: "scheduler", Reason: reasonRetention,
+			Ids: part, States: []string{"completed", "discarded", "cancelled"}, Node: p.deps.Commits.Node, EventType: eventlog.StateChanged,
+			Source: "scheduler", Reason: reasonRetention,
 		})
 		cancel()
 		if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// The figures that administrators look at: of queues, of the whole deployment, and their history. They come from what the relay keeps (counts
-// per queue and state, events and run times per minute), so a read takes the same time with any backlog. No statement here counts jobs.
+// The figures that administrators look at: of queues, of the whole deployment, and their history. They come from what the relay keeps
+// (counts per queue and state, events and run times per minute), so a read takes the same time with any backlog. No statement here counts
+// jobs.
 
 // Statistics reads the figures. Use NewStatistics. It only reads, in short transactions of its own, and may be used by any number of
 // goroutines.
@@ -177,7 +178,8 @@ func (s *Statistics) Queue(ctx context.Context, name string) (QueueStatistics, e
 		}
 		one[0] = QueueStatistics{
 			Config: config,
-			Name:   r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time, OldestAt: oldest.Time,
+			Name:   r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, CreatedAt: r.CreatedAt.Time,
+			UpdatedAt: r.UpdatedAt.Time, OldestAt: oldest.Time,
 		}
 		return fill(ctx, q, one[:])
 	})
@@ -271,7 +273,8 @@ func (s *Statistics) History(ctx context.Context, h HistoryQuery) ([]Point, erro
 
 // read calls add for each stored hour, for points of an hour and more, and for each stored minute. Hours and minutes never
 // overlap: a minute is moved into the sum of its hour in one statement, and both are read in one snapshot.
-func (h HistoryQuery) read(ctx context.Context, q *dbsqlc.Queries, since, until pgtype.Timestamptz, add func(pgtype.Timestamptz, dbsqlc.StatsHourListRow)) error {
+func (h HistoryQuery) read(ctx context.Context, q *dbsqlc.Queries, since, until pgtype.Timestamptz,
+	add func(pgtype.Timestamptz, dbsqlc.StatsHourListRow)) error {
 	if h.Period >= time.Hour {
 		hours, err := q.StatsHourList(ctx, dbsqlc.StatsHourListParams{Queue: h.Queue, Since: since, Until: until})
 		if err != nil {

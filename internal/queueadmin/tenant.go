@@ -19,15 +19,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What a server knows of tenants (docs/reference/tenants.md): the rule of the header that names one, to which tenant something stored belongs,
-// and the statistics of tenants. Nothing here changes what belongs to a tenant.
+// What a server knows of tenants (docs/reference/tenants.md): the rule of the header that names one, to which tenant something stored
+// belongs, and the statistics of tenants. Nothing here changes what belongs to a tenant.
 //
-// A tenant is a name in the meta of a job, nothing that has to be created. The transports ask before they act for a caller with a name: whose
-// the job, workflow, cron, subscription or worker is. Lists and events are confined by filters of their own statements instead.
+// A tenant is a name in the meta of a job, nothing that has to be created. The transports ask before they act for a caller with a name:
+// whose the job, workflow, cron, subscription or worker is. Lists and events are confined by filters of their own statements instead.
 //
-// The look and the change that follows it are two statements. That is safe because to which tenant something belongs is decided at its insert
-// and never changes; only a cron may be replaced, and package cron compares the tenant under its lock, and a worker belongs to the tenant that
-// its latest heartbeat with one has named.
+// The look and the change that follows it are two statements. That is safe because to which tenant something belongs is decided at its
+// insert and never changes; only a cron may be replaced, and package cron compares the tenant under its lock, and a worker belongs to the
+// tenant that its latest heartbeat with one has named.
 
 // TenantMode says whether calls name their tenant. It comes from the settings of the node and does not change while the node
 // runs.
@@ -69,7 +69,8 @@ func (m TenantMode) Limits(l job.Limits, caller string) job.Limits {
 // ErrOperators refuses a call of a tenant that would show or change what is not the tenant's: 403. The transports decide
 // which calls are meant (docs/reference/tenants.md, What a call reaches).
 func ErrOperators() *ojs.Error {
-	err := spec.NewError(ojs.ErrPermissionDenied, "This call is not for tenants: it is about the whole server.", map[string]any{"header": job.TenantHeader})
+	err := spec.NewError(ojs.ErrPermissionDenied, "This call is not for tenants: it is about the whole server.",
+		map[string]any{"header": job.TenantHeader})
 	err.Hint = "Leave out the header " + job.TenantHeader + " if you operate this server."
 	return err
 }
@@ -222,7 +223,8 @@ func (s *Tenants) List(ctx context.Context, f TenantFilter) (page TenantPage, er
 		return page, pg.ClientError(err)
 	}
 	defer done()
-	rows, err := s.db.Q.TenantList(ctx, dbsqlc.TenantListParams{After: f.After, SkipRows: int32(f.Offset), UptoRows: int32(f.Offset+f.Limit) + 1})
+	rows, err := s.db.Q.TenantList(ctx, dbsqlc.TenantListParams{After: f.After, SkipRows: int32(f.Offset),
+		UptoRows: int32(f.Offset+f.Limit) + 1})
 	if err != nil {
 		return page, pg.ClientError(err)
 	}
@@ -344,7 +346,8 @@ func (s *Tenants) QueuesAfter(ctx context.Context, tenant, name string, limit in
 
 // queues reads one row more than the limit, which tells whether there are more.
 func (s *Tenants) queues(ctx context.Context, tenant string, f TenantFilter) (queues []TenantQueue, more bool, err error) {
-	rows, err := s.db.Q.TenantQueueList(ctx, dbsqlc.TenantQueueListParams{Tenant: tenant, After: f.After, SkipRows: int32(f.Offset), UptoRows: int32(f.Offset+f.Limit) + 1})
+	rows, err := s.db.Q.TenantQueueList(ctx, dbsqlc.TenantQueueListParams{Tenant: tenant, After: f.After, SkipRows: int32(f.Offset),
+		UptoRows: int32(f.Offset+f.Limit) + 1})
 	if err != nil {
 		return nil, false, err
 	}
@@ -364,10 +367,10 @@ var shared = map[string]string{
 	"workers_busy":  "The workers of queue %s run as many jobs as they can.",
 }
 
-// TenantExplanation is why a job of a tenant is not running, as the tenant may see it: without counts of the jobs and workers of others, and
-// with its limit key as the job has it. The order of members is kept. whole is the object of ojs.explain; members that are
-// not named here are left out, so a new one stays hidden until somebody has decided about it. It has no access to the
-// database and may be called by any caller that has checked whose the job is.
+// TenantExplanation is why a job of a tenant is not running, as the tenant may see it: without counts of the jobs and workers of others,
+// and with its limit key as the job has it. The order of members is kept. whole is the object of ojs.explain; members that are not named
+// here are left out, so a new one stays hidden until somebody has decided about it. It has no access to the database and may be called by
+// any caller that has checked whose the job is.
 func TenantExplanation(whole []byte, tenant string) ([]byte, error) {
 	var e struct {
 		JobID      json.RawMessage              `json:"job_id"`

@@ -180,7 +180,8 @@ func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inhe
 	// Decoded here once, and not by each request.
 	config, err := Effective(r.Config, inherited)
 	if err != nil {
-		c.logger.ErrorContext(ctx, "configuration of a queue cannot be read; the field holds as if it were not set", slog.String("queue", r.Name), slog.Any("error", err))
+		c.logger.ErrorContext(ctx, "configuration of a queue cannot be read; the field holds as if it were not set",
+			slog.String("queue", r.Name), slog.Any("error", err))
 	}
 	q := &Queue{Name: r.Name, Status: r.Status, Deleting: r.Deleting, Config: config, own: r.Config}
 	if r.Name != Default {
@@ -192,7 +193,7 @@ func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inhe
 	return q
 }
 
-// It is read from the own configuration, not from the effective one.
+// ownDiscarded is read from the own configuration, not from the effective one.
 func ownDiscarded(own []byte) *Duration {
 	if v := read(own)[keepDiscarded]; !jsonread.IsNull(v) {
 		if d, problem := keep(v); problem == "" {

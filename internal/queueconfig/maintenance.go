@@ -18,8 +18,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// While the maintenance switch of the deployment is on, fetches get nothing, and scheduled jobs, retries and crons wait. Every node keeps what
-// it knows of the switch in memory, and follows a change within a second. What waits is decided by the domains: they ask On.
+// While the maintenance switch of the deployment is on, fetches get nothing, and scheduled jobs, retries and crons wait. Every node keeps
+// what it knows of the switch in memory, and follows a change within a second. What waits is decided by the domains: they ask On.
 
 // MaintenanceState is the switch.
 // The zero value is off.
@@ -157,7 +157,8 @@ func (s *Maintenance) Start(ctx context.Context, p MaintenanceStart) (Maintenanc
 		return MaintenanceState{}, pg.WriteError(err)
 	}
 	state := newState(dbsqlc.MaintenanceGetRow{
-		StartedAt: row.StartedAt, EndsAt: row.EndsAt, EstimatedEnd: row.EstimatedEnd, Reason: row.Reason, StartedBy: row.StartedBy, Now: row.Now,
+		StartedAt: row.StartedAt, EndsAt: row.EndsAt, EstimatedEnd: row.EstimatedEnd, Reason: row.Reason,
+		StartedBy: row.StartedBy, Now: row.Now,
 	})
 	s.refresh(ctx)
 	s.logger.InfoContext(ctx, "maintenance is on: no job is fetched until it ends", slog.String("category", "system"),
@@ -182,7 +183,8 @@ func (s *Maintenance) End(ctx context.Context, by string) error {
 
 func newState(row dbsqlc.MaintenanceGetRow) MaintenanceState {
 	return MaintenanceState{
-		On: true, Reason: row.Reason, StartedAt: row.StartedAt.Time, StartedBy: row.StartedBy, EndsAt: row.EndsAt.Time, EstimatedEnd: row.EstimatedEnd.Time,
+		On: true, Reason: row.Reason, StartedAt: row.StartedAt.Time, StartedBy: row.StartedBy,
+		EndsAt: row.EndsAt.Time, EstimatedEnd: row.EstimatedEnd.Time,
 	}
 }
 

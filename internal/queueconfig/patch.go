@@ -89,7 +89,8 @@ func addInPolicy(ps *jsonread.Problems, f field, v jsontext.Value, where string)
 	case f == defaultRetry && v[0] == '{':
 		if _, wire := job.ParseRetry(v, job.DefaultRetry()); wire != nil {
 			name := fmt.Sprint("default_", wire.Details["field"])
-			ps.Note(jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
+			ps.Note(jsonread.Problem{Kind: ojs.ErrInvalidPayload, Field: name, Path: where + "." + name,
+				Message: "default_" + wire.Message})
 		}
 	}
 	return ps.Len() > before
@@ -192,8 +193,8 @@ func settings(config []byte) []byte {
 		AllowedJobTypes     []string        `json:"allowed_job_types,omitempty"`
 		FairKey             string          `json:"fair_key,omitempty"`
 	}{
-		Concurrency: c.Concurrency, RateLimit: c.RateLimit != nil, VisibilityTimeoutMS: c.VisibilityTimeoutMS, DefaultTimeoutMS: c.DefaultTimeoutMS,
-		DefaultRetry: c.DefaultRetry, AllowedJobTypes: c.AllowedJobTypes,
+		Concurrency: c.Concurrency, RateLimit: c.RateLimit != nil, VisibilityTimeoutMS: c.VisibilityTimeoutMS,
+		DefaultTimeoutMS: c.DefaultTimeoutMS, DefaultRetry: c.DefaultRetry, AllowedJobTypes: c.AllowedJobTypes,
 	}
 	for f, v := range read(config) {
 		if jsonread.IsNull(v) {

@@ -264,9 +264,11 @@ func (c *Config) set(f field, v jsontext.Value) (expected string) {
 		c.backpressure().WarningThreshold = threshold
 	case visibilityTimeout:
 		// The bound is that of a job's own visibility timeout.
-		c.VisibilityTimeoutMS, expected = seconds(v, job.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
+		c.VisibilityTimeoutMS, expected = seconds(v, job.MaxVisibilityMS,
+			"an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
 	case defaultTimeout:
-		c.DefaultTimeoutMS, expected = seconds(v, jsonread.MaxDuration.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
+		c.DefaultTimeoutMS, expected = seconds(v, jsonread.MaxDuration.Milliseconds(),
+			"an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
 	case defaultRetry:
 		if v[0] != '{' {
 			return "a retry policy, an object"

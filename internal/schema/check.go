@@ -108,9 +108,11 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	// unchecked.
 	c, err := compile(stored.Info, stored.Document)
 	if err != nil {
-		s.logger.ErrorContext(ctx, "this node cannot compile a registered schema; upgrade it, or delete the schema", slog.String("category", "error"),
+		s.logger.ErrorContext(ctx, "this node cannot compile a registered schema; upgrade it, or delete the schema",
+			slog.String("category", "error"),
 			slog.String("schema", info.URI), slog.Any("error", err))
-		return nil, spec.NewError(ojs.ErrSchemaValidation, "The schema "+info.URI+" cannot be read by this node; register it again.", map[string]any{"field": "args", "schema": info.URI})
+		return nil, spec.NewError(ojs.ErrSchemaValidation, "The schema "+info.URI+" cannot be read by this node; register it again.",
+			map[string]any{"field": "args", "schema": info.URI})
 	}
 	s.compiled.put(c)
 	return c, nil
@@ -218,7 +220,10 @@ func flatten(err *jsonschema.ValidationError, root string, base []string, most i
 		}
 	}
 	walk(err)
-	slices.SortStableFunc(list, func(a, b jsonread.Violation) int { return strings.Compare(a.Pointer, b.Pointer) }) // members come in random order
+	slices.SortStableFunc(list, func(a, b jsonread.Violation) int {
+		return strings.Compare(a.Pointer,
+			b.Pointer)
+	}) // members come in random order
 	return list
 }
 
@@ -255,7 +260,8 @@ func isWord(c byte) bool { return alphanumeric(c) || c == '_' }
 
 // refusal is the 422 for args that violate a schema. list has at least one element.
 func (c *compiled) refusal(list []jsonread.Violation) *ojs.Error {
-	return spec.NewError(ojs.ErrSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".", map[string]any{
-		"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,
-	})
+	return spec.NewError(ojs.ErrSchemaValidation, "args violate the schema "+c.info.URI+": at "+list[0].Path+": "+list[0].Message+".",
+		map[string]any{
+			"field": "args", "schema": c.info.URI, "schema_type": c.info.Type, "schema_version": c.info.Version, "validation_errors": list,
+		})
 }

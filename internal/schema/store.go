@@ -254,12 +254,14 @@ func sameJSON(a, b []byte) bool {
 
 // errTaken names the schema that is in the way, so that the client can compare.
 func errTaken(message string, stored *Schema) *ojs.Error {
-	return spec.NewError(ojs.ErrSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version, "uri": stored.URI})
+	return spec.NewError(ojs.ErrSchemaExists, message, map[string]any{"schema_type": stored.Type, "schema_version": stored.Version,
+		"uri": stored.URI})
 }
 
 // ErrTooMany refuses one schema more than a database may have.
 func ErrTooMany() *ojs.Error {
-	return spec.NewError(ojs.ErrUnsupported, fmt.Sprintf("The server has %d schemas, and keeps no more; delete some.", MaxSchemas), map[string]any{"max_schemas": MaxSchemas})
+	return spec.NewError(ojs.ErrUnsupported, fmt.Sprintf("The server has %d schemas, and keeps no more; delete some.", MaxSchemas),
+		map[string]any{"max_schemas": MaxSchemas})
 }
 
 // Delete removes a version. Jobs that name it are not checked any more; if it was the newest, the one before is. Jobs that

@@ -159,7 +159,8 @@ func (c *chooser) choose(s *Slip) []*Test {
 		chosen = append(chosen, one)
 	}
 	slices.SortFunc(chosen, func(a, b choice) int {
-		return cmp.Or(a.group-b.group, cmp.Compare(b.likely, a.likely), cmp.Compare(a.test.pkg.ImportPath+a.test.Name, b.test.pkg.ImportPath+b.test.Name))
+		return cmp.Or(a.group-b.group, cmp.Compare(b.likely, a.likely), cmp.Compare(a.test.pkg.ImportPath+a.test.Name,
+			b.test.pkg.ImportPath+b.test.Name))
 	})
 	tests := make([]*Test, len(chosen))
 	for i, one := range chosen {

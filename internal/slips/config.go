@@ -125,7 +125,8 @@ func within(path, dir string) bool {
 func mayMatch(path, only string) bool {
 	prefixes := strings.Fields(only)
 	return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(prefix string) bool {
-		return strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")) || strings.HasPrefix(prefix, path) || strings.HasPrefix(prefix, "queries")
+		return strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")) || strings.HasPrefix(prefix, path) ||
+			strings.HasPrefix(prefix, "queries")
 	})
 }
 

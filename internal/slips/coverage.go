@@ -112,7 +112,8 @@ func (t *Tree) coverPackage(ctx context.Context, p *Package, cached string, serv
 		if err := t.measure(ctx, p, known, sources, servers); err != nil {
 			return nil, fmt.Errorf("coverage of %s: %w", t.path(p), err)
 		}
-		_, _ = fmt.Fprintf(log, "slips: coverage of %s: %d tests in %s\n", t.path(p), len(known.Tests)-kept, time.Since(start).Round(time.Second))
+		_, _ = fmt.Fprintf(log, "slips: coverage of %s: %d tests in %s\n", t.path(p), len(known.Tests)-kept,
+			time.Since(start).Round(time.Second))
 		for _, test := range known.Tests {
 			if test.Failed {
 				_, _ = fmt.Fprintf(log, "slips: %s %s fails by itself and is not used\n", t.path(p), test.Name)

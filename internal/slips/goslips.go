@@ -229,7 +229,8 @@ func (f *finder) literal(n *ast.BasicLit) {
 }
 
 var units = map[string]string{
-	"Nanosecond": "Microsecond", "Microsecond": "Millisecond", "Millisecond": "Second", "Second": "Minute", "Minute": "Hour", "Hour": "Minute",
+	"Nanosecond": "Microsecond", "Microsecond": "Millisecond", "Millisecond": "Second", "Second": "Minute",
+	"Minute": "Hour", "Hour": "Minute",
 }
 
 func (f *finder) unit(n *ast.SelectorExpr) {

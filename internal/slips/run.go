@@ -49,8 +49,8 @@ type Result struct {
 }
 
 const (
-	// firstBatch and perBatch are the most tests of a process, and firstTime and batchTime how long they took by themselves, unless one alone
-	// took longer. The first ones are small, because the likely tests come first; in a large one more tests wait at the same time.
+	// firstBatch and perBatch are the most tests of a process, and firstTime and batchTime how long they took by themselves, unless one
+	// alone took longer. The first ones are small, because the likely tests come first; in a large one more tests wait at the same time.
 	firstBatch, firstTime = 4, 5 * time.Second
 	perBatch, batchTime   = 20, 20 * time.Second
 	// patience is what a batch may take, above a multiple of what its tests took by themselves.
@@ -151,8 +151,8 @@ func (r *runner) one(ctx context.Context, s *Slip, server *server) (*Result, err
 	return result, server.clean(ctx)
 }
 
-// try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time, and then without the slip: what fails
-// for another reason, such as a busy machine, passes then or fails without it, too, and the rest of the batch goes on without it.
+// try runs a batch. Unless a test panicked, what failed is run once more, and what hung with more time, and then without the slip: what
+// fails for another reason, such as a busy machine, passes then or fails without it, too, and the rest of the batch goes on without it.
 func (r *runner) try(ctx context.Context, result *Result, batch []*Test, db database) (noticed bool, err error) {
 	for s := result.Slip; len(batch) > 0; {
 		failed, err := r.process(ctx, result, batch, attempt{db, s.ID, 1})
@@ -226,7 +226,8 @@ func (r *runner) process(ctx context.Context, result *Result, batch []*Test, how
 	if cmd.Env, err = how.db.environment(ctx, r.tree.usesDatabase(p)); err != nil {
 		return nil, err
 	}
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, how.active), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", activeVariable, how.active),
+		"GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	failed, err := watch(ctx, cmd)
 	if state := cmd.ProcessState; state != nil {
 		result.CPU += (state.UserTime() + state.SystemTime()).Seconds()

@@ -113,7 +113,8 @@ func (s *server) change(ctx context.Context, slip *Slip) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	err := s.exec(ctx, "postgres", "DROP DATABASE IF EXISTS "+changedName+" WITH (FORCE)", "CREATE DATABASE "+changedName+" TEMPLATE "+dbName)
+	err := s.exec(ctx, "postgres", "DROP DATABASE IF EXISTS "+changedName+" WITH (FORCE)",
+		"CREATE DATABASE "+changedName+" TEMPLATE "+dbName)
 	if err != nil {
 		return err
 	}

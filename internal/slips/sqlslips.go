@@ -98,7 +98,8 @@ func (f *sqlFinder) clause(i int, alsoEnd ...string) (from, to int) {
 	for to = i; to < len(f.tokens); to++ {
 		t := f.tokens[to]
 		isDistinctFrom := t.text == "FROM" && to > 0 && f.tokens[to-1].text == "DISTINCT"
-		if t.depth < depth || t.depth == depth && !isDistinctFrom && (slices.Contains(clauseEnds, t.text) || slices.Contains(alsoEnd, t.text)) {
+		if t.depth < depth || t.depth == depth && !isDistinctFrom &&
+			(slices.Contains(clauseEnds, t.text) || slices.Contains(alsoEnd, t.text)) {
 			break
 		}
 	}
@@ -211,7 +212,8 @@ func (f *sqlFinder) coalesce(i int) {
 		changed = "NULL"
 	}
 	f.add(SQLDefault, start, end, changed)
-	f.add(SQLDefault, f.tokens[args[0][0]].start, f.tokens[args[0][1]-1].end, "NULLIF("+f.text(args[0][0], args[0][1])+", "+f.text(args[0][0], args[0][1])+")")
+	f.add(SQLDefault, f.tokens[args[0][0]].start, f.tokens[args[0][1]-1].end,
+		"NULLIF("+f.text(args[0][0], args[0][1])+", "+f.text(args[0][0], args[0][1])+")")
 }
 
 func (f *sqlFinder) lock(i int) {

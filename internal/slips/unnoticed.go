@@ -15,8 +15,8 @@ import (
 )
 
 // The rules leave out the kinds of slips below, because no user can notice them and a test that did would only repeat the code. What a
-// client can see is still drawn: documented numbers, edges of counters, attempts and sizes, values in log lines, and a wake-up beside a poll,
-// whose absence is a latency. No rule changes a text or a level, so those of logs and metrics need none here.
+// client can see is still drawn: documented numbers, edges of counters, attempts and sizes, values in log lines, and a wake-up beside a
+// poll, whose absence is a latency. No rule changes a text or a level, so those of logs and metrics need none here.
 
 const (
 	// large is from where on one more is within a thousandth. The exact number can be noticed only where the reference states it.
@@ -222,8 +222,8 @@ func (f *finder) isPortion() bool {
 	return ok && len(spec.Names) == 1 && f.portions[f.pkg.info.Defs[spec.Names[0]]]
 }
 
-// portions finds the constants that a package passes to queries and with which it otherwise only finds out whether a pass was full: the next
-// pass takes the rest. Those of other packages may state a limit of theirs.
+// portions finds the constants that a package passes to queries and with which it otherwise only finds out whether a pass was full: the
+// next pass takes the rest. Those of other packages may state a limit of theirs.
 func portions(p *Package) map[types.Object]bool {
 	passed, compared, otherwise := map[types.Object]bool{}, map[types.Object]bool{}, map[types.Object]bool{}
 	for _, file := range p.files {
@@ -270,8 +270,8 @@ func portions(p *Package) map[types.Object]bool {
 	return passed
 }
 
-// sparing finds the parameters of queries whose LIMIT only spares rows, as "JobListPage.PageRows": all callers pass a portion of their passes,
-// or one more than they return.
+// sparing finds the parameters of queries whose LIMIT only spares rows, as "JobListPage.PageRows": all callers pass a portion of their
+// passes, or one more than they return.
 func (t *Tree) sparing() (map[string]bool, error) {
 	bounds := map[string]bool{}
 	for _, p := range t.Packages {
@@ -347,8 +347,8 @@ func isOfQueries(object types.Object) bool {
 	return object != nil && object.Pkg() != nil && object.Pkg().Name() == "dbsqlc"
 }
 
-// isUnnoticedNumber says whether one more than the number at i is too little to notice: see the numbers of Go. In "SELECT INTO … LIMIT 1" it
-// is a row that is not read.
+// isUnnoticedNumber says whether one more than the number at i is too little to notice: see the numbers of Go. In "SELECT INTO … LIMIT 1"
+// it is a row that is not read.
 func (f *sqlFinder) isUnnoticedNumber(i int, value int64) bool {
 	before := f.tokens[max(i-1, 0)].text
 	isAmount := value >= large && value < math.MaxInt32 && before != "=" && before != "<>"
@@ -388,8 +388,8 @@ var numberOfDocs = regexp.MustCompile(`\b(\d{1,3}(?:[ ,\x{a0}\x{202f}]\d{3})+|\d
 
 // inCode is what code may write for one of a unit.
 var inCode = map[string][]int64{
-	"KiB": {1 << 10}, "MiB": {1 << 20}, "GiB": {1 << 30},
-	"s": {1000}, "second": {1000}, "min": {60, 60_000}, "minute": {60, 60_000}, "h": {3600, 3_600_000}, "hour": {3600, 3_600_000}, "day": {86_400, 86_400_000},
+	"KiB": {1 << 10}, "MiB": {1 << 20}, "GiB": {1 << 30}, "s": {1000}, "second": {1000}, "min": {60, 60_000}, "minute": {60, 60_000},
+	"h": {3600, 3_600_000}, "hour": {3600, 3_600_000}, "day": {86_400, 86_400_000},
 }
 
 // readDocumented reads the numbers of the reference.

@@ -34,7 +34,8 @@ func InvalidRequest(parameter, expected string, received any, message string) *o
 
 // MethodNotAllowed refuses a known path with another method: 405. allowed is the content of the Allow header.
 func MethodNotAllowed(method, path string, allowed []string) *ojs.Error {
-	return NewError(ojs.ErrMethodNotAllowed, fmt.Sprintf("Method %s is not allowed on %s; use %s.", method, path, strings.Join(allowed, ", ")),
+	return NewError(ojs.ErrMethodNotAllowed, fmt.Sprintf("Method %s is not allowed on %s; use %s.", method, path,
+		strings.Join(allowed, ", ")),
 		map[string]any{"method": method, "allowed": allowed})
 }
 
@@ -78,7 +79,8 @@ func TooLarge(field string, limit, actual int) *ojs.Error {
 		kind = ojs.ErrMetadataTooLarge
 	}
 	if actual <= 0 {
-		return NewError(kind, fmt.Sprintf("%s is larger than the limit of %d bytes.", field, limit), map[string]any{"field": field, "max_bytes": limit})
+		return NewError(kind, fmt.Sprintf("%s is larger than the limit of %d bytes.", field, limit),
+			map[string]any{"field": field, "max_bytes": limit})
 	}
 	return NewError(kind, fmt.Sprintf("%s has %d bytes; the limit is %d bytes.", field, actual, limit),
 		map[string]any{"field": field, "max_bytes": limit, "actual_bytes": actual})
@@ -133,7 +135,8 @@ func NotFound(resourceType, id string) *ojs.Error {
 	if !known {
 		m = missing{resourceType, "Check the id."}
 	}
-	e := NewError(ojs.ErrNotFound, fmt.Sprintf("%s %s does not exist.", m.noun, id), map[string]any{"resource_type": resourceType, "resource_id": id})
+	e := NewError(ojs.ErrNotFound, fmt.Sprintf("%s %s does not exist.", m.noun, id), map[string]any{"resource_type": resourceType,
+		"resource_id": id})
 	e.Hint = m.hint
 	return e
 }
@@ -156,7 +159,8 @@ func Conflict(jobID string, current ojs.JobState, expected ...ojs.JobState) *ojs
 	if len(expected) == 1 {
 		want = expected[0]
 	}
-	return NewError(ojs.ErrInvalidStateTransition, fmt.Sprintf("Job %s is in state %s; this operation needs %s.", jobID, current, stateList(expected)),
+	return NewError(ojs.ErrInvalidStateTransition, fmt.Sprintf("Job %s is in state %s; this operation needs %s.", jobID, current,
+		stateList(expected)),
 		map[string]any{"job_id": jobID, "current_state": current, "expected_state": want})
 }
 
@@ -168,7 +172,8 @@ func NotOwner(jobID, workerID, owner string) *ojs.Error {
 
 // StaleAttempt says that the job is in another attempt: 409.
 func StaleAttempt(jobID string, attempt, current int64) *ojs.Error {
-	return NewError(ojs.ErrStaleAttempt, fmt.Sprintf("attempt %d is not the current attempt of job %s, which is %d.", attempt, jobID, current),
+	return NewError(ojs.ErrStaleAttempt, fmt.Sprintf("attempt %d is not the current attempt of job %s, which is %d.", attempt, jobID,
+		current),
 		map[string]any{"job_id": jobID, "attempt": attempt, "current_attempt": current})
 }
 
@@ -194,9 +199,10 @@ func DuplicateID(id string) *ojs.Error {
 
 // Duplicate says that a live job holds the unique key: 409. The key is given under both names that clients read.
 func Duplicate(existingID string, state ojs.JobState, uniqueKey string) *ojs.Error {
-	return NewError(ojs.ErrDuplicateJob, fmt.Sprintf("An equivalent job, %s, already exists in state %s.", existingID, state), map[string]any{
-		"existing_job_id": existingID, "existing_job_state": state, "unique_key": uniqueKey, "uniqueness_key": uniqueKey,
-	})
+	return NewError(ojs.ErrDuplicateJob, fmt.Sprintf("An equivalent job, %s, already exists in state %s.", existingID, state),
+		map[string]any{
+			"existing_job_id": existingID, "existing_job_state": state, "unique_key": uniqueKey, "uniqueness_key": uniqueKey,
+		})
 }
 
 // DuplicateInRequest says that a job before it in the same request, which is not stored either, has the unique key: 409.
@@ -219,7 +225,8 @@ func JobTypeNotAllowed(queue, jobType string) *ojs.Error {
 
 // ProducerNotAllowed refuses a job of a client from which the queue takes none: 403.
 func ProducerNotAllowed(queue string) *ojs.Error {
-	return NewError(ojs.ErrPermissionDenied, fmt.Sprintf("queue %s takes no jobs of this API key (producers).", queue), map[string]any{"queue": queue})
+	return NewError(ojs.ErrPermissionDenied, fmt.Sprintf("queue %s takes no jobs of this API key (producers).", queue),
+		map[string]any{"queue": queue})
 }
 
 // QueueExists refuses to create a queue that exists: 409.
@@ -253,7 +260,8 @@ type FullQueue struct {
 // QueueFull refuses a job for a queue at its bound: 429.
 func QueueFull(f FullQueue) *ojs.Error {
 	bound := fmt.Sprintf("%d jobs", f.Bound)
-	details := map[string]any{"field": "queue", "queue": f.Queue, "strategy": f.Strategy, "depth": f.Depth, "retry_after_seconds": f.RetryAfter}
+	details := map[string]any{"field": "queue", "queue": f.Queue, "strategy": f.Strategy, "depth": f.Depth,
+		"retry_after_seconds": f.RetryAfter}
 	if f.Bound > 0 {
 		details["bound"] = f.Bound
 	}
@@ -265,7 +273,8 @@ func QueueFull(f FullQueue) *ojs.Error {
 	}
 	if f.Tenant != "" {
 		details["tenant_id"] = f.Tenant
-		return NewError(ojs.ErrQueueFull, fmt.Sprintf("Tenant '%s' reached its bound of %s in queue '%s'.", f.Tenant, bound, f.Queue), details)
+		return NewError(ojs.ErrQueueFull, fmt.Sprintf("Tenant '%s' reached its bound of %s in queue '%s'.", f.Tenant, bound, f.Queue),
+			details)
 	}
 	return NewError(ojs.ErrQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }
@@ -329,17 +338,22 @@ type class struct {
 // conformance test. A kind without an entry makes NewError panic. Clients compare codes and kinds, so an entry is never
 // renamed.
 var catalogue = map[ojs.ErrorKind]class{
-	ojs.ErrInvalidPayload:         {"", false, "", "Correct the field named in details and send the request again."},
-	ojs.ErrInvalidJobType:         {"invalid_payload", false, "INVALID_PAYLOAD", "Send a job type of lower-case words joined by dots, such as invoice.render."},
-	ojs.ErrInvalidQueue:           {"invalid_payload", false, "INVALID_PAYLOAD", "Send a queue name of lower-case letters, digits, hyphens and dots."},
-	ojs.ErrInvalidArgs:            {"invalid_payload", false, "INVALID_PAYLOAD", "Send args as a JSON array; send a single value as an array of one element."},
-	ojs.ErrInvalidMetadata:        {"invalid_payload", false, "INVALID_PAYLOAD", "Send meta as a JSON object."},
-	ojs.ErrInvalidCron:            {"invalid_payload", false, "INVALID_PAYLOAD", "Send five or six cron fields, or a descriptor such as @hourly."},
-	ojs.ErrQueueNameTooLong:       {"invalid_payload", false, "INVALID_PAYLOAD", "Use a queue name of at most 128 bytes."},
-	ojs.ErrJobTypeTooLong:         {"invalid_payload", false, "INVALID_PAYLOAD", "Use a job type of at most 255 bytes."},
-	ojs.ErrInvalidRequest:         {"", false, "INVALID_PAYLOAD", "Correct the header, query parameter or cursor named in details."},
-	ojs.ErrMethodNotAllowed:       {"invalid_request", false, "", "Use one of the methods in the Allow header."},
-	ojs.ErrValidation:             {"", false, "INVALID_RETRY_POLICY", "Correct the field named in details; an optional field that is left out takes its default."},
+	ojs.ErrInvalidPayload: {"", false, "", "Correct the field named in details and send the request again."},
+	ojs.ErrInvalidJobType: {"invalid_payload", false, "INVALID_PAYLOAD",
+		"Send a job type of lower-case words joined by dots, such as invoice.render."},
+	ojs.ErrInvalidQueue: {"invalid_payload", false, "INVALID_PAYLOAD",
+		"Send a queue name of lower-case letters, digits, hyphens and dots."},
+	ojs.ErrInvalidArgs: {"invalid_payload", false, "INVALID_PAYLOAD",
+		"Send args as a JSON array; send a single value as an array of one element."},
+	ojs.ErrInvalidMetadata: {"invalid_payload", false, "INVALID_PAYLOAD", "Send meta as a JSON object."},
+	ojs.ErrInvalidCron: {"invalid_payload", false, "INVALID_PAYLOAD",
+		"Send five or six cron fields, or a descriptor such as @hourly."},
+	ojs.ErrQueueNameTooLong: {"invalid_payload", false, "INVALID_PAYLOAD", "Use a queue name of at most 128 bytes."},
+	ojs.ErrJobTypeTooLong:   {"invalid_payload", false, "INVALID_PAYLOAD", "Use a job type of at most 255 bytes."},
+	ojs.ErrInvalidRequest:   {"", false, "INVALID_PAYLOAD", "Correct the header, query parameter or cursor named in details."},
+	ojs.ErrMethodNotAllowed: {"invalid_request", false, "", "Use one of the methods in the Allow header."},
+	ojs.ErrValidation: {"", false, "INVALID_RETRY_POLICY",
+		"Correct the field named in details; an optional field that is left out takes its default."},
 	ojs.ErrSchemaValidation:       {"", false, "SCHEMA_VALIDATION_FAILED", "Send args that satisfy the registered schema."},
 	ojs.ErrUnsupported:            {"", false, "UNSUPPORTED_FEATURE", "See GET /ojs/manifest for what this server offers."},
 	ojs.ErrCompression:            {"", false, "", "Send the body uncompressed or with Content-Encoding: gzip."},
@@ -347,24 +361,28 @@ var catalogue = map[ojs.ErrorKind]class{
 	ojs.ErrPermissionDenied:       {"", false, "", "Send the request with a key, or from an origin, that has the permission named in the message."},
 	ojs.ErrNotFound:               {"", false, "", "Check the id."},
 	ojs.ErrInvalidStateTransition: {"conflict", false, "", "Read the current state and decide anew; sending the same request again fails again."},
-	ojs.ErrNotOwner:               {"conflict", false, "INVALID_STATE_TRANSITION", "Another worker runs the job now: discard the outcome of this run and do not report it again."},
-	ojs.ErrStaleAttempt:           {"conflict", false, "INVALID_STATE_TRANSITION", "The job is in another attempt: discard the outcome of this one and do not report it again."},
-	ojs.ErrIdempotencyConflict:    {"conflict", false, "", "Use a new idempotency key for a different request."},
-	ojs.ErrDuplicateJob:           {"duplicate", false, "", "Read the existing job named in details, or send another id or unique key."},
-	ojs.ErrPayloadTooLarge:        {"", false, "", "Send less data; keep large content elsewhere and pass a reference."},
-	ojs.ErrMetadataTooLarge:       {"", false, "", "Move large values out of meta, into args or an external store."},
-	ojs.ErrBatchSize:              {"", false, "PAYLOAD_TOO_LARGE", "Split the request into smaller batches."},
-	ojs.ErrQueuePaused:            {"", true, "", "Wait until the queue is resumed, or use another queue."},
-	ojs.ErrQueueFull:              {"QUEUE_FULL", true, "", "Wait as Retry-After says, then send the job again."},
-	ojs.ErrRateLimited:            {"", true, "", "Wait as Retry-After says, then send the request again."},
-	ojs.ErrInternal:               {"", true, "BACKEND_ERROR", "Send the request again; if it keeps failing, give the request id to the operator of the server."},
-	ojs.ErrUnavailable:            {"backend_error", true, "", "Wait as Retry-After says, then send the request again."},
-	ojs.ErrTimeout:                {"backend_error", true, "", "Send the request again; divide a large one. If it keeps failing, the database is overloaded or another transaction holds a lock."},
-	ojs.ErrJobTypeNotAllowed:      {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
-	ojs.ErrWaitTimeout:            {"", true, "", "Send the request again; the job has not finished yet."},
-	ojs.ErrCursorExpired:          {"", false, "", "Events were deleted since: read the current state of your jobs, then read the events that are kept by a request without after, because after leaves out the event that it names."},
-	ojs.ErrSchemaExists:           {"conflict", false, "", "Register the changed schema as a new version, or delete the registered one before."},
-	ojs.ErrResultPruned:           {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
+	ojs.ErrNotOwner: {"conflict", false, "INVALID_STATE_TRANSITION",
+		"Another worker runs the job now: discard the outcome of this run and do not report it again."},
+	ojs.ErrStaleAttempt: {"conflict", false, "INVALID_STATE_TRANSITION",
+		"The job is in another attempt: discard the outcome of this one and do not report it again."},
+	ojs.ErrIdempotencyConflict: {"conflict", false, "", "Use a new idempotency key for a different request."},
+	ojs.ErrDuplicateJob:        {"duplicate", false, "", "Read the existing job named in details, or send another id or unique key."},
+	ojs.ErrPayloadTooLarge:     {"", false, "", "Send less data; keep large content elsewhere and pass a reference."},
+	ojs.ErrMetadataTooLarge:    {"", false, "", "Move large values out of meta, into args or an external store."},
+	ojs.ErrBatchSize:           {"", false, "PAYLOAD_TOO_LARGE", "Split the request into smaller batches."},
+	ojs.ErrQueuePaused:         {"", true, "", "Wait until the queue is resumed, or use another queue."},
+	ojs.ErrQueueFull:           {"QUEUE_FULL", true, "", "Wait as Retry-After says, then send the job again."},
+	ojs.ErrRateLimited:         {"", true, "", "Wait as Retry-After says, then send the request again."},
+	ojs.ErrInternal: {"", true, "BACKEND_ERROR",
+		"Send the request again; if it keeps failing, give the request id to the operator of the server."},
+	ojs.ErrUnavailable: {"backend_error", true, "", "Wait as Retry-After says, then send the request again."},
+	ojs.ErrTimeout: {"backend_error", true, "",
+		"Send the request again; divide a large one. If it keeps failing, the database is overloaded or another transaction holds a lock."},
+	ojs.ErrJobTypeNotAllowed: {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
+	ojs.ErrWaitTimeout:       {"", true, "", "Send the request again; the job has not finished yet."},
+	ojs.ErrCursorExpired:     {"", false, "", "Events were deleted since: read the current state of your jobs, then read the events that are kept by a request without after, because after leaves out the event that it names."},
+	ojs.ErrSchemaExists:      {"conflict", false, "", "Register the changed schema as a new version, or delete the registered one before."},
+	ojs.ErrResultPruned:      {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
 }
 
 // Kinds lists all kinds, in no order.

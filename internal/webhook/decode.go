@@ -124,7 +124,8 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 type reader struct{ jsonread.Object }
 
 func open(raw []byte) (reader, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "url", "events", "secret", "filter", "metadata", "timeout_ms", "max_in_flight", "ordering", "payload_format",
+	o, err := jsonread.OpenBody(raw, "url", "events", "secret", "filter", "metadata", "timeout_ms", "max_in_flight", "ordering",
+		"payload_format",
 		"standard_webhooks", "active")
 	return reader{o}, err
 }
@@ -197,7 +198,8 @@ func (r *reader) secret() string {
 	case v == nil:
 	case !ok:
 		r.Problems().Note(jsonread.Problem{
-			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
+			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret",
+			Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
 		})
 	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
 		r.limit("secret", "8 to 256 printable ASCII characters long", nil)

@@ -54,8 +54,8 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 	end := int32(l.Offset + l.Limit + 1) // one more than the page tells whether there are more
 	p := dbsqlc.WebhookDeliveryListParams{
 		Tenant: pg.Text(l.Tenant),
-		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
-		Before: lastID, MaxTotal: max(maxDeliveryTotal, end), MaxLooked: max(s.maxLooked, end), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit + 1),
+		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until), Before: lastID,
+		MaxTotal: max(maxDeliveryTotal, end), MaxLooked: max(s.maxLooked, end), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit + 1),
 	}
 	if l.Webhook != nil {
 		p.WebhookID = pgtype.UUID{Bytes: *l.Webhook, Valid: true}
@@ -271,8 +271,9 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 		return Tested{}, err
 	}
 	e := envelope{
-		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Events.ServiceName + "/api",
-		Time: spec.FormatTime(now), Subject: webhook, Data: data,
+		SpecVersion: "1.0", ID: "evt_" + spec.FormatID(job.NewID()), Type: testType,
+		Source: "ojs://" + d.config.Events.ServiceName + "/api",
+		Time:   spec.FormatTime(now), Subject: webhook, Data: data,
 	}
 	if w.PayloadFormat == "cloudevents" {
 		e.Type, e.DataContentType = "org.openjobspec."+testType, "application/json"
@@ -319,7 +320,7 @@ func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return pg.PartlyError(s.db.Q.WebhookDeliveryInsertTest(ctx, dbsqlc.WebhookDeliveryInsertTestParams{
-		ID: t.ID, WebhookID: t.Webhook, EventTime: pg.Timestamp(t.At), EventType: t.Type, Subject: t.Subject, Body: t.Body, Status: t.Status,
-		Code: int32(t.Code), Error: t.Error, Snippet: t.Snippet, DurationMs: t.Duration.Milliseconds(), Secret: t.Secret,
+		ID: t.ID, WebhookID: t.Webhook, EventTime: pg.Timestamp(t.At), EventType: t.Type, Subject: t.Subject, Body: t.Body,
+		Status: t.Status, Code: int32(t.Code), Error: t.Error, Snippet: t.Snippet, DurationMs: t.Duration.Milliseconds(), Secret: t.Secret,
 	}))
 }

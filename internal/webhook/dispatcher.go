@@ -88,7 +88,8 @@ type Dispatcher struct {
 // NewDispatcher returns a dispatcher; Start it.
 func NewDispatcher(archetype *baseservice.Archetype, s *Store, c config.Config, deps DispatcherDeps) *Dispatcher {
 	deps = deps.withDefaults()
-	return baseservice.Init(archetype, &Dispatcher{config: c, deps: deps, store: s, sender: newSender(c.Webhooks, deps), wake: make(chan struct{}, 1)})
+	return baseservice.Init(archetype, &Dispatcher{config: c, deps: deps, store: s, sender: newSender(c.Webhooks, deps),
+		wake: make(chan struct{}, 1)})
 }
 
 // Wake runs a claim soon, because a delivery may be due. It does not block.
@@ -331,7 +332,8 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 // span. The address is not among the attributes, as it may contain a token.
 func deliverySpan(m *Message, res Result) tracing.Outcome {
 	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
-		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID), attribute.String("ojs.webhook.delivery_id", m.ID),
+		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID),
+		attribute.String("ojs.webhook.delivery_id", m.ID),
 		attribute.String("ojs.webhook.subscription_id", m.Webhook), attribute.Int("ojs.webhook.attempt", m.Attempt),
 	}}
 	if res.Code > 0 {
@@ -380,7 +382,8 @@ func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryO
 			return
 		}
 		if try == recordTries {
-			d.warn(ctx, "outcome of webhook delivery "+DeliveryID(delivery.ID)+" was not recorded; it is sent again when its lease expires", err)
+			d.warn(ctx, "outcome of webhook delivery "+DeliveryID(delivery.ID)+" was not recorded; it is sent again when its lease expires",
+				err)
 			return
 		}
 		d.warn(ctx, "outcome of webhook delivery "+DeliveryID(delivery.ID)+" was not recorded; trying again", err)
@@ -414,7 +417,8 @@ func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryO
 		d.Logger.WarnContext(ctx, "webhook delivery given up", slog.String("category", "webhook"), event, attributes)
 	}
 	if recorded.Disabled != "" {
-		d.Logger.WarnContext(ctx, "webhook subscription disabled", slog.String("category", "webhook"), event, attributes, slog.String("reason", recorded.Disabled))
+		d.Logger.WarnContext(ctx, "webhook subscription disabled", slog.String("category", "webhook"), event, attributes,
+			slog.String("reason", recorded.Disabled))
 	}
 }
 
@@ -565,7 +569,8 @@ func (s *Store) finishChange(ctx context.Context, id [16]byte) error {
 		if err != nil || len(rows) == 0 || !rows[0].ReorderPending {
 			return 0, err
 		}
-		n, err := q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: id, Ordered: rows[0].Ordering == "subject", MaxRows: batchRows})
+		n, err := q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: id, Ordered: rows[0].Ordering == "subject",
+			MaxRows: batchRows})
 		if err != nil || n == batchRows {
 			return n, err
 		}

@@ -18,12 +18,13 @@ import (
 )
 
 // EgressRules decide which addresses this server may call for clients, who choose the URL of a webhook. They must never allow an address
-// inside the server's own network, unless the operator does (docs/reference/webhooks.md, URL and address rules). A URL is checked when it is
-// stored, without resolving its name. Every connection is checked again with the resolved addresses, so that a change of the DNS record
+// inside the server's own network, unless the operator does (docs/reference/webhooks.md, URL and address rules). A URL is checked when it
+// is stored, without resolving its name. Every connection is checked again with the resolved addresses, so that a change of the DNS record
 // between both checks has no effect.
 //
-// They go by AllowHTTP and AllowNetworks. The zero value allows https to public addresses only. Networks and hosts are allowed although they
-// are private. Hosts are exact names or addresses; an allowed one passes over every check of the name and of the addresses that it resolves to.
+// They go by AllowHTTP and AllowNetworks. The zero value allows https to public addresses only. Networks and hosts are allowed although
+// they are private. Hosts are exact names or addresses; an allowed one passes over every check of the name and of the addresses that it
+// resolves to.
 type EgressRules config.Webhooks
 
 // RefusedError says in a sentence why a URL may not be called. Reason is shown to the client and names nothing but what the

@@ -86,7 +86,8 @@ func (m *FanOut) run(ctx context.Context) time.Duration {
 		// Stop does not cancel a pass that has begun.
 		created, err := m.store.CreateDeliveries(context.WithoutCancel(ctx))
 		if err != nil {
-			m.Logger.WarnContext(ctx, "webhook deliveries were not created; trying again", slog.String("category", "webhook"), slog.Any("error", err))
+			m.Logger.WarnContext(ctx, "webhook deliveries were not created; trying again", slog.String("category", "webhook"),
+				slog.Any("error", err))
 			serviceutil.CancellableSleep(ctx, errorPause) // even if Wake is called meanwhile
 			return 0
 		}

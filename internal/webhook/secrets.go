@@ -60,7 +60,8 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 
 // changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three. The
 // answer is read in the transaction, with the secrets that it leaves.
-func (s *Store) changeSecrets(ctx context.Context, id [16]byte, look lookUp, change func(ctx context.Context, q *dbsqlc.Queries) error) (*Webhook, error) {
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, look lookUp,
+	change func(ctx context.Context, q *dbsqlc.Queries) error) (*Webhook, error) {
 	return s.inWebhookTx(ctx, look, func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error) {
 		row, err := lockWebhook(ctx, q, id)
 		if err != nil {
@@ -124,7 +125,8 @@ func (s Secret) String() string { return "secret " + spec.FormatID(s.ID) }
 // secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here. One
 // secret that cannot be opened makes the whole subscription sealed: a request that lacks one of two signatures would fail
 // at receivers that know only that secret. Secrets of a sealed subscription may be in the map and must not be used.
-func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (secrets map[[16]byte][]Secret, sealed [][16]byte, err error) {
+func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (secrets map[[16]byte][]Secret, sealed [][16]byte,
+	err error) {
 	rows, err := q.WebhookSecretList(ctx, webhooks)
 	if err != nil {
 		return nil, nil, err
@@ -238,7 +240,8 @@ func (s *Store) ResealSecrets(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.db.Q.WebhookSecretReseal(ctx, dbsqlc.WebhookSecretResealParams{ID: row.ID, Secret: sealed, KeyID: keyID, OldKeyID: row.KeyID}); err != nil {
+		if err := s.db.Q.WebhookSecretReseal(ctx, dbsqlc.WebhookSecretResealParams{ID: row.ID, Secret: sealed, KeyID: keyID,
+			OldKeyID: row.KeyID}); err != nil {
 			return err
 		}
 	}

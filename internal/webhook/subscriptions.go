@@ -56,9 +56,9 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 		}
 		rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
-			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
-			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-			MaxWebhooks: int32(s.config.MaxSubscriptions), Tenant: pg.Text(in.Tenant),
+			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active,
+			TimeoutMs: in.TimeoutMS, MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat,
+			StandardWebhooks: in.StandardWebhooks, MaxWebhooks: int32(s.config.MaxSubscriptions), Tenant: pg.Text(in.Tenant),
 		})
 		if err != nil {
 			return nil, err
@@ -213,8 +213,9 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 		}
 		row, err := q.WebhookUpdate(ctx, dbsqlc.WebhookUpdateParams{
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
-			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
-			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active,
+			TimeoutMs: in.TimeoutMS, MaxInFlight: in.MaxInFlight, Ordering: in.Ordering,
+			PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
 			// before was read under the lock, so only one of two changes at once reactivates.
 			Reactivate: in.Active && !before.Active,
 		})
@@ -239,8 +240,9 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 func definitionOf(row *Record) Definition {
 	filter := FilterOf(row.Filter) // the columns have the patterns in another form
 	return Definition{
-		URL: row.Url, Events: row.Events, Queues: filter.Queues, JobTypes: filter.JobTypes, Sources: filter.Sources, Filter: row.Filter, Metadata: row.Metadata,
-		Active: row.Active, TimeoutMS: row.TimeoutMs, MaxInFlight: row.MaxInFlight, Ordering: row.Ordering, PayloadFormat: row.PayloadFormat,
+		URL: row.Url, Events: row.Events, Queues: filter.Queues, JobTypes: filter.JobTypes, Sources: filter.Sources, Filter: row.Filter,
+		Metadata: row.Metadata, Active: row.Active, TimeoutMS: row.TimeoutMs, MaxInFlight: row.MaxInFlight,
+		Ordering: row.Ordering, PayloadFormat: row.PayloadFormat,
 		StandardWebhooks: row.StandardWebhooks,
 	}
 }
@@ -271,7 +273,8 @@ type lookUp func(ctx context.Context, changed *Webhook) (pg.Found, error)
 
 // inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good. It is tried again after a
 // deadlock, too, and maps errors for clients. If the commit was not answered, look tells whether it is done.
-func (s *Store) inWebhookTx(ctx context.Context, look lookUp, do func(ctx context.Context, q *dbsqlc.Queries) (*Webhook, error)) (changed *Webhook, err error) {
+func (s *Store) inWebhookTx(ctx context.Context, look lookUp, do func(ctx context.Context, q *dbsqlc.Queries) (*Webhook,
+	error)) (changed *Webhook, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err = pg.Retry(func() error {

@@ -38,7 +38,8 @@ type BeatResult struct {
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
 	if res.taken {
-		taken := spec.NewError(ojs.ErrNotOwner, "The id "+b.WorkerID+" is that of a worker of somebody else.", map[string]any{"worker_id": b.WorkerID})
+		taken := spec.NewError(ojs.ErrNotOwner, "The id "+b.WorkerID+" is that of a worker of somebody else.",
+			map[string]any{"worker_id": b.WorkerID})
 		taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
 		return BeatResult{}, taken
 	}
@@ -165,7 +166,8 @@ func textList(texts []string) []byte {
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
 		EventType:        ojs.EventJobHeartbeat,
-		DefaultTimeoutMs: s.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
+		DefaultTimeoutMs: s.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node,
+		EventGapS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
 	}
 	at := map[string]int{}
 	for i, b := range beats {
@@ -227,7 +229,8 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 			d, found := done[id]
 			switch {
 			// It is still the worker's and was not extended, so its row was locked: it is tried again.
-			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) &&
+				(!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].locked = append(res[i].locked, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
 			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):

@@ -193,7 +193,8 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	defer cancel()
 	if s.listening() == 0 {
 		rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
-			ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+			ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch,
+			Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
 		})
 		if err != nil {
 			return nil, err

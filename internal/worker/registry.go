@@ -43,7 +43,8 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	defer cancel()
 	// It takes the row whatever its state; a heartbeat that arrives later registers the worker anew.
 	deleted, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
-		ID: l.ID, Tenant: l.Tenant, Source: eventlog.WorkerSource(l.ID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
+		ID: l.ID, Tenant: l.Tenant, Source: eventlog.WorkerSource(l.ID), Node: s.commits.Node,
+		Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {

@@ -60,11 +60,12 @@ type Store struct {
 	listeningSince atomic.Pointer[time.Time] // before this time, workers may not have reached any node; nil: Prepare was not called
 }
 
-// New returns a registry on the database. All nodes should have the same Workers.DeadAfter: the one with the shortest declares workers dead for
-// all.
+// New returns a registry on the database. All nodes should have the same Workers.DeadAfter: the one with the shortest declares workers dead
+// for all.
 func New(deps Deps, c config.Config) *Store {
 	s := &Store{
-		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
+		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs,
+		logger: deps.Logger, tracer: deps.Tracer,
 		config: c,
 	}
 	var flushed func(requests int, took time.Duration)
@@ -121,7 +122,8 @@ func expireChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventl
 	if r.Stopped {
 		return changes
 	}
-	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time, Reason: job.WorkerDeath})
+	return append(changes, eventlog.Change{Type: ojs.EventWorkerStopped, Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time,
+		Reason: job.WorkerDeath})
 }
 
 // deregisterChange is for the event that was written by the statement that deleted the row.

@@ -374,7 +374,8 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (moved int, more bool
 			continue
 		}
 		// StepState was read before the statement above, so moved sees the transition.
-		st := &step{flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID}
+		st := &step{flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState,
+			job: r.JobID}
 		if err := p.moved(ctx, st, stepState(r.State), cause{row: r, trace: p.s.tracer.Executed(r.JobID)}); err != nil {
 			return 0, false, err
 		}
@@ -415,7 +416,8 @@ func (p *pass) settle(ctx context.Context) error {
 	for len(p.events) > 0 || len(p.starts) > 0 || len(p.batch.items) > 0 {
 		if len(p.events) > 0 {
 			subject := spec.FormatID(p.root.ID)
-			a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Tenant: p.root.Tenant, Node: p.s.commits.Node}
+			a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID,
+				Tenant: p.root.Tenant, Node: p.s.commits.Node}
 			for _, e := range p.events {
 				a.Types, a.Sources, a.Data = append(a.Types, e.kind), append(a.Sources, e.source), append(a.Data, e.data)
 				p.changes = append(p.changes, eventlog.Change{Type: e.kind, Subject: subject, At: p.now.Time})
@@ -464,9 +466,11 @@ func (p *pass) store(ctx context.Context) error {
 		}
 		// Whole rows of counts are written, not differences: the lock of the root makes the memory of the pass the only
 		// copy.
-		u.Flows, u.States, u.Completed, u.Failed, u.Open = append(u.Flows, f.Flow), append(u.States, f.State), append(u.Completed, f.Completed), append(u.Failed, f.Failed), append(u.Open, f.Open)
+		u.Flows, u.States, u.Completed, u.Failed, u.Open = append(u.Flows, f.Flow), append(u.States, f.State),
+			append(u.Completed, f.Completed), append(u.Failed, f.Failed), append(u.Open, f.Open)
 		u.CompletedCounts, u.FailedCounts = append(u.CompletedCounts, f.CompletedCount), append(u.FailedCounts, f.FailedCount)
-		u.MembersFailed, u.CallbacksOpen, u.CallbacksFailed = append(u.MembersFailed, membersFailed), append(u.CallbacksOpen, f.CallbacksOpen), append(u.CallbacksFailed, f.CallbacksFailed)
+		u.MembersFailed, u.CallbacksOpen, u.CallbacksFailed = append(u.MembersFailed, membersFailed),
+			append(u.CallbacksOpen, f.CallbacksOpen), append(u.CallbacksFailed, f.CallbacksFailed)
 		u.EndedAt = append(u.EndedAt, f.EndedAt)
 		if len(u.Flows) == portion {
 			if err := flush(); err != nil {
@@ -482,7 +486,10 @@ func (p *pass) store(ctx context.Context) error {
 // that the next job was fetched. Committed wakes the relay for the events of the tree itself; inserted does so for those of
 // its jobs.
 func (p *pass) committed(ctx context.Context) {
-	eventlog.Emit(ctx, p.s.commits, p.changes, func(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change { return append(changes, *c) })
+	eventlog.Emit(ctx, p.s.commits, p.changes, func(changes []eventlog.Change,
+		c *eventlog.Change) []eventlog.Change {
+		return append(changes, *c)
+	})
 	for _, sp := range p.spans {
 		if state, id := sp.item.began(); state == pending {
 			sp.span.Accepted(id, string(ojs.StateAvailable))
@@ -713,7 +720,8 @@ func (p *pass) endBelow(ctx context.Context, first, last int32) error {
 // jobs. Each portion is one statement that goes on behind the last step of the portion before. No step is cancelled twice:
 // a portion leaves no waiting step behind it.
 func (p *pass) cancelBelow(ctx context.Context, first, last int32) (jobs int, err error) {
-	a := dbsqlc.WorkflowStepCancelBelowParams{RootID: p.root.ID, AfterFlow: first, AfterIndex: -1, LastFlow: last, EndedAt: p.now, MaxRows: portion}
+	a := dbsqlc.WorkflowStepCancelBelowParams{RootID: p.root.ID, AfterFlow: first, AfterIndex: -1, LastFlow: last, EndedAt: p.now,
+		MaxRows: portion}
 	for {
 		rows, err := p.q.WorkflowStepCancelBelow(ctx, a)
 		if err != nil {
@@ -753,7 +761,8 @@ func (p *pass) release(ctx context.Context, f *flow, st *step, c cause) error {
 // they never had a job; Completed < Total still tells that not all members completed. A manual retry of the failed step
 // does not bring them back (docs/reference/workflows.md, States).
 func (p *pass) cancelDependents(ctx context.Context, f *flow, st *step) error {
-	rows, err := p.q.WorkflowStepListDependents(ctx, dbsqlc.WorkflowStepListDependentsParams{RootID: p.root.ID, Flow: f.Flow, Index: st.index})
+	rows, err := p.q.WorkflowStepListDependents(ctx, dbsqlc.WorkflowStepListDependentsParams{RootID: p.root.ID, Flow: f.Flow,
+		Index: st.index})
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,8 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	jobs, _, err := s.cancelJobs(bounded, id, force)
 	counts.StepsCancelled += jobs
 	if err != nil {
-		s.logger.WarnContext(ctx, "not all jobs of a cancelled workflow were cancelled; trying again within seconds", slog.String("category", "error"),
+		s.logger.WarnContext(ctx, "not all jobs of a cancelled workflow were cancelled; trying again within seconds",
+			slog.String("category", "error"),
 			slog.Group("ojs", "workflow_id", spec.FormatID(id)), slog.Any("error", err))
 		s.Wake()
 	}
@@ -152,7 +153,8 @@ func (s *Store) cancelJobs(ctx context.Context, root [16]byte, force bool) (memb
 }
 
 // cancelPortion cancels callbacks with the members, but does not count them as such.
-func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.WorkflowStepListLiveRow, force bool) (members, skipped int, err error) {
+func (s *Store) cancelPortion(ctx context.Context, root [16]byte, rows []dbsqlc.WorkflowStepListLiveRow, force bool) (members, skipped int,
+	err error) {
 	var ids [][16]byte
 	ofMember := make(map[[16]byte]bool, len(rows))
 	for _, r := range rows {

@@ -35,7 +35,8 @@ func (s *Store) Create(ctx context.Context, def *Definition) (w *Workflow, err e
 // answer to the same call later. show runs in the transaction, on what the transaction has stored, because the kept answer
 // must be the one of that commit. It may run more than once and must have no effect of its own. If the transaction has to
 // be tried again, all is made anew from def, ids that the client did not choose included.
-func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.IdempotencyKey, show func(*Workflow) (queue.Answer, error)) (answer queue.Answer, err error) {
+func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.IdempotencyKey,
+	show func(*Workflow) (queue.Answer, error)) (answer queue.Answer, err error) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout) // fetches are woken even if the client hangs up
 	defer cancel()
 	// This tree is for the checks before the transaction only; each try makes its own.
@@ -150,11 +151,15 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 			if n.ParentIndex.Valid {
 				parent = n.ParentIndex.Int32
 			}
-			a.Ids, a.Flows, a.LastFlows, a.Ancestors = append(a.Ids, n.ID), append(a.Flows, n.Flow), append(a.LastFlows, n.LastFlow), append(a.Ancestors, integers(n.Ancestors))
-			a.ParentIndexes, a.Paths, a.Types, a.Names = append(a.ParentIndexes, parent), append(a.Paths, n.Path), append(a.Types, n.Type), append(a.Names, n.Name)
-			a.Meta, a.TraceIds, a.StepsForms = append(a.Meta, n.Meta), append(a.TraceIds, n.TraceID.String), append(a.StepsForms, n.StepsForm)
+			a.Ids, a.Flows, a.LastFlows, a.Ancestors = append(a.Ids, n.ID), append(a.Flows, n.Flow), append(a.LastFlows, n.LastFlow),
+				append(a.Ancestors, integers(n.Ancestors))
+			a.ParentIndexes, a.Paths, a.Types, a.Names = append(a.ParentIndexes, parent), append(a.Paths, n.Path), append(a.Types, n.Type),
+				append(a.Names, n.Name)
+			a.Meta, a.TraceIds, a.StepsForms = append(a.Meta, n.Meta), append(a.TraceIds, n.TraceID.String),
+				append(a.StepsForms, n.StepsForm)
 			// The texts of arrays need no quotes: names of callbacks are fixed words.
-			a.Totals, a.JobCounts, a.Callbacks = append(a.Totals, n.Total), append(a.JobCounts, n.JobCount), append(a.Callbacks, "{"+strings.Join(n.Callbacks, ",")+"}")
+			a.Totals, a.JobCounts, a.Callbacks = append(a.Totals, n.Total), append(a.JobCounts, n.JobCount),
+				append(a.Callbacks, "{"+strings.Join(n.Callbacks, ",")+"}")
 		}
 		// Of two creations with one id at once, the second one waits at the primary key until the first has ended, and then finds the id
 		// taken or free.
@@ -164,7 +169,8 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 		}
 		if stored < int64(len(part)) {
 			id := spec.FormatID(p.root.ID)
-			return spec.NewError(ojs.ErrDuplicateJob, "A workflow with id "+id+" already exists.", map[string]any{"field": "id", "existing_workflow_id": id})
+			return spec.NewError(ojs.ErrDuplicateJob, "A workflow with id "+id+" already exists.",
+				map[string]any{"field": "id", "existing_workflow_id": id})
 		}
 	}
 	items, err := p.insertFirst(ctx, nodes[0])
@@ -210,7 +216,8 @@ func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 		for _, it := range part {
 			if it.refused != nil {
 				id := it.flow.Path + it.step.id
-				wire := spec.NewError(ojs.ErrDuplicateJob, "The job of step "+id+" has an equivalent; nothing was stored.", existing(it.details, items))
+				wire := spec.NewError(ojs.ErrDuplicateJob, "The job of step "+id+" has an equivalent; nothing was stored.",
+					existing(it.details, items))
 				return spec.With(wire, "step_id", id)
 			}
 		}
@@ -254,8 +261,10 @@ func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) er
 		a := dbsqlc.WorkflowStepInsertParams{RootID: p.root.ID}
 		for i := range rows {
 			r := &rows[i]
-			a.Flows, a.Indexes, a.StepIds, a.Kinds = append(a.Flows, r.flow), append(a.Indexes, r.index), append(a.StepIds, r.id), append(a.Kinds, r.kind)
-			a.Callbacks, a.Types, a.Queues, a.States = append(a.Callbacks, r.callback), append(a.Types, r.jobType), append(a.Queues, r.queue), append(a.States, r.state)
+			a.Flows, a.Indexes, a.StepIds, a.Kinds = append(a.Flows, r.flow), append(a.Indexes, r.index), append(a.StepIds, r.id),
+				append(a.Kinds, r.kind)
+			a.Callbacks, a.Types, a.Queues, a.States = append(a.Callbacks, r.callback), append(a.Types, r.jobType),
+				append(a.Queues, r.queue), append(a.States, r.state)
 			a.JobIds, a.ChildFlows, a.Templates = append(a.JobIds, r.job), append(a.ChildFlows, r.child), append(a.Templates, r.template)
 			a.DependsOn, a.NeededBy = append(a.DependsOn, integers(r.dependsOn)), append(a.NeededBy, integers(r.neededBy))
 		}
@@ -310,8 +319,9 @@ func treeOf(def *Definition) []*node {
 		// Open begins at Total, because members that wait count as open. Nested workflows begin as running even if their step waits; only
 		// their step tells.
 		n := &node{def: def, children: map[int]*node{}, flow: &flow{Workflow: dbsqlc.Workflow{
-			ID: def.ID, Flow: int32(len(nodes)), Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, Tenant: def.Tenant,
-			StepsForm: def.StepsForm, Total: int32(len(def.Members)), Open: int32(len(def.Members)), JobCount: int32(def.Leaves), Callbacks: []string{},
+			ID: def.ID, Flow: int32(len(nodes)), Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running,
+			Meta: def.Meta, Tenant: def.Tenant, StepsForm: def.StepsForm, Total: int32(len(def.Members)), Open: int32(len(def.Members)),
+			JobCount: int32(def.Leaves), Callbacks: []string{},
 		}}}
 		if n.ID == [16]byte{} {
 			n.ID = job.NewID()
@@ -406,7 +416,8 @@ func (n *node) steps(begun map[place]*item) []stepRow {
 	}
 	rows := make([]stepRow, 0, len(n.def.Members)+len(n.def.Callbacks))
 	for i, m := range n.def.Members {
-		r := stepRow{step: step{flow: n.Flow, index: int32(i), id: m.ID, kind: kindJob, state: waiting}, template: m.Template, neededBy: neededBy[i]}
+		r := stepRow{step: step{flow: n.Flow, index: int32(i), id: m.ID, kind: kindJob, state: waiting}, template: m.Template,
+			neededBy: neededBy[i]}
 		for _, d := range m.DependsOn {
 			r.dependsOn = append(r.dependsOn, int32(d))
 		}
@@ -429,7 +440,8 @@ func (n *node) steps(begun map[place]*item) []stepRow {
 			id = c.Name
 		}
 		rows = append(rows, stepRow{
-			step:  step{flow: n.Flow, index: n.Total + int32(i), id: id, kind: kindCallback, callback: c.Name, jobType: c.Job.Type, state: waiting},
+			step: step{flow: n.Flow, index: n.Total + int32(i), id: id, kind: kindCallback, callback: c.Name, jobType: c.Job.Type,
+				state: waiting},
 			queue: c.Job.Queue, template: c.Template,
 		})
 	}

@@ -123,7 +123,8 @@ func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
 	case t == Chain || t == Group || t == Batch:
 		return t
 	case text == "saga" && depth == 1:
-		r.add(path, spec.Unsupported("Workflows of type saga are not offered; send chain, group or batch.", map[string]any{"field": "type", "feature": "saga"}))
+		r.add(path, spec.Unsupported("Workflows of type saga are not offered; send chain, group or batch.",
+			map[string]any{"field": "type", "feature": "saga"}))
 	default:
 		r.refuse(path+".type", "chain, group or batch; a workflow without a type has steps with depends_on", v)
 	}
@@ -382,7 +383,8 @@ func (r *reader) callbacks(d *Definition, o *jsonread.Object, path string, defau
 	}
 	given := jsonread.Open(object, callbackNames[:]...)
 	for _, m := range given.Others[:min(len(given.Others), jsonread.MaxProblems)] {
-		r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure", m.Value)
+		r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure",
+			m.Value)
 	}
 	for _, name := range callbackNames {
 		v, at := given.Get(name), path+".callbacks."+name
@@ -630,7 +632,8 @@ func (g *graph) indexSteps() bool {
 		// The bound is checked before the edges are looked at.
 		if g.edges += len(s.dependsOn); g.edges > maxEdges {
 			g.stopped = true
-			g.refuse("$.steps["+strconv.Itoa(i)+"].depends_on", "short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow", quoteAll(s.dependsOn[:1]))
+			g.refuse("$.steps["+strconv.Itoa(i)+"].depends_on",
+				"short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow", quoteAll(s.dependsOn[:1]))
 		}
 		if g.done() {
 			return false

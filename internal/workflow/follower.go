@@ -113,7 +113,8 @@ func (f *Follower) loop(ctx context.Context) {
 			f.moved.Store(true)
 		}
 		if err != nil && ctx.Err() == nil {
-			f.Logger.WarnContext(ctx, "changes of workflow jobs were not looked for; trying again", slog.String("category", "error"), slog.Any("error", err))
+			f.Logger.WarnContext(ctx, "changes of workflow jobs were not looked for; trying again", slog.String("category", "error"),
+				slog.Any("error", err))
 		}
 		rest = time.Now().Add(lookCost * time.Since(began))
 	}
@@ -175,7 +176,8 @@ func (f *Follower) check(ctx context.Context) {
 		f.running.Store(true)
 	}
 	if err != nil && ctx.Err() == nil {
-		f.Logger.WarnContext(ctx, "running workflows were not checked; trying again", slog.String("category", "error"), slog.Any("error", err))
+		f.Logger.WarnContext(ctx, "running workflows were not checked; trying again", slog.String("category", "error"),
+			slog.Any("error", err))
 	}
 	f.after = [16]byte{}
 	if c.More {
@@ -208,10 +210,11 @@ func (s *Store) Check(ctx context.Context, after [16]byte) (c Checked, err error
 			continue
 		}
 		c.Stuck++
-		s.logger.ErrorContext(ctx, "a running workflow has no job that could move it; reading what became of its jobs", slog.String("category", "error"),
+		s.logger.ErrorContext(ctx, "a running workflow has no job that could move it; reading what became of its jobs",
+			slog.String("category", "error"),
 			slog.Group("ojs", "workflow_id", spec.FormatID(r.ID)))
-		// The missing rows are reconstructed from the jobs. If two nodes repair a root at once, a job may get two rows; the second one finds
-		// the step in that state already and changes nothing.
+		// The missing rows are reconstructed from the jobs. If two nodes repair a root at once, a job may get two rows; the second one
+		// finds the step in that state already and changes nothing.
 		repairing, cancel := s.db.Bounded(ctx)
 		_, err := s.db.Q.WorkflowPendingRepair(repairing, r.ID)
 		cancel()
@@ -254,9 +257,9 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration) (deleted int64, e
 	}
 }
 
-// delete takes the lock, which keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps go
-// before workflows, in portions, so that no statement exceeds its time; all are one transaction, so no reader finds half a
-// tree. Jobs stay: they have a retention of their own.
+// delete takes the lock, which keeps an advance, for example of a manual retry, from writing steps of a tree that is being deleted. Steps
+// go before workflows, in portions, so that no statement exceeds its time; all are one transaction, so no reader finds half a tree. Jobs
+// stay: they have a retention of their own.
 func (s *Store) delete(ctx context.Context, root [16]byte) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

@@ -271,7 +271,8 @@ func (st *Step) Done() float64 {
 
 // logChange writes a line about a root. Meta and args are not logged: they belong to clients.
 func (s *Store) logChange(ctx context.Context, message string, w *Workflow, more ...any) {
-	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", spec.FormatID(w.ID), "state", w.State),
+	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", spec.FormatID(w.ID), "state",
+		w.State),
 		slog.Group("attributes", append([]any{"workflow_type", string(w.Type), "workflow_name", w.Name, "jobs", w.JobCount}, more...)...))
 }
 
@@ -335,7 +336,8 @@ func (s *Store) list(ctx context.Context, q *dbsqlc.Queries, f Filter) (page Pag
 		ids = ids[:f.Limit]
 		page.Next = &ids[f.Limit-1]
 	} else if !every {
-		floor, err := q.WorkflowListFloor(ctx, dbsqlc.WorkflowListFloorParams{Tenant: f.Tenant, State: f.State, Before: p.Before, MaxLooked: p.MaxLooked})
+		floor, err := q.WorkflowListFloor(ctx, dbsqlc.WorkflowListFloorParams{Tenant: f.Tenant, State: f.State, Before: p.Before,
+			MaxLooked: p.MaxLooked})
 		if err != nil {
 			return page, err
 		}
@@ -372,7 +374,8 @@ func (s *Store) list(ctx context.Context, q *dbsqlc.Queries, f Filter) (page Pag
 func listIDs(ctx context.Context, q *dbsqlc.Queries, f Filter, p dbsqlc.WorkflowListPageParams) ([][16]byte, error) {
 	if f.Tenant != "" {
 		return q.WorkflowListPageByTenant(ctx, dbsqlc.WorkflowListPageByTenantParams{
-			Tenant: f.Tenant, State: f.State, Before: p.Before, MaxLooked: p.MaxLooked, Type: p.Type, Name: p.Name, SkipRows: p.SkipRows, PageRows: p.PageRows,
+			Tenant: f.Tenant, State: f.State, Before: p.Before, MaxLooked: p.MaxLooked, Type: p.Type, Name: p.Name,
+			SkipRows: p.SkipRows, PageRows: p.PageRows,
 		})
 	}
 	if f.State == "" {
@@ -399,4 +402,5 @@ func (s *Store) count(ctx context.Context, q *dbsqlc.Queries, f Filter) (int64, 
 }
 
 // last is an id behind all others.
-var last = [16]byte{0: 0xff, 1: 0xff, 2: 0xff, 3: 0xff, 4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff, 12: 0xff, 13: 0xff, 14: 0xff, 15: 0xff}
+var last = [16]byte{0: 0xff, 1: 0xff, 2: 0xff, 3: 0xff, 4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff, 12: 0xff,
+	13: 0xff, 14: 0xff, 15: 0xff}

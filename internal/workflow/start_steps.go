@@ -37,7 +37,8 @@ func (p *pass) beginStarts(ctx context.Context) error {
 		first := starts[0]
 		if first.ofDAG() {
 			indexes, n := []int32{first.index}, 1
-			for ; n < len(starts) && starts[n].ofDAG() && starts[n].flow == first.flow && starts[n].trace == first.trace && starts[n].index > starts[n-1].index; n++ {
+			for ; n < len(starts) && starts[n].ofDAG() && starts[n].flow == first.flow && starts[n].trace == first.trace &&
+				starts[n].index > starts[n-1].index; n++ {
 				indexes = append(indexes, starts[n].index)
 			}
 			if err := p.beginReady(ctx, first, indexes); err != nil {
@@ -71,7 +72,8 @@ func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
 	var got *passed
 	for len(indexes) > 0 {
 		part := indexes[:min(portion, len(indexes))]
-		rows, err := p.q.WorkflowStepListReady(ctx, dbsqlc.WorkflowStepListReadyParams{RootID: p.root.ID, Flow: s.flow.Flow, Indexes: part, MaxBytes: portionBytes})
+		rows, err := p.q.WorkflowStepListReady(ctx, dbsqlc.WorkflowStepListReadyParams{RootID: p.root.ID, Flow: s.flow.Flow, Indexes: part,
+			MaxBytes: portionBytes})
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -246,7 +248,8 @@ func (p *pass) insert(ctx context.Context) error {
 		st := it.step
 		state, id := it.began()
 		a.Flows, a.Indexes, a.States = append(a.Flows, st.flow), append(a.Indexes, st.index), append(a.States, state)
-		a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, id), append(a.Deduplicated, it.duplicateOf != nil), append(a.Errors, it.refused)
+		a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, id), append(a.Deduplicated, it.duplicateOf != nil),
+			append(a.Errors, it.refused)
 	}
 	if err := p.q.WorkflowStepBegin(ctx, a); err != nil {
 		return err

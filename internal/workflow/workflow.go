@@ -104,8 +104,8 @@ type Store struct {
 }
 
 // New returns a store on the database. Nodes with different settings may serve one database: a definition is checked by the settings of the
-// node that takes it, and its later jobs by those of the node that advances it (see beginStep). Package queue is to call Follow when jobs of
-// workflows have ended (queue.Hooks).
+// node that takes it, and its later jobs by those of the node that advances it (see beginStep). Package queue is to call Follow when jobs
+// of workflows have ended (queue.Hooks).
 func New(deps Deps, c config.Workflows) *Store {
 	// A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue
 	// calls it after its commit, when the connection is back in the pool. Otherwise acks and advances could wait for each

@@ -107,7 +107,8 @@ func (c *Client) DeleteJobs(ctx context.Context, jobs Bulk) (*BulkChange, error)
 	return c.changeJobs(ctx, "delete", jobs)
 }
 
-// changeJobs makes a new key for each call, which lets the client repeat it after a lost answer without changing more jobs than the first try did.
+// changeJobs makes a new key for each call, which lets the client repeat it after a lost answer without changing more jobs than the first
+// try did.
 func (c *Client) changeJobs(ctx context.Context, action string, jobs Bulk) (*BulkChange, error) {
 	body := struct {
 		IDs       []string    `json:"job_ids,omitempty"`

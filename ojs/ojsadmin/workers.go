@@ -33,7 +33,8 @@ func (c *Client) ListWorkers(ctx context.Context, page PageOptions) (*Page[Worke
 // back for a worker of package ojs: it stops.
 func (c *Client) DirectWorker(ctx context.Context, id string, directive ojs.Directive) error {
 	body := map[string]ojs.Directive{"directive": directive}
-	return c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/admin/workers/" + url.PathEscape(id) + "/directive", Body: body, Idempotent: true}, nil)
+	return c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/admin/workers/" + url.PathEscape(id) + "/directive", Body: body,
+		Idempotent: true}, nil)
 }
 
 // Pool defines what a group of workers fetches (docs/reference/fairness.md, Pools).

@@ -4,8 +4,8 @@
 //	client.UseNamed("otel", t.Enqueue)
 //	worker.UseNamed("otel", t.Execute)
 //
-// The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue, whichever server is
-// between them.
+// The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue,
+// whichever server is between them.
 package ojsotel
 
 import (
@@ -49,7 +49,8 @@ func New(config Config) (*Telemetry, error) {
 	t.enqueued, errs[0] = meter.Int64Counter("ojs.client.jobs.enqueued", metric.WithDescription("jobs that this program has enqueued"))
 	t.completed, errs[1] = meter.Int64Counter("ojs.client.jobs.completed", metric.WithDescription("executions that ended well"))
 	t.failed, errs[2] = meter.Int64Counter("ojs.client.jobs.failed", metric.WithDescription("executions that failed"))
-	t.duration, errs[3] = meter.Float64Histogram("ojs.client.jobs.duration_ms", metric.WithUnit("ms"), metric.WithDescription("time of executions"),
+	t.duration, errs[3] = meter.Float64Histogram("ojs.client.jobs.duration_ms", metric.WithUnit("ms"),
+		metric.WithDescription("time of executions"),
 		metric.WithExplicitBucketBoundaries(5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000))
 	return t, errors.Join(errs[:]...)
 }
@@ -59,7 +60,8 @@ func New(config Config) (*Telemetry, error) {
 func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.Job, error) {
 	queue := cmp.Or(r.Queue, "default")
 	ctx, span := t.tracer.Start(ctx, "ojs.enqueue "+r.Type, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"), attribute.String("messaging.destination.name", queue),
+		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"),
+		attribute.String("messaging.destination.name", queue),
 		attribute.String("ojs.job.type", r.Type), attribute.String("ojs.job.queue", queue)))
 	defer span.End()
 	if _, traced := r.Meta["traceparent"]; !traced {
@@ -76,7 +78,8 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 		return job, err
 	}
 	if job != nil {
-		span.SetAttributes(attribute.String("ojs.job.id", job.ID), attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.state", string(job.State)))
+		span.SetAttributes(attribute.String("ojs.job.id", job.ID), attribute.String("messaging.message.id", job.ID),
+			attribute.String("ojs.job.state", string(job.State)))
 	}
 	t.enqueued.Add(ctx, 1, metric.WithAttributes(attribute.String("job_type", r.Type), attribute.String("queue", queue)))
 	return job, nil
@@ -91,10 +94,13 @@ func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error
 			carrier[key] = value
 		}
 	}
-	traced, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"), attribute.String("messaging.destination.name", job.Queue),
-		attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.id", job.ID), attribute.String("ojs.job.type", job.Type),
-		attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.attempt", job.Attempt)))
+	traced, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(
+			attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"),
+			attribute.String("messaging.destination.name", job.Queue),
+			attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.id", job.ID),
+			attribute.String("ojs.job.type", job.Type),
+			attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.attempt", job.Attempt)))
 	start, returned := time.Now(), false
 	defer func() {
 		labels := metric.WithAttributes(attribute.String("job_type", job.Type), attribute.String("queue", job.Queue))

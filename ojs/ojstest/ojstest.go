@@ -180,7 +180,8 @@ func NewContext(t testing.TB, jobType string, args any) ojs.JobContext {
 		t.Fatalf("encode args: %v", err)
 	}
 	data, err := json.Marshal(map[string]any{
-		"id": ojs.NewID(), "type": jobType, "queue": "default", "state": ojs.StateActive, "attempt": 1, "max_attempts": 3, "meta": map[string]any{}, "args": raw,
+		"id": ojs.NewID(), "type": jobType, "queue": "default", "state": ojs.StateActive, "attempt": 1, "max_attempts": 3,
+		"meta": map[string]any{}, "args": raw,
 	})
 	job := &ojs.Job{}
 	if err == nil {

@@ -417,7 +417,8 @@ func workflowID(text string) ([16]byte, error) {
 // workflowOf shows the steps of the workflow itself, and behind them those that were sent as callbacks.
 // Steps of nested workflows are read by the id of that workflow.
 func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
-	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: enumOf[ojsv1.WorkflowState](ojsv1.WorkflowState_value, "WORKFLOW_STATE_", w.State), CreatedAt: timestamppb.New(w.CreatedAt)}
+	out := &ojsv1.Workflow{Id: spec.FormatID(w.ID), Name: w.Name, State: enumOf[ojsv1.WorkflowState](ojsv1.WorkflowState_value,
+		"WORKFLOW_STATE_", w.State), CreatedAt: timestamppb.New(w.CreatedAt)}
 	if w.EndedAt != nil {
 		out.CompletedAt = timestamppb.New(*w.EndedAt)
 	}
@@ -475,7 +476,8 @@ func (a *API) Health(ctx context.Context, _ *ojsv1.HealthRequest) (*ojsv1.Health
 		return nil, fmt.Errorf("show health: %w", err)
 	}
 	return &ojsv1.HealthResponse{
-		Status: enumOf[ojsv1.HealthStatus](ojsv1.HealthStatus_value, "HEALTH_STATUS_", state), Timestamp: timestamppb.New(at), Details: structOf(text),
+		Status: enumOf[ojsv1.HealthStatus](ojsv1.HealthStatus_value, "HEALTH_STATUS_", state), Timestamp: timestamppb.New(at),
+		Details: structOf(text),
 	}, nil
 }
 
@@ -527,7 +529,8 @@ const watchInterval = time.Second
 
 // Watch tells each change.
 // A watch counts as a stream, against the limits of streams. An unknown service is SERVICE_UNKNOWN, and stays so.
-func (h *healthAPI) Watch(in *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (h *healthAPI) Watch(in *grpc_health_v1.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
 	s, err := h.api.open(stream)
 	if err != nil {
 		return err

@@ -175,7 +175,8 @@ func sent(ctx context.Context, name string) string {
 // must follow in any case.
 func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.MD) error) (context.Context, error) {
 	a.running.add(1)
-	c := &call{method: method, rpc: rpcByName[method], requestID: api.RequestID(sent(ctx, requestIDKey)), started: time.Now(), setHeader: setHeader}
+	c := &call{method: method, rpc: rpcByName[method], requestID: api.RequestID(sent(ctx, requestIDKey)), started: time.Now(),
+		setHeader: setHeader}
 	c.route = cmp.Or(c.rpc.name, api.RouteUnknown)
 	md := func(name string) []string { return metadata.ValueFromIncomingContext(ctx, name) }
 	// The trace context of the call, and its span if there is one, are where the store finds them.
@@ -216,13 +217,14 @@ func (c *call) spanName() string { return strings.TrimPrefix(c.route, "/") }
 func asStreams(service grpc.ServiceDesc) *grpc.ServiceDesc {
 	service.Streams = slices.Clone(service.Streams)
 	for _, method := range service.Methods {
-		service.Streams = append(service.Streams, grpc.StreamDesc{StreamName: method.MethodName, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
-			res, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
-			if err != nil {
-				return err
-			}
-			return stream.SendMsg(res)
-		}})
+		service.Streams = append(service.Streams, grpc.StreamDesc{StreamName: method.MethodName, ServerStreams: true,
+			Handler: func(srv any, stream grpc.ServerStream) error {
+				res, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
+				if err != nil {
+					return err
+				}
+				return stream.SendMsg(res)
+			}})
 	}
 	service.Methods = nil
 	return &service
@@ -263,7 +265,8 @@ func (a *API) end(ctx context.Context, err error) error {
 	end.Log(ctx, a.Logger)
 	if c.span.Recording() {
 		end.EndSpan(c.span, c.spanName(),
-			attribute.String("rpc.system", "grpc"), attribute.String("rpc.method", c.spanName()), attribute.Int("rpc.grpc.status_code", int(code)))
+			attribute.String("rpc.system", "grpc"), attribute.String("rpc.method", c.spanName()),
+			attribute.Int("rpc.grpc.status_code", int(code)))
 	}
 	if a.RequestDone != nil {
 		a.RequestDone(c.route, name, end.Took)

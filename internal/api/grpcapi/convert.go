@@ -33,11 +33,12 @@ func jobOf(j *job.Record) *ojsv1.Job {
 	// What the client sent is kept as it was, and is read here again.
 	extra := readExtra(j.Extra)
 	out := &ojsv1.Job{
-		Id: spec.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
-		Priority: int32(j.Priority), Attempt: j.Attempt, MaxAttempts: narrow(j.MaxAttempts), TraceId: j.TraceID.String, WorkflowId: extra.workflow,
-		RetryPolicy: extra.retryPolicy(j.MaxAttempts), UniquePolicy: extra.uniquePolicy(j.Args), Result: wrapped(j.Result), Tags: extra.tags,
-		CreatedAt: momentOf(j.CreatedAt), EnqueuedAt: momentOf(j.EnqueuedAt), StartedAt: momentOf(j.StartedAt),
-		ScheduledAt: extra.scheduledAt, ExpiresAt: extra.expiresAt, Timeout: extra.timeout, VisibilityTimeout: extra.visibility,
+		Id: spec.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State),
+		Specversion: api.SpecVersion, Priority: int32(j.Priority), Attempt: j.Attempt, MaxAttempts: narrow(j.MaxAttempts),
+		TraceId: j.TraceID.String, WorkflowId: extra.workflow, RetryPolicy: extra.retryPolicy(j.MaxAttempts),
+		UniquePolicy: extra.uniquePolicy(j.Args), Result: wrapped(j.Result), Tags: extra.tags, CreatedAt: momentOf(j.CreatedAt),
+		EnqueuedAt: momentOf(j.EnqueuedAt), StartedAt: momentOf(j.StartedAt), ScheduledAt: extra.scheduledAt, ExpiresAt: extra.expiresAt,
+		Timeout: extra.timeout, VisibilityTimeout: extra.visibility,
 	}
 	// nil is {}, and the field is left out.
 	if j.Meta != nil {
@@ -347,8 +348,8 @@ func narrow(n int64) int32 { return int32(min(max(n, math.MinInt32), math.MaxInt
 // the rules. What proto3 cannot tell from unset is left out: "", 0, false and empty lists. The text is valid JSON by its making.
 type jsonWriter struct {
 	b []byte
-	// It is the first thing that a message says and JSON cannot hold, such as a number that is not finite. The text is of no use then; writing
-	// goes on, so that callers look at it once.
+	// It is the first thing that a message says and JSON cannot hold, such as a number that is not finite. The text is of no use then;
+	// writing goes on, so that callers look at it once.
 	err *ojs.Error
 }
 
@@ -419,8 +420,8 @@ func (w *jsonWriter) yes(name string, sent bool) {
 	}
 }
 
-// milliseconds writes a duration, which field is called in an error, rounded away from zero: one of a microsecond does not become "not sent".
-// A negative one is for the rules to refuse.
+// milliseconds writes a duration, which field is called in an error, rounded away from zero: one of a microsecond does not become "not
+// sent". A negative one is for the rules to refuse.
 func (w *jsonWriter) milliseconds(name, field string, d *durationpb.Duration) {
 	if err := d.CheckValid(); err != nil && d != nil {
 		w.refuse(ojs.ErrInvalidPayload, field, "a valid duration", strconv.FormatInt(d.GetSeconds(), 10)+" s")
@@ -437,8 +438,8 @@ func (w *jsonWriter) milliseconds(name, field string, d *durationpb.Duration) {
 	w.integer(name, ms)
 }
 
-// job writes the members of a new job (docs/reference/grpc.md, Values). Options have canonical names and a fixed order, so that what is stored
-// of equal messages is equal.
+// job writes the members of a new job (docs/reference/grpc.md, Values). Options have canonical names and a fixed order, so that what is
+// stored of equal messages is equal.
 func (w *jsonWriter) job(kind string, args []*structpb.Value, in *ojsv1.EnqueueOptions) {
 	w.text("type", kind)
 	w.name("args")
@@ -462,7 +463,8 @@ func (w *jsonWriter) job(kind string, args []*structpb.Value, in *ojsv1.EnqueueO
 	w.retry(in.GetRetry())
 	w.integer("max_attempts", int64(in.GetMaxAttempts()))
 	w.unique(in.GetUnique())
-	// It counts from the insert, by the database's clock, so the clocks of client and node do not matter. What is below a millisecond is cut.
+	// It counts from the insert, by the database's clock, so the clocks of client and node do not matter. What is below a millisecond is
+	// cut.
 	if d := in.GetTtl(); d.GetSeconds() != 0 || d.GetNanos() != 0 {
 		ttl := d.AsDuration() // the nearest there is if it is out of range; a time.Duration ends at 292 years
 		if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {

@@ -109,9 +109,9 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 	return &ojsv1.EnqueueResponse{Job: jobOf(stored)}, nil
 }
 
-// EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk.
-// All jobs or none are stored. An error is that of the first entry that is wrong. Keys are not those of a bulk call over HTTP, whose remembered
-// answer could not be given back here.
+// EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk. All jobs or none are stored. An
+// error is that of the first entry that is wrong. Keys are not those of a bulk call over HTTP, whose remembered answer could not be given
+// back here.
 func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (*ojsv1.EnqueueBatchResponse, error) {
 	jobs, err := a.decodeBatch(ctx, in)
 	if err != nil {
@@ -223,10 +223,12 @@ func (a *API) enqueueOnce(ctx context.Context, call keyedEnqueue) error {
 	})
 }
 
-// once makes the answer of a call with an idempotency key: the remembered one if the key was used before, else that of store, which keeps it
-// under the key. The operation is part of the key, so each RPC has keys of its own. The answer is stored as JSON of protobuf and read again even
-// for the first call, so that a replay is equal to it. Another message under the same key is a conflict; unknown fields of it count.
-func (a *API) once(ctx context.Context, operation string, request, answer proto.Message, store func(key queue.IdempotencyKey) (queue.Answer, error)) error {
+// once makes the answer of a call with an idempotency key: the remembered one if the key was used before, else that of store, which keeps
+// it under the key. The operation is part of the key, so each RPC has keys of its own. The answer is stored as JSON of protobuf and read
+// again even for the first call, so that a replay is equal to it. Another message under the same key is a conflict; unknown fields of it
+// count.
+func (a *API) once(ctx context.Context, operation string, request, answer proto.Message, store func(key queue.IdempotencyKey) (queue.Answer,
+	error)) error {
 	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: operation, Key: sent(ctx, idempotencyKey)}
 	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, key.Key); err != nil {
 		return err

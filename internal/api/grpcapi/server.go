@@ -1,5 +1,5 @@
-// Package grpcapi speaks the Open Job Spec over gRPC (docs/reference/grpc.md). It owns the messages: it writes each as the JSON that
-// an HTTP client sends for the same, hands that to the decoder of HTTP, calls the same operations as httpapi, and shows what they return. So
+// Package grpcapi speaks the Open Job Spec over gRPC (docs/reference/grpc.md). It owns the messages: it writes each as the JSON that an
+// HTTP client sends for the same, hands that to the decoder of HTTP, calls the same operations as httpapi, and shows what they return. So
 // the rules and their messages are those of HTTP. It must hold no rules and no SQL, and must never import httpapi: what both need is in
 // package api or below.
 package grpcapi
@@ -84,7 +84,8 @@ const maxStreams = 250
 // New returns the API. It fails if the TLS files cannot be used.
 // It opens no port; Serve does.
 func New(c config.Config, deps Deps) (*API, error) {
-	a := &API{config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), Deps: deps, keys: api.NewKeys(c.Server.APIKeys), codec: codec{encoding.GetCodecV2(protobuf.Name)}}
+	a := &API{config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), Deps: deps, keys: api.NewKeys(c.Server.APIKeys),
+		codec: codec{encoding.GetCodecV2(protobuf.Name)}}
 	options := []grpc.ServerOption{
 		// A connection whose client is gone is found after 40 s.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),

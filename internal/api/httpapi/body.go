@@ -74,7 +74,8 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	}
 	// The two JSON names, whatever their parameters.
 	if sent := r.Header.Get("Content-Type"); sent != "" && !isMedia(sent, mediaOJS) && !isMedia(sent, mediaJSON) {
-		return buf, spec.InvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, sent, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
+		return buf, spec.InvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, sent,
+			"The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
 	}
 	src := io.Reader(r.Body)
 	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {

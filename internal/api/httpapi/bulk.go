@@ -332,7 +332,8 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 // The jobs, the row of the key and the answer are committed together. After a crash either all of them exist or none, so a
 // client that repeats the call gets the answer, or stores the jobs now. show runs inside the transaction, before the commit,
 // and may run again; it must only encode.
-func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (answer queue.Answer, err error) {
+func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job,
+	show func(stored []*job.Record) []byte) (answer queue.Answer, err error) {
 	ctx := c.Request().Context()
 	// A full queue ends the transaction. RetryFull waits outside of it, without connection and without the lock of the key;
 	// jobs has at least one element.
@@ -352,7 +353,8 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 
 // tryEnqueueOnce is one transaction. An error of one job rolls back all and forgets the key, so the client may correct the
 // call and use the key again.
-func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job,
+	show func(stored []*job.Record) []byte) (queue.Answer, error) {
 	return a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, jobs, true)
 		if err != nil {
@@ -374,7 +376,8 @@ func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs [
 // do runs in the transaction of the key, and again from the beginning after a deadlock: it must not keep state between two
 // runs. If do keeps its answer, it is stored as it is, so a replay is byte for byte the first answer, whatever has become of
 // the jobs since.
-func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error)) error {
+func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool,
+	error)) error {
 	answer, err := a.Jobs.Once(c.Request().Context(), k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		return do(c.Request().Context(), tx)
 	})
@@ -682,8 +685,8 @@ func skipReason(id [16]byte, res queue.BulkResult) string {
 	return "not found"
 }
 
-// bulkStatus is 422 for an atomic call that was rolled back, which has changed nothing, although nothing may be skipped: total > 0 covers it.
-// A filter that matches nothing is 200.
+// bulkStatus is 422 for an atomic call that was rolled back, which has changed nothing, although nothing may be skipped: total > 0 covers
+// it. A filter that matches nothing is 200.
 func bulkStatus(total, changed, skipped int) int {
 	switch {
 	case changed == total:

@@ -46,7 +46,8 @@ func (a *API) postCron(r *request) error { return a.registerCron(r, "") }
 func (a *API) putCron(r *request) error {
 	name := param(r, "name")
 	if !cron.ValidName(name) {
-		return spec.InvalidPayload("name", "a cron name", nil, "The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
+		return spec.InvalidPayload("name", "a cron name", nil,
+			"The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
 	}
 	return a.registerCron(r, name)
 }
@@ -146,7 +147,8 @@ func (a *API) getCron(r *request, ref cron.Ref) error {
 func (a *API) listCrons(items bool) handler {
 	return func(r *request) error {
 		page := r.numberedPage(maxCronPage, maxCronPage)
-		filter := cron.Filter{Tenant: a.tenant(r.Request()), Offset: page.offset, Limit: page.limit, Queues: r.texts("queue"), Enabled: r.boolean("enabled")}
+		filter := cron.Filter{Tenant: a.tenant(r.Request()), Offset: page.offset, Limit: page.limit, Queues: r.texts("queue"),
+			Enabled: r.boolean("enabled")}
 		if r.err != nil {
 			return r.err
 		}
@@ -159,7 +161,8 @@ func (a *API) listCrons(items bool) handler {
 		if items {
 			shown = append(shown, member{"items", list})
 		}
-		return r.answer(http.StatusOK, append(shown, object{{"count", len(rows)}, {"total", total}, {"pagination", page.shownNumbered(total, len(rows))}}...))
+		return r.answer(http.StatusOK, append(shown, object{{"count", len(rows)}, {"total", total},
+			{"pagination", page.shownNumbered(total, len(rows))}}...))
 	}
 }
 
@@ -211,7 +214,8 @@ func showCron(row *cron.Record, alias bool) object {
 	}
 	shown = append(append(shown, object{{"schedule", row.Expression}, {"timezone", row.Timezone}}...), template...)
 	return append(shown, object{
-		{"queue", row.Queue}, {"job_template", template}, {"overlap_policy", row.OverlapPolicy}, {"enabled", row.Enabled}, {"status", status},
+		{"queue", row.Queue}, {"job_template", template}, {"overlap_policy", row.OverlapPolicy}, {"enabled", row.Enabled},
+		{"status", status},
 		{"description", row.Description}, {"last_run_at", row.LastRunAt}, {"next_run_at", row.NextRunAt},
 		{"run_count", row.RunCount}, {"created_at", given(row.CreatedAt)}, {"updated_at", given(row.UpdatedAt)},
 	}...)

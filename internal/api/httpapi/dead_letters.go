@@ -30,7 +30,8 @@ func (a *API) deadLetterRoutes() []route {
 		{"DELETE", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.deleteDeadLetter},
 		{"POST", "/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter},
 
-		{"GET", "/admin/dead-letter", api.Confined, noBody, paging + filter + "include", a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
+		{"GET", "/admin/dead-letter", api.Confined, noBody, paging + filter + "include",
+			a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
 		{"DELETE", "/admin/dead-letter", api.Confined, oneBody, filter + "confirm", a.adminPurge},
 		{"GET", "/admin/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/admin/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
@@ -138,7 +139,8 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 		if found.Next != nil {
 			cursor = found.Next.String()
 		}
-		return respondJobs(r, name, found.Jobs, object{{"total", found.Total}, {"pagination", page.shown(found.Total, cursor != "", cursor)}})
+		return respondJobs(r, name, found.Jobs, object{{"total", found.Total},
+			{"pagination", page.shown(found.Total, cursor != "", cursor)}})
 	}
 }
 
@@ -147,8 +149,8 @@ func (a *API) listDeadLetters(name string, standard, largest int) handler {
 // can forget it.
 func (a *API) deadLetterQuery(r *request) deadletter.Filter {
 	return deadletter.Filter{
-		Tenant: a.tenant(r.Request()), Queues: r.texts("queue"), Types: r.texts("type"), ErrorTypes: r.texts("error_type"), ErrorCodes: r.texts("error_code"),
-		Since: r.age("since"), Until: r.age("until"), OlderThan: r.age("older_than"),
+		Tenant: a.tenant(r.Request()), Queues: r.texts("queue"), Types: r.texts("type"), ErrorTypes: r.texts("error_type"),
+		ErrorCodes: r.texts("error_code"), Since: r.age("since"), Until: r.age("until"), OlderThan: r.age("older_than"),
 	}
 }
 
@@ -170,7 +172,8 @@ func (a *API) retryDeadLetters(r *request) error {
 		failed[i] = map[string]string{"job_id": spec.FormatID(f.ID), "error": f.Reason}
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
-		"action": "retry", "matched": res.Matched, "succeeded": res.Succeeded, "retried": res.Succeeded, "failed": len(res.Failed), "errors": failed,
+		"action": "retry", "matched": res.Matched, "succeeded": res.Succeeded, "retried": res.Succeeded,
+		"failed": len(res.Failed), "errors": failed,
 	})
 }
 
@@ -181,7 +184,8 @@ func (a *API) purgeConfirmed(r *request) error {
 		return err
 	}
 	if r.QueryParam("confirm") != "true" {
-		return spec.InvalidRequest("confirm", "true", r.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
+		return spec.InvalidRequest("confirm", "true", r.QueryParam("confirm"),
+			"confirm must be true: this deletes every dead letter that matches.")
 	}
 	return a.purge(r)
 }
@@ -207,7 +211,8 @@ func (a *API) postPurge(r *request) error {
 		// The first member is enough for the error.
 		for literal := range jsonread.Members(r.body) {
 			name := string(jsonread.Name(literal))
-			return spec.InvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
+			return spec.InvalidPayload(name, "no body, or {}", name,
+				"The filters of a purge stand in its query; a body with members is refused rather than ignored.")
 		}
 	}
 	return a.purge(r)
@@ -263,7 +268,8 @@ func (a *API) getDeadLetterStats(r *request) error {
 	if count := a.config.DeadLetter.MaxCount; count > 0 {
 		retention["max_count"] = count
 	}
-	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType, "retention": retention}
+	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType,
+		"retention": retention}
 	if s.Total > 0 {
 		// Of an empty list there is neither.
 		body["oldest_at"], body["newest_at"] = spec.FormatTime(s.Oldest), spec.FormatTime(s.Newest)

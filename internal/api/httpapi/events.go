@@ -97,7 +97,8 @@ func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
 	return respondEach(r, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
 		b = appendEvents(append(b, `{"events":`...), events, cloud, next)
 		b = appendEvents(append(b, `,"items":`...), events, cloud, next)
-		return append(object{{"has_more", p.more(total, len(events))}, {"pagination", p.shownNumbered(total, len(events))}}.appendMembers(b), '}')
+		return append(object{{"has_more", p.more(total, len(events))},
+			{"pagination", p.shownNumbered(total, len(events))}}.appendMembers(b), '}')
 	})
 }
 
@@ -194,7 +195,8 @@ func (a *API) getEventHistory(r *request, id [16]byte) error {
 	// data is never absent in the log.
 	events := sliceutil.Map(history, func(h eventlog.Transition) object {
 		return object{
-			{"type", h.Type}, {"state", h.To}, {"from", given(h.From)}, {"timestamp", spec.FormatTime(h.Time)}, {"id", h.ID}, {"data", []byte(h.Data)},
+			{"type", h.Type}, {"state", h.To}, {"from", given(h.From)}, {"timestamp", spec.FormatTime(h.Time)}, {"id", h.ID},
+			{"data", []byte(h.Data)},
 		}
 	})
 	return r.answer(http.StatusOK, object{{"job_id", id}, {"events", events}, {"has_more", given(more)}})
@@ -210,7 +212,8 @@ var (
 	// historyTypes and actorTypes are what Event.HistoryType and actorOf can answer. A new one belongs into the SQL
 	// functions, too.
 	historyTypes = []string{
-		"job.created", "job.state_changed", "job.attempt_started", "job.attempt_completed", "job.attempt_failed", "job.cancelled", "job.discarded",
+		"job.created", "job.state_changed", "job.attempt_started", "job.attempt_completed", "job.attempt_failed", "job.cancelled",
+		"job.discarded",
 	}
 	actorTypes = []string{"worker", "client", "system", "user"}
 )
@@ -267,8 +270,8 @@ func (a *API) listHistory(r *request) error {
 	// exist finds nothing.
 	q := eventlog.HistoryQuery{
 		Tenant: a.tenant(r.Request()), Limit: min(r.integer(defaultHistory, 1, "limit"), maxHistory), Before: r.historyCursor(),
-		Types: r.wordsOf("event_types", historyTypes), Actors: r.wordsOf("actor_type", actorTypes), Queues: r.filter("queues"), JobTypes: r.filter("job_types"),
-		Since: r.time("start"), Until: r.time("end"),
+		Types: r.wordsOf("event_types", historyTypes), Actors: r.wordsOf("actor_type", actorTypes), Queues: r.filter("queues"),
+		JobTypes: r.filter("job_types"), Since: r.time("start"), Until: r.time("end"),
 	}
 	if r.err != nil {
 		return r.err
@@ -405,8 +408,8 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	return "user", by
 }
 
-// getRetries shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for a
-// shorter time than the job may live, so the list may begin later than the first attempt.
+// getRetries shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for
+// a shorter time than the job may live, so the list may begin later than the first attempt.
 func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
@@ -426,14 +429,15 @@ func (a *API) getRetries(r *request, id [16]byte) error {
 		runs = recordedRuns(record.Errors)
 	}
 	return r.answer(http.StatusOK, object{{"job_id", id}, {"retries", runs}, {"policy", object{
-		{"max_attempts", record.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)}, {"backoff_strategy", policy.Strategy},
+		{"max_attempts", record.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)},
+		{"backoff_strategy", policy.Strategy},
 	}}})
 }
 
-// failedRuns finds the failures among a job's events, each with the start before it, as the CLI shows them (docs/reference/jobs.md, History).
-// events are in the order of the log, where a start precedes its failure. state is what followed: retryable, discarded or available.
-// started_at is left out if the start is not in the log any more, next_retry_at if the job is not tried again. All times are by the clock
-// of the database.
+// failedRuns finds the failures among a job's events, each with the start before it, as the CLI shows them (docs/reference/jobs.md,
+// History). events are in the order of the log, where a start precedes its failure. state is what followed: retryable, discarded or
+// available. started_at is left out if the start is not in the log any more, next_retry_at if the job is not tried again. All times are by
+// the clock of the database.
 func failedRuns(events []eventlog.Event) []object {
 	runs, started := []object{}, time.Time{}
 	for _, e := range events {
@@ -447,7 +451,8 @@ func failedRuns(events []eventlog.Event) []object {
 			state, _ := jsonread.Text(data["next_state"])
 			nextRetry, _ := jsonread.Text(data["retry_at"])
 			runs = append(runs, object{
-				{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started}, {"failed_at", spec.FormatTime(e.Time)},
+				{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started},
+				{"failed_at", spec.FormatTime(e.Time)},
 				{"next_retry_at", given(nextRetry)},
 			})
 		}
@@ -488,5 +493,6 @@ func (a *API) getLineage(r *request, id [16]byte) error {
 	}
 	// It is what the job shows as workflow_id.
 	workflow := job.WorkflowOf(stored.Extra)
-	return r.answer(http.StatusOK, object{{"job_id", id}, {"parent_id", nil}, {"workflow_id", orNull(workflow)}, {"root_id", id}, {"children", []object{}}})
+	return r.answer(http.StatusOK, object{{"job_id", id}, {"parent_id", nil}, {"workflow_id", orNull(workflow)}, {"root_id", id},
+		{"children", []object{}}})
 }

@@ -162,7 +162,8 @@ func appendText(b []byte, name, value string) []byte {
 	return appendQuoted(b, value)
 }
 
-// appendQuoted gets values of the database, which holds valid UTF-8, or of checked parameters; the replacement only guards against a mistake.
+// appendQuoted gets values of the database, which holds valid UTF-8, or of checked parameters; the replacement only guards against a
+// mistake.
 func appendQuoted(b []byte, value string) []byte {
 	b, _ = jsontext.AppendQuote(b, value) // invalid UTF-8 becomes U+FFFD
 	return b

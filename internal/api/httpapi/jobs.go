@@ -113,8 +113,8 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	return send(c, answer.Status, answer.Body)
 }
 
-// wrapped answers with {"job":{…}}. flat has the members of the job at the top level as well, which admin tools read whether OJS-Version was
-// sent or not.
+// wrapped answers with {"job":{…}}. flat has the members of the job at the top level as well, which admin tools read whether OJS-Version
+// was sent or not.
 func wrapped(c echo.Context, job *job.Record, as shape, flat bool) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat) })
 }
@@ -337,7 +337,8 @@ func (a *API) getAdminJob(r *request, id [16]byte) error {
 	cancelled.Valid = cancelled.Valid && state == ojs.StateCancelled
 	discarded.Valid = discarded.Valid && state == ojs.StateDiscarded
 	beside = append(beside, object{{"retry_policy", jsontext.Value(policy.Encode())}, {"metadata", object{
-		{"id", j.ID}, {"created_at", j.CreatedAt}, {"enqueued_at", j.EnqueuedAt}, {"started_at", j.StartedAt}, {"scheduled_at", j.ScheduledAt},
+		{"id", j.ID}, {"created_at", j.CreatedAt}, {"enqueued_at", j.EnqueuedAt}, {"started_at", j.StartedAt},
+		{"scheduled_at", j.ScheduledAt},
 		{"completed_at", completed}, {"cancelled_at", cancelled}, {"discarded_at", discarded},
 	}}}...)
 	return respond(r, http.StatusOK, func(b []byte) []byte {
@@ -382,7 +383,8 @@ func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
 		if err != nil {
 			return err
 		}
-		return a.once(r, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+		return a.once(r, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer,
+			bool, error) {
 			// Atomic is not set: whatever can be changed is changed.
 			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(r, "cancelled_by")},
@@ -407,7 +409,8 @@ func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.A
 		}
 	}
 	body := map[string]any{
-		"action": string(op), "matched": len(s.ids), "succeeded": len(res.Changed), bulkWords[op]: len(res.Changed), "failed": len(failed), "errors": failed,
+		"action": string(op), "matched": len(s.ids), "succeeded": len(res.Changed), bulkWords[op]: len(res.Changed),
+		"failed": len(failed), "errors": failed,
 	}
 	if s.more {
 		body["has_more"] = true
@@ -452,7 +455,8 @@ func (a *API) getPriorityStats(r *request, name string) error {
 	}
 	// estimated says that the queue has more jobs than were counted one by one; total is exact in either case.
 	return r.answer(http.StatusOK, object{
-		{"queue", name}, {"counts_by_priority", counts}, {"distribution", distribution}, {"total", stats.Total}, {"estimated", given(stats.Estimated)},
+		{"queue", name}, {"counts_by_priority", counts}, {"distribution", distribution}, {"total", stats.Total},
+		{"estimated", given(stats.Estimated)},
 	})
 }
 
@@ -493,7 +497,8 @@ func (a *API) listUnique(r *request) error {
 		next = spec.FormatID(page.Jobs[len(page.Jobs)-1].ID)
 	}
 	items := each(page.Jobs, func(j *queue.UniqueJob) object {
-		return object{{"key", j.Key}, {"job_id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"state", j.State}, {"locked_until", j.LockedUntil}}
+		return object{{"key", j.Key}, {"job_id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"state", j.State},
+			{"locked_until", j.LockedUntil}}
 	})
 	return r.answer(http.StatusOK, object{{"items", items}, {"pagination", p.shown(page.Total, page.More, next)}})
 }

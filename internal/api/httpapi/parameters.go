@@ -37,7 +37,8 @@ type page struct {
 // old parameters in its links.
 func (r *request) page(standard, largest int) page {
 	// 0 and negative numbers are refused, large ones cut.
-	p := page{cursor: r.QueryParam("cursor"), limit: min(r.integer(standard, 1, "limit", "per_page"), largest), offset: r.integer(0, 0, "offset")}
+	p := page{cursor: r.QueryParam("cursor"), limit: min(r.integer(standard, 1, "limit", "per_page"), largest),
+		offset: r.integer(0, 0, "offset")}
 	// The number is cut first, so that the product cannot overflow. The offset may still be too large, which is refused below.
 	if number := r.integer(1, 1, "page"); number > 1 && r.QueryParam("offset") == "" {
 		p.offset = (min(number, maxOffset) - 1) * p.limit
@@ -129,7 +130,8 @@ func (p page) shown(total int64, more bool, next string) object {
 		next = ""
 	}
 	return object{
-		{"total", total}, {"limit", p.limit}, {"offset", p.offset}, {"page", p.offset/p.limit + 1}, {"per_page", p.limit}, {"has_more", more},
+		{"total", total}, {"limit", p.limit}, {"offset", p.offset}, {"page", p.offset/p.limit + 1}, {"per_page", p.limit},
+		{"has_more", more},
 		{"next_cursor", given(next)},
 	}
 }

@@ -31,7 +31,8 @@ func showPool(p *pool.Shown) object {
 		weights = map[string]int64{}
 	}
 	return object{
-		{"id", p.Name}, {"name", p.Name}, {"queues", p.Queues}, {"concurrency", orNull(max(0, p.Concurrency))}, {"strategy", p.Strategy}, {"weights", weights},
+		{"id", p.Name}, {"name", p.Name}, {"queues", p.Queues}, {"concurrency", orNull(max(0, p.Concurrency))}, {"strategy", p.Strategy},
+		{"weights", weights},
 		{"isolated", p.Isolated}, {"starvation_prevention", p.Starvation}, {"active_workers", p.Workers}, {"workers", p.Workers},
 		{"active_jobs", p.ActiveJobs}, {"created_at", spec.FormatTime(p.CreatedAt)}, {"updated_at", spec.FormatTime(p.UpdatedAt)},
 	}
@@ -59,7 +60,8 @@ func (a *API) listPools(r *request) error {
 	}
 	first := min(page.offset, len(all))
 	shown := each(all[first:min(first+page.limit, len(all))], showPool)
-	return r.answer(http.StatusOK, object{{"items", shown}, {"pools", shown}, {"pagination", page.shownNumbered(int64(len(all)), len(shown))}})
+	return r.answer(http.StatusOK, object{{"items", shown}, {"pools", shown},
+		{"pagination", page.shownNumbered(int64(len(all)), len(shown))}})
 }
 
 func (a *API) getPool(r *request, name string) error {
@@ -74,7 +76,8 @@ func (a *API) getPool(r *request, name string) error {
 func (a *API) putPool(r *request) error {
 	name := param(r, "name")
 	if !pool.ValidName(name) {
-		return spec.InvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
+		return spec.InvalidPayload("name", "a pool name", nil,
+			"The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
 	}
 	// All problems of the body are listed.
 	definition, wire := pool.Decode(r.body)
@@ -101,9 +104,9 @@ func (a *API) deletePool(r *request, name string) error {
 	return r.NoContent(http.StatusNoContent)
 }
 
-// getSchedulingStats shows the last 60 s as of the published events. strategy is that of a fetch which names none: queues as
-// listed. dispatched and dispatch_count_1m are equal. dispatch_ratio_1m is the share of all starts in the window, 0 to 1. avg_wait_ms is how
-// long the started jobs had been available.
+// getSchedulingStats shows the last 60 s as of the published events. strategy is that of a fetch which names none: queues as listed.
+// dispatched and dispatch_count_1m are equal. dispatch_ratio_1m is the share of all starts in the window, 0 to 1. avg_wait_ms is how long
+// the started jobs had been available.
 func (a *API) getSchedulingStats(r *request) error {
 	queues, total, err := a.Pools.Stats(r.Request().Context())
 	if err != nil {
@@ -112,7 +115,8 @@ func (a *API) getSchedulingStats(r *request) error {
 	shown, started := make([]object, len(queues)), make(map[string]int64, len(queues))
 	for i, q := range queues {
 		shown[i] = object{
-			{"name", q.Name}, {"weight", q.Weight}, {"dispatched", q.Dispatched}, {"dispatch_count_1m", q.Dispatched}, {"dispatch_ratio_1m", q.Ratio},
+			{"name", q.Name}, {"weight", q.Weight}, {"dispatched", q.Dispatched}, {"dispatch_count_1m", q.Dispatched},
+			{"dispatch_ratio_1m", q.Ratio},
 			{"avg_wait_ms", q.AvgWaitMS}, {"active_jobs", q.Active}, {"starved", q.Starved},
 		}
 		started[q.Name] = q.Dispatched

@@ -137,8 +137,8 @@ func (a *API) checkpointRoutes() []route {
 	return routes
 }
 
-// checkpointSaver takes optionalState for the durable helpers, which leave state out when it is undefined; refusing it would fail their job. A
-// save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
+// checkpointSaver takes optionalState for the durable helpers, which leave state out when it is undefined; refusing it would fail their
+// job. A save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
 func (a *API) checkpointSaver(optionalState bool) func(r *request) error {
 	return func(r *request) error {
 		in, wire := job.DecodeCheckpoint(param(r, "id"), r.body, optionalState, a.JobLimits)

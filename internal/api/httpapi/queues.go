@@ -156,7 +156,8 @@ func (a *API) postQueue(r *request) error {
 	}
 	if config := o.Get("config"); config != nil {
 		if config[0] != '{' {
-			return spec.InvalidPayload("config", "an object", jsonread.Show(config), "'config' must be an object, got "+jsonread.Describe(config)+".")
+			return spec.InvalidPayload("config", "an object", jsonread.Show(config),
+				"'config' must be an object, got "+jsonread.Describe(config)+".")
 		}
 		nested, wire := queueconfig.ParseChange(config, "$.config")
 		if wire != nil {
@@ -207,14 +208,16 @@ func (a *API) getQueue(r *request, name string) error {
 	}
 	return r.answer(http.StatusOK, append(showQueueHead(q), object{
 		{"paused", q.Status == queueconfig.Paused}, {"depth", depth}, {"running", active}, {"config", config},
-		{"stats", object{{"depth", depth}, {"available", depth}, {"active", active}, {"completed_today", f.CompletedToday}, {"failed_today", f.FailedToday}}},
-		{"queue", showQueueStatus(q.Name, q.Status)}, {"created_at", spec.FormatTime(q.CreatedAt)}, {"updated_at", spec.FormatTime(q.UpdatedAt)},
+		{"stats", object{{"depth", depth}, {"available", depth}, {"active", active}, {"completed_today", f.CompletedToday},
+			{"failed_today", f.FailedToday}}},
+		{"queue", showQueueStatus(q.Name, q.Status)}, {"created_at", spec.FormatTime(q.CreatedAt)},
+		{"updated_at", spec.FormatTime(q.UpdatedAt)},
 		{"deleting", given(q.Deleting)}, // until the last active job has ended, a resume takes the deletion back
 	}...))
 }
 
-// getQueueStats shows zeros of an unknown queue to an operator; it is 404 for a tenant; a malformed name is 400 for both. Reading creates no
-// queue.
+// getQueueStats shows zeros of an unknown queue to an operator; it is 404 for a tenant; a malformed name is 400 for both. Reading creates
+// no queue.
 //
 // The answer serves every client at once: queue is an object without OJS-Version and the name with it, the rest is flat for the JS SDK and
 // in stats for Go and Python. Counts are exact at computed_at; depth equals available, dead equals discarded, and total is the sum of all
@@ -246,8 +249,10 @@ func (a *API) getQueueStats(r *request, name string) error {
 	return sendJSON(r, http.StatusOK, slices.Concat(object{{"queue", shown}}, flatForm, object{
 		{"stats", slices.Concat(object{{"queue", stats.Name}}, counts, object{
 			{"dead", stats.Counts[ojs.StateDiscarded]}, {"max_depth", given(stats.MaxDepth)}, // absent without a bound
-			{"completed_last_hour", stats.Rates.Completed}, {"failed_last_hour", stats.Rates.Failed}, {"avg_duration_ms", api.Average(stats.Rates.DurationMs, stats.Rates.Completed)},
-			{"avg_wait_ms", api.Average(stats.Rates.WaitMs, stats.Rates.Started)}, {"throughput_per_second", api.Average(stats.Rates.Completed, 3600)},
+			{"completed_last_hour", stats.Rates.Completed}, {"failed_last_hour", stats.Rates.Failed},
+			{"avg_duration_ms", api.Average(stats.Rates.DurationMs, stats.Rates.Completed)},
+			{"avg_wait_ms", api.Average(stats.Rates.WaitMs, stats.Rates.Started)},
+			{"throughput_per_second", api.Average(stats.Rates.Completed, 3600)},
 		})},
 		{"computed_at", spec.FormatTime(stats.ComputedAt)},
 	}))
@@ -301,7 +306,8 @@ func (a *API) respondConfig(r *request, q *queueadmin.Detail) error {
 		return err
 	}
 	shown := jsontext.Value(config)
-	return r.answer(http.StatusOK, append(showQueueHead(q), object{{"config", shown}, {"configuration", shown}, {"updated_at", q.UpdatedAt}}...))
+	return r.answer(http.StatusOK, append(showQueueHead(q), object{{"config", shown}, {"configuration", shown},
+		{"updated_at", q.UpdatedAt}}...))
 }
 
 // queueActor names who changes the status of a queue, with the member of the body that clients may send.
@@ -439,7 +445,8 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 		return d, nil
 	}
 	if !job.ValidQueue(d.Target) {
-		return d, spec.InvalidPayload("target_queue", "the name of a queue", d.Target, "'target_queue' must be the name of the queue to which jobs move.")
+		return d, spec.InvalidPayload("target_queue", "the name of a queue", d.Target,
+			"'target_queue' must be the name of the queue to which jobs move.")
 	}
 	return d, nil
 }
@@ -450,7 +457,8 @@ func (a *API) purgeQueue(r *request, name string) error {
 	if wire != nil {
 		return wire
 	}
-	deleted, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{Queue: name, States: in.States, By: a.actor(r, "cancelled_by")})
+	deleted, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{Queue: name, States: in.States,
+		By: a.actor(r, "cancelled_by")})
 	if err != nil {
 		return err
 	}
@@ -473,21 +481,23 @@ func (a *API) adminQueueRoutes() []route {
 	}
 }
 
-// showAdminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one
-// snapshot. Counts are exact, because events that are not published yet are added; rates and latency are as of the latest
-// published event, normally within 100 ms. state and status are equal: the CLI reads one name, the admin UI the other.
+// showAdminQueue is a queue as docs/reference/admin.md, Queues shows it, in the list and alone. Everything is read in one snapshot. Counts
+// are exact, because events that are not published yet are added; rates and latency are as of the latest published event, normally within
+// 100 ms. state and status are equal: the CLI reads one name, the admin UI the other.
 //
-// throughput is of the last 60 s: completed jobs, and failed attempts, of which a job may have several. latency_ms are run times of the jobs
-// that completed in the last 60 minutes, estimated from counts per range; 0: none completed.
+// throughput is of the last 60 s: completed jobs, and failed attempts, of which a job may have several. latency_ms are run times of the
+// jobs that completed in the last 60 minutes, estimated from counts per range; 0: none completed.
 func showAdminQueue(q *queueadmin.QueueStatistics) object {
 	paused, pausedAt := q.Status == "paused", time.Time{}
 	if paused {
 		pausedAt = q.PausedAt
 	}
 	return object{
-		{"name", q.Name}, {"state", q.Status}, {"status", q.Status}, {"paused", paused}, {"paused_at", pausedAt}, {"counts", showStates(q.Jobs)},
+		{"name", q.Name}, {"state", q.Status}, {"status", q.Status}, {"paused", paused}, {"paused_at", pausedAt},
+		{"counts", showStates(q.Jobs)},
 		{"throughput", object{{"processed_per_minute", round1(q.Rates.Completed)}, {"failed_per_minute", round1(q.Rates.Failed)}}},
-		{"latency_ms", object{{"p50", round1(q.Latency.Percentile(0.5))}, {"p95", round1(q.Latency.Percentile(0.95))}, {"p99", round1(q.Latency.Percentile(0.99))}}},
+		{"latency_ms", object{{"p50", round1(q.Latency.Percentile(0.5))}, {"p95", round1(q.Latency.Percentile(0.95))},
+			{"p99", round1(q.Latency.Percentile(0.99))}}},
 		{"created_at", spec.FormatTime(q.CreatedAt)}, {"updated_at", spec.FormatTime(q.UpdatedAt)},
 		{"oldest_available_at", q.OldestAt}, // a list would have to look into the jobs of each queue for it
 	}
@@ -502,7 +512,8 @@ func (a *API) listAdminQueues(r *request) error {
 	if r.err != nil {
 		return r.err
 	}
-	found, err := a.Stats.Queues(r.Request().Context(), queueadmin.StatisticsPage{After: page.cursor, Offset: page.offset, Limit: page.limit})
+	found, err := a.Stats.Queues(r.Request().Context(), queueadmin.StatisticsPage{After: page.cursor, Offset: page.offset,
+		Limit: page.limit})
 	if err != nil {
 		return err
 	}
@@ -510,7 +521,8 @@ func (a *API) listAdminQueues(r *request) error {
 	if found.More {
 		cursor = found.Queues[len(found.Queues)-1].Name
 	}
-	return r.answer(http.StatusOK, object{{"items", each(found.Queues, showAdminQueue)}, {"pagination", page.shown(found.Total, found.More, cursor)}})
+	return r.answer(http.StatusOK, object{{"items", each(found.Queues, showAdminQueue)},
+		{"pagination", page.shown(found.Total, found.More, cursor)}})
 }
 
 func (a *API) getAdminQueue(r *request, name string) error {
@@ -625,7 +637,8 @@ func (a *API) adminPauseQueue(r *request, name string) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": spec.FormatTime(s.PausedAt)})
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status,
+		"paused_at": spec.FormatTime(s.PausedAt)})
 }
 
 func (a *API) adminResumeQueue(r *request, name string) error {
@@ -637,7 +650,8 @@ func (a *API) adminResumeQueue(r *request, name string) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": spec.FormatTime(s.Since)})
+	return sendJSON(r, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status,
+		"resumed_at": spec.FormatTime(s.Since)})
 }
 
 // adminPutQueueConfig is putQueueConfig, but it answers with the whole queue. The standard configuration belongs to no queue,

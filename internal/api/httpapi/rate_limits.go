@@ -135,8 +135,8 @@ func (a *API) putQueueRateLimit(r *request, name string) error {
 	return r.answer(http.StatusOK, object{{"queue", name}, {"rate_limit", jsontext.Value(policy.Encode())}})
 }
 
-// respondPartition takes the error of the store, so that every call shows errors in the same way: the store names the stored key, which a tenant must
-// not see. It changes p, which belongs to this request.
+// respondPartition takes the error of the store, so that every call shows errors in the same way: the store names the stored key, which a
+// tenant must not see. It changes p, which belongs to this request.
 func (a *API) respondPartition(r *request, p *limit.Partition, err error) error {
 	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.ErrNotFound) {
 		return spec.NotFound("rate_limit", param(r, "key"))
@@ -156,13 +156,15 @@ func showPartition(p *limit.Partition) object {
 		shown = append(shown, member{"concurrency", object{{"limit", *n}, {"active", p.Active}, {"available", max(0, *n-p.Active)}}})
 	}
 	if w := p.Policy.Rate; w != nil {
-		shown = append(shown, member{"rate", append(showWindow(w), object{{"current_count", p.Started}, {"window_resets_at", p.ResetAt}}...)})
+		shown = append(shown, member{"rate", append(showWindow(w),
+			object{{"current_count", p.Started}, {"window_resets_at", p.ResetAt}}...)})
 	}
 	if w := p.Policy.Throttle; w != nil {
 		shown = append(shown, member{"throttle", append(showWindow(w), member{"next_allowed_at", p.NextAt})})
 	}
 	shown = append(append(shown, member{"waiting_count", p.Waiting}), showShortWindow(p.Policy)...)
-	shown = append(shown, object{{"active", p.Active}, {"available", available(p)}, {"waiting", p.Waiting}, {"blocked_until", p.BlockedUntil}}...)
+	shown = append(shown, object{{"active", p.Active}, {"available", available(p)}, {"waiting", p.Waiting},
+		{"blocked_until", p.BlockedUntil}}...)
 	// The policy above is shown with the override; here are the parts that were replaced, and until when.
 	if o := p.Override; o != nil {
 		override := showShortWindow(*o)

@@ -113,7 +113,8 @@ func (r *request) checkDeclared(parameter string) {
 func (a *API) routes() []route {
 	all := slices.Concat(
 		a.systemRoutes(), a.metricsRoutes(), a.jobRoutes(), a.workerRoutes(), a.progressRoutes(), a.historyRoutes(), a.deadLetterRoutes(),
-		a.adminJobRoutes(), a.adminQueueRoutes(), a.adminStatsRoutes(), a.adminSystemRoutes(), a.tenantRoutes(), a.rateLimitRoutes(), a.cronRoutes(),
+		a.adminJobRoutes(), a.adminQueueRoutes(), a.adminStatsRoutes(), a.adminSystemRoutes(), a.tenantRoutes(), a.rateLimitRoutes(),
+		a.cronRoutes(),
 		a.poolRoutes(), a.workflowRoutes(), a.schemaRoutes(), a.queueRoutes(), a.eventRoutes(), a.webhookRoutes(),
 	)
 	for i := range all {

@@ -39,7 +39,8 @@ func (a *API) postSchema(r *request) error {
 		return wire
 	}
 	// The URI has slashes, so it is escaped to be one segment of the path.
-	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(s *schema.Schema) object { return object{{"schema", showSchema(s)}} })
+	return a.registerSchema(r, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI),
+		func(s *schema.Schema) object { return object{{"schema", showSchema(s)}} })
 }
 
 // putSchema answers with the object itself; the route of SDKs wraps it in schema.
@@ -165,7 +166,8 @@ func (a *API) listSchemas(standard, largest int) handler {
 		from := min(page.offset, len(all))
 		list := showSchemas(all[from:min(from+page.limit, len(all))])
 		total := int64(len(all))
-		return r.answer(http.StatusOK, object{{"schemas", list}, {"items", list}, {"total", total}, {"pagination", page.shownNumbered(total, len(list))}})
+		return r.answer(http.StatusOK, object{{"schemas", list}, {"items", list}, {"total", total},
+			{"pagination", page.shownNumbered(total, len(list))}})
 	}
 }
 
@@ -176,11 +178,13 @@ func showSchema(s *schema.Schema) object {
 	return append(showSchemaInfo(&s.Info), member{"schema", s.Document})
 }
 
-// showSchemaInfo shows a version with the JSON type with which it was registered: 1 and "1" are the same version, but a client gets back what it has sent.
+// showSchemaInfo shows a version with the JSON type with which it was registered: 1 and "1" are the same version, but a client gets back
+// what it has sent.
 func showSchemaInfo(info *schema.Info) object {
 	version := any(info.Version)
 	if info.VersionNumber {
 		version = jsontext.Value(info.Version)
 	}
-	return object{{"uri", info.URI}, {"type", info.Type}, {"version", version}, {"enforce", info.Enforce}, {"created_at", spec.FormatTime(info.CreatedAt)}}
+	return object{{"uri", info.URI}, {"type", info.Type}, {"version", version}, {"enforce", info.Enforce},
+		{"created_at", spec.FormatTime(info.CreatedAt)}}
 }

@@ -129,11 +129,13 @@ func (a *API) echo() *echo.Echo {
 	e.Pre(a.observed(e), a.prepare)
 	if len(a.config.Server.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
-			AllowOrigins:  a.config.Server.CORSOrigins,
-			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, job.TenantHeader, "Last-Event-ID", "Cache-Control"},
-			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
-			MaxAge:        86400,
+			AllowOrigins: a.config.Server.CORSOrigins,
+			AllowMethods: []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
+			AllowHeaders: []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key",
+				headerBlockTimeout, job.TenantHeader, "Last-Event-ID", "Cache-Control"},
+			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining",
+				"X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
+			MaxAge: 86400,
 		}))
 	}
 	e.Pre(a.admit)

@@ -68,7 +68,8 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	defer cancel()
 	w := c.Response().Writer
 	s := &sse{
-		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(a.config.Realtime.KeepAlive),
+		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(),
+		flow: flow, idle: time.NewTimer(a.config.Realtime.KeepAlive),
 	}
 	err = run(s)
 	s.idle.Stop()
@@ -89,7 +90,8 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 func (s *sse) finish(r *http.Request, err error) {
 	// While the node stops, the deadline is that of the stop and says nothing about the client.
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.Life().Err() == nil {
-		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("category", "http"), slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
+		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("category", "http"),
+			slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
 	}
 	if s.undo == nil { // it was not opened
 		return
@@ -307,14 +309,16 @@ func (a *API) readStreamRequest(r *request, byDefault choice) (streamRequest, er
 // A browser sends the header when it reconnects, while the query still has the place where it began; so the header wins.
 func (r *request) resume() *eventlog.Position {
 	for _, sent := range []struct{ name, text string }{
-		{"Last-Event-ID", r.Request().Header.Get("Last-Event-ID")}, {"last_event_id", r.QueryParam("last_event_id")}, {"after", r.QueryParam("after")},
+		{"Last-Event-ID", r.Request().Header.Get("Last-Event-ID")}, {"last_event_id", r.QueryParam("last_event_id")},
+		{"after", r.QueryParam("after")},
 	} {
 		if sent.text == "" {
 			continue
 		}
 		position, err := eventlog.ParsePosition(sent.text)
 		if err != nil {
-			r.refuse(spec.InvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90."))
+			r.refuse(spec.InvalidRequest(sent.name, "an event id", sent.text,
+				sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90."))
 		}
 		return &position
 	}
@@ -343,7 +347,8 @@ func parseChannel(text string) (channel, error) {
 	case kind == "queue" && found && job.ValidQueue(subject):
 		return channel{name: text, queue: subject}, nil
 	}
-	return channel{}, spec.InvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
+	return channel{}, spec.InvalidRequest("channel", "all, events, job:<id> or queue:<name>", text,
+		"channel must be all, events, job:<id> or queue:<name>.")
 }
 
 // narrow gets a copy of the query.
@@ -559,8 +564,8 @@ func (a *API) streamProgress(r *request) error {
 	return a.stream(r, func(s *sse) error { return s.followProgress(r, id) })
 }
 
-// followProgress takes from events only that something has changed; the object is read from the table each time. It may be newer than the event,
-// and several events of one batch are shown once.
+// followProgress takes from events only that something has changed; the object is read from the table each time. It may be newer than the
+// event, and several events of one batch are shown once.
 func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
 	if err != nil {
@@ -693,9 +698,9 @@ func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Du
 	return data, nil
 }
 
-// newStats has the names that the clients of the stream read. queues have no finished states. workers.total counts all workers; workers.active
-// has the latest to send a heartbeat, of all states, up to the bound of queue.Store.Overview. Rates are per second, of the last minute.
-// error_rate is in per cent: failed attempts of all that ended, 0 if none did.
+// newStats has the names that the clients of the stream read. queues have no finished states. workers.total counts all workers;
+// workers.active has the latest to send a heartbeat, of all states, up to the bound of queue.Store.Overview. Rates are per second, of the
+// last minute. error_rate is in per cent: failed attempts of all that ended, 0 if none did.
 func newStats(o queue.Overview) object {
 	const seconds = 60 // of the counts
 	total, errorRate, workers := int64(0), 0.0, make([]object, len(o.Workers))
@@ -706,19 +711,22 @@ func newStats(o queue.Overview) object {
 			state = "quiet"
 		}
 		total = w.Total
-		workers[i] = object{{"id", w.ID}, {"state", state}, {"activeJobs", w.ActiveJobs}, {"lastHeartbeatAt", spec.FormatTime(w.LastBeatAt.Time)}}
+		workers[i] = object{{"id", w.ID}, {"state", state}, {"activeJobs", w.ActiveJobs},
+			{"lastHeartbeatAt", spec.FormatTime(w.LastBeatAt.Time)}}
 	}
 	if finished := o.Latest.Completed + o.Latest.Failed; finished > 0 {
 		errorRate = 100 * o.Latest.Failed / finished
 	}
 	queues := make([]object, len(o.Queues))
 	for i, q := range o.Queues {
-		queues[i] = object{{"queue", q.Queue}, {"available", q.Available}, {"active", q.Active}, {"scheduled", q.Scheduled}, {"retryable", q.Retryable}}
+		queues[i] = object{{"queue", q.Queue}, {"available", q.Available}, {"active", q.Active}, {"scheduled", q.Scheduled},
+			{"retryable", q.Retryable}}
 	}
 	return object{
 		{"queues", queues},
 		{"throughput", object{
-			{"processed_per_second", o.Latest.Completed / seconds}, {"failed_per_second", o.Latest.Failed / seconds}, {"enqueued_per_second", o.Latest.Enqueued / seconds},
+			{"processed_per_second", o.Latest.Completed / seconds}, {"failed_per_second", o.Latest.Failed / seconds},
+			{"enqueued_per_second", o.Latest.Enqueued / seconds},
 		}},
 		{"workers", object{{"total", total}, {"active", workers}}}, {"error_rate", errorRate},
 	}
@@ -753,8 +761,8 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 	for {
 		// Events that come all the time must not put the overview off.
 		if !time.Now().Before(due) {
-			// The context is that of the node, because others wait for the same read; a client that leaves must not end it. After a failure the
-			// stream goes on.
+			// The context is that of the node, because others wait for the same read; a client that leaves must not end it. After a failure
+			// the stream goes on.
 			data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval)
 			if err != nil {
 				s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))

@@ -56,11 +56,14 @@ func (a *API) getAdminStats(r *request) error {
 	return sendJSON(r, http.StatusOK, object{
 		{"queues", queues.Total}, {"workers", workers.Total}, {"jobs", showStates(d.Jobs)},
 		{"throughput", object{
-			{"processed_per_minute", round1(rates.Completed)}, {"failed_per_minute", round1(rates.Failed)}, {"enqueued_per_min", int64(math.Round(rates.Enqueued))},
-			{"completed_per_min", int64(math.Round(rates.Completed))}, {"failed_per_min", int64(math.Round(rates.Failed))}, {"avg_latency_ms", latency},
+			{"processed_per_minute", round1(rates.Completed)}, {"failed_per_minute", round1(rates.Failed)},
+			{"enqueued_per_min", int64(math.Round(rates.Enqueued))},
+			{"completed_per_min", int64(math.Round(rates.Completed))}, {"failed_per_min", int64(math.Round(rates.Failed))},
+			{"avg_latency_ms", latency},
 		}},
 		{"queue_summary", object{{"total", queues.Total}, {"active", queues.Active}, {"paused", queues.Paused}}},
-		{"worker_summary", object{{"total", workers.Total}, {"running", workers.Running}, {"quiet", workers.Quiet}, {"terminate", workers.Terminate}, {"stale", workers.Stale}}},
+		{"worker_summary", object{{"total", workers.Total}, {"running", workers.Running}, {"quiet", workers.Quiet},
+			{"terminate", workers.Terminate}, {"stale", workers.Stale}}},
 		{"uptime_seconds", int64(a.health.Uptime().Seconds())},
 	})
 }
@@ -98,7 +101,8 @@ func (a *API) getStatsHistory(r *request) error {
 	}
 	data := each(points, func(p *queueadmin.Point) object {
 		return object{
-			{"timestamp", spec.FormatTime(p.At)}, {"processed", p.Completed}, {"completed", p.Completed}, {"failed", p.Failed}, {"enqueued", p.Enqueued},
+			{"timestamp", spec.FormatTime(p.At)}, {"processed", p.Completed}, {"completed", p.Completed}, {"failed", p.Failed},
+			{"enqueued", p.Enqueued},
 			{"discarded", p.Discarded}, {"cancelled", p.Cancelled}, {"latency_p50_ms", round1(p.Durations.Percentile(0.5))},
 			{"latency_p99_ms", round1(p.Durations.Percentile(0.99))}, {"avg_latency_ms", round1(api.Average(p.DurationMS, p.Completed))},
 		}

@@ -89,12 +89,15 @@ func (a *API) getManifest(r *request) error {
 	limits := a.JobLimits
 	return sendJSON(r, http.StatusOK, map[string]any{
 		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
-		"implementation":    map[string]string{"name": api.Name, "version": a.version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
-		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC.Enabled()), "backend": api.Backend,
+		"implementation": map[string]string{"name": api.Name, "version": a.version, "language": api.Language,
+			"homepage": "https://github.com/ojsd/ojsd"},
+		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime",
+		"protocols": api.Protocols(a.config.GRPC.Enabled()), "backend": api.Backend,
 		"capabilities": map[string]bool{
-			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true, "job_ttl": true,
-			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
-			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.config.Webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC.Enabled(), "multi_tenancy": a.tenancy != queueadmin.TenantsOff,
+			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true,
+			"job_ttl": true, "priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true,
+			"workflows": true, "pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.config.Webhooks.Enabled,
+			"realtime": true, "grpc": a.config.GRPC.Enabled(), "multi_tenancy": a.tenancy != queueadmin.TenantsOff,
 		},
 		"extensions":        api.Extensions(a.config.Webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
@@ -116,7 +119,8 @@ func (a *API) getManifest(r *request) error {
 func (a *API) endpoints(base string) map[string]string {
 	endpoints := map[string]string{
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
-		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
+		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream",
+		"websocket": "/ojs/v1/ws", "metrics": "/metrics",
 	}
 	if a.config.Webhooks.Enabled {
 		endpoints["webhooks"] = "/ojs/v1/webhooks"
@@ -225,23 +229,28 @@ func (a *API) getConfig(r *request) error {
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{
 		"implementation": api.Name, "version": a.version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
-		"max_batch_size": a.config.Server.MaxBatchSize, "max_workflow_depth": conf.Workflows.MaxDepth, "max_envelope_bytes": limits.Envelope(),
-		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.Server.MaxBatchBytes,
+		"max_batch_size": a.config.Server.MaxBatchSize, "max_workflow_depth": conf.Workflows.MaxDepth,
+		"max_envelope_bytes": limits.Envelope(), "max_meta_bytes": limits.Meta(),
+		"max_result_bytes": limits.Result(), "max_batch_bytes": conf.Server.MaxBatchBytes,
 		// Durations are shown as ISO 8601 texts, as in jobs.
-		"default_visibility_timeout": jsonread.FormatDuration(conf.Jobs.VisibilityTimeout), "default_timeout": jsonread.FormatDuration(conf.Jobs.Timeout),
-		"worker_dead_after": jsonread.FormatDuration(a.Workers.DeadAfter()),
+		"default_visibility_timeout": jsonread.FormatDuration(conf.Jobs.VisibilityTimeout),
+		"default_timeout":            jsonread.FormatDuration(conf.Jobs.Timeout),
+		"worker_dead_after":          jsonread.FormatDuration(a.Workers.DeadAfter()),
 		"retention": map[string]any{
-			"completed": kept(conf.Retention.Completed), "cancelled": kept(conf.Retention.Completed), "discarded": kept(conf.Retention.Discarded),
-			"dead_letter": kept(conf.DeadLetter.MaxAge), "dead_letter_max_count": conf.DeadLetter.MaxCount,
-			"events": kept(conf.Events.RetentionPeriod), "events_max_count": conf.Events.MaxCount,
+			"completed": kept(conf.Retention.Completed), "cancelled": kept(conf.Retention.Completed),
+			"discarded": kept(conf.Retention.Discarded), "dead_letter": kept(conf.DeadLetter.MaxAge),
+			"dead_letter_max_count": conf.DeadLetter.MaxCount, "events": kept(conf.Events.RetentionPeriod),
+			"events_max_count": conf.Events.MaxCount,
 		},
-		"authentication": len(conf.Server.APIKeys) > 0, "grpc": conf.GRPC.Enabled(), "webhooks": a.config.Webhooks.Enabled, "test_reset": conf.Tests.EnableReset,
+		"authentication": len(conf.Server.APIKeys) > 0, "grpc": conf.GRPC.Enabled(),
+		"webhooks": a.config.Webhooks.Enabled, "test_reset": conf.Tests.EnableReset,
 	})
 }
 
 // stages are what an enqueue passes, in this order.
 // It is a description for tools, not configuration. Whoever changes the order of queue/enqueue.go changes it here, too.
-var stages = []string{"trace_context", "authentication", "validation", "queue_admission", "unique", "depth_bound", "rate_limit", "insert", "events"}
+var stages = []string{"trace_context", "authentication", "validation", "queue_admission", "unique", "depth_bound", "rate_limit", "insert",
+	"events"}
 
 // getMiddleware shows the stages in the form of the middleware endpoint of other servers, which let users add their own.
 // Nothing can be added here, and nothing runs around the execution of a job, because workers are processes of their own.
@@ -312,9 +321,10 @@ func metricsType(r *http.Request) string {
 	return typePrometheus
 }
 
-// getMetricsSummary is GET /ojs/v1/metrics, for the CLI: figures of the whole deployment, but for the uptime, with rates over the last 60 s.
-// The gauges are shared with /metrics and may be as old as their interval. Totals are counters of the deployment, not of this node.
-// jobs_failed_total counts discarded jobs. avg_latency_ms is the average run time of the jobs that completed in the last 60 s, 0 if none did.
+// getMetricsSummary is GET /ojs/v1/metrics, for the CLI: figures of the whole deployment, but for the uptime, with rates over the last 60
+// s. The gauges are shared with /metrics and may be as old as their interval. Totals are counters of the deployment, not of this node.
+// jobs_failed_total counts discarded jobs. avg_latency_ms is the average run time of the jobs that completed in the last 60 s, 0 if none
+// did.
 func (a *API) getMetricsSummary(r *request) error {
 	switch format := r.QueryParam("format"); format {
 	case "prometheus":
@@ -336,8 +346,10 @@ func (a *API) getMetricsSummary(r *request) error {
 		latency = float64(g.Ran.Milliseconds()) / g.Completed
 	}
 	return sendJSON(r, http.StatusOK, object{
-		{"uptime_seconds", int64(a.health.Uptime().Seconds())}, {"jobs_enqueued_total", g.EnqueuedTotal}, {"jobs_completed_total", g.CompletedTotal},
-		{"jobs_failed_total", g.DiscardedTotal}, {"jobs_active", active}, {"queues_active", g.QueuesActive}, {"workers_active", g.WorkersActive},
+		{"uptime_seconds", int64(a.health.Uptime().Seconds())}, {"jobs_enqueued_total", g.EnqueuedTotal},
+		{"jobs_completed_total", g.CompletedTotal},
+		{"jobs_failed_total", g.DiscardedTotal}, {"jobs_active", active}, {"queues_active", g.QueuesActive},
+		{"workers_active", g.WorkersActive},
 		{"avg_latency_ms", latency}, {"throughput_per_second", g.Completed / 60},
 	})
 }

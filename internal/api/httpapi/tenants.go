@@ -31,11 +31,10 @@ func (a *API) limits(c echo.Context) job.Limits {
 	return a.tenancy.Limits(a.JobLimits, a.tenant(c.Request()))
 }
 
-// confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
-// It costs nothing for calls without a tenant. A handler with api.Confined uses API.tenant in each filter and name (cronRef, workerRef), and
-// ownJob and ownJobs for ids in a body. The look-up and the handler are two statements; a job, workflow, subscription
-// or delivery never changes its tenant. The name of a cron or the id of a worker may, so their handlers pass the tenant on (cron.Ref,
-// worker.Ref).
+// confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches). It costs
+// nothing for calls without a tenant. A handler with api.Confined uses API.tenant in each filter and name (cronRef, workerRef), and ownJob
+// and ownJobs for ids in a body. The look-up and the handler are two statements; a job, workflow, subscription or delivery never changes
+// its tenant. The name of a cron or the id of a worker may, so their handlers pass the tenant on (cron.Ref, worker.Ref).
 func (a *API) confine(of api.Reach, next echo.HandlerFunc) echo.HandlerFunc {
 	if of == api.Everybody || of == api.Confined {
 		return next
@@ -170,7 +169,8 @@ func (a *API) listTenants(r *request) error {
 	}
 	// Each entry has counts and no queues.
 	list := each(found.Tenants, func(counts *queueadmin.TenantCounts) object { return showCounts("tenant_id", "total_jobs", counts) })
-	return r.answer(http.StatusOK, object{{"tenants", list}, {"items", list}, {"total", found.Total}, {"pagination", p.shown(found.Total, found.More, next)}})
+	return r.answer(http.StatusOK, object{{"tenants", list}, {"items", list}, {"total", found.Total},
+		{"pagination", p.shown(found.Total, found.More, next)}})
 }
 
 // tenantPage reads nothing of other tenants for a tenant: its list has one entry or none.
@@ -193,7 +193,8 @@ func (a *API) tenantPage(c echo.Context, p page) (queueadmin.TenantPage, error) 
 
 // countedStates is the order in which counts show the states.
 var countedStates = []ojs.JobState{
-	ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending, ojs.StateCompleted, ojs.StateDiscarded, ojs.StateCancelled,
+	ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending, ojs.StateCompleted, ojs.StateDiscarded,
+	ojs.StateCancelled,
 }
 
 // showCounts shows all eight states, 0 included.

@@ -31,7 +31,8 @@ const shortSecret = 24 // bytes; below it a secret gets a warning
 func (a *API) webhookRoutes() (routes []route) {
 	if !a.config.Webhooks.Enabled {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
-			routes = append(routes, route{method, "/webhooks", api.Confined, noBody, "", webhooksOff}, route{method, "/webhooks/*", api.Confined, noBody, "", webhooksOff})
+			routes = append(routes, route{method, "/webhooks", api.Confined, noBody, "", webhooksOff},
+				route{method, "/webhooks/*", api.Confined, noBody, "", webhooksOff})
 		}
 		return routes
 	}
@@ -117,12 +118,14 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 	}
 	// Patterns in a body are fields, so they are invalid_payload; in a query they are invalid_request.
 	if pattern, ok := errors.AsType[*eventlog.PatternError](err); ok {
-		return match, spec.InvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
+		return match, spec.InvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern,
+			"'"+pattern.Parameter+"': "+pattern.Error())
 	}
 	// Polling takes an unknown type, which matches nothing; a subscription that would never get an event is refused.
 	for i, p := range types {
 		if !slices.ContainsFunc(a.eventTypes(), func(t string) bool { return eventlog.MatchPattern(p, t) }) {
-			return match, spec.Validation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
+			return match, spec.Validation("events", in.Events[i],
+				"'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
 		}
 	}
 	// ParseTypePatterns drops empty patterns.
@@ -197,8 +200,8 @@ func (a *API) listWebhooks(r *request) error {
 	})
 }
 
-// patchWebhook does the same for PATCH and PUT. The change runs under the lock of the subscription and may run again after a deadlock, so it
-// only computes; secret has the value of the run that was committed. A changed secret is a rotation.
+// patchWebhook does the same for PATCH and PUT. The change runs under the lock of the subscription and may run again after a deadlock, so
+// it only computes; secret has the value of the run that was committed. A changed secret is a rotation.
 func (a *API) patchWebhook(r *request, id [16]byte) error {
 	secret := ""
 	w, err := a.Webhooks.Change(r.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
@@ -410,7 +413,8 @@ func (a *API) listDeliveries(r *request) error {
 func (a *API) deliveryQuery(r *request, p page) webhook.DeliveryList {
 	l := webhook.DeliveryList{
 		Tenant: a.tenant(r.Request()), // of the subscriptions
-		Offset: p.offset, Limit: p.limit, Before: behind(r, p, parsePrefixed(webhook.DeliveryPrefix)), Status: r.QueryParam("status"), Type: r.QueryParam("event_type"),
+		Offset: p.offset, Limit: p.limit, Before: behind(r, p, parsePrefixed(webhook.DeliveryPrefix)),
+		Status: r.QueryParam("status"), Type: r.QueryParam("event_type"),
 	}
 	if l.Status != "" && !slices.Contains(deliveryStatuses, l.Status) {
 		expected := "one of " + strings.Join(deliveryStatuses, ", ")
@@ -423,7 +427,8 @@ func (a *API) deliveryQuery(r *request, p page) webhook.DeliveryList {
 	if text := r.QueryParam("subscription_id"); text != "" {
 		id, ok := parsePrefixed(webhook.WebhookPrefix)(text)
 		if !ok {
-			r.refuse(spec.InvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_…."))
+			r.refuse(spec.InvalidRequest("subscription_id", "the id of a subscription", text,
+				"subscription_id must be the id of a subscription, such as sub_…."))
 		}
 		l.Webhook = &id
 	}
@@ -507,8 +512,8 @@ func showDeliveryWhole(d *webhook.DeliveryRecord, attempts []webhook.AttemptReco
 	list := make([]map[string]any, len(attempts))
 	for i, at := range attempts {
 		list[i] = map[string]any{
-			"attempt": at.Attempt, "started_at": spec.FormatTime(at.StartedAt.Time), "duration_ms": at.DurationMs, "status_code": at.StatusCode,
-			"error": nil, "response_snippet": nil,
+			"attempt": at.Attempt, "started_at": spec.FormatTime(at.StartedAt.Time), "duration_ms": at.DurationMs,
+			"status_code": at.StatusCode, "error": nil, "response_snippet": nil,
 		}
 		if at.Error.Valid {
 			list[i]["error"] = at.Error.String

@@ -51,7 +51,8 @@ func (a *API) serveSocket(r *request) error {
 		return err
 	}
 	if !a.allowedOrigin(in) {
-		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": in.Header.Get("Origin")})
+		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.",
+			map[string]any{"origin": in.Header.Get("Origin")})
 		refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
 		return refused
 	}
@@ -75,7 +76,8 @@ func (a *API) serveSocket(r *request) error {
 	defer flow.Close()
 	// Not derived from the request, whose context says nothing of a connection that was hijacked.
 	ctx, cancel := context.WithCancel(a.streams.Life())
-	s := &socket{api: a, conn: conn, tenant: a.tenant(in), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
+	s := &socket{api: a, conn: conn, tenant: a.tenant(in), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow,
+		subs: map[string]*socketSubscription{}}
 	// The node stops. The deadline comes first: a client that does not read would hold up the stop.
 	stop := context.AfterFunc(a.streams.Life(), func() {
 		_ = w.conn.SetDeadline(time.Now().Add(api.LastWrites))
@@ -93,9 +95,11 @@ func checkUpgrade(r *http.Request) error {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
 	switch {
 	case r.Method != http.MethodGet || !hasToken(r.Header["Connection"], "upgrade") || !hasToken(r.Header["Upgrade"], "websocket"):
-		return spec.InvalidRequest("Upgrade", "websocket", nil, "This route speaks WebSocket: send Connection: Upgrade and Upgrade: websocket.")
+		return spec.InvalidRequest("Upgrade", "websocket", nil,
+			"This route speaks WebSocket: send Connection: Upgrade and Upgrade: websocket.")
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
-		return spec.InvalidRequest("Sec-WebSocket-Version", "13", r.Header.Get("Sec-WebSocket-Version"), "Sec-WebSocket-Version must be 13.")
+		return spec.InvalidRequest("Sec-WebSocket-Version", "13", r.Header.Get("Sec-WebSocket-Version"),
+			"Sec-WebSocket-Version must be 13.")
 	case err != nil || len(key) != 16:
 		return spec.InvalidRequest("Sec-WebSocket-Key", "16 bytes in base64", nil, "Sec-WebSocket-Key must be 16 bytes in base64.")
 	}

@@ -34,13 +34,15 @@ func (a *API) workerRoutes() []route {
 		{"POST", "/workers/beat", api.Confined, oneBody, "", a.postHeartbeat},
 		{"POST", "/workers/register", api.Confined, oneBody, "", a.postRegister},
 
-		{"GET", "/workers", api.Confined, noBody, paging + "state queue", a.listWorkers(workerList{api.DefaultPage, api.MaxPage, "workers"})},
+		{"GET", "/workers", api.Confined, noBody, paging + "state queue",
+			a.listWorkers(workerList{api.DefaultPage, api.MaxPage, "workers"})},
 		{"GET", "/workers/:id", api.Confined, noBody, "", about(a.workerRef, a.getWorker)},
 		{"DELETE", "/workers/:id", api.Confined, oneBody, "", about(a.workerRef, a.deregister)},
 		{"POST", "/workers/:id/deregister", api.Confined, oneBody, "", about(a.workerRef, a.deregister)},
 		{"GET", "/workers/:id/health", api.Confined, noBody, "", about(a.workerRef, a.getWorkerHealth)},
 
-		{"GET", "/admin/workers", api.Confined, noBody, paging + "state queue", a.listWorkers(workerList{standard: defaultAdminPage, largest: maxAdminPage})},
+		{"GET", "/admin/workers", api.Confined, noBody, paging + "state queue",
+			a.listWorkers(workerList{standard: defaultAdminPage, largest: maxAdminPage})},
 		{"POST", "/admin/workers/directive", api.Operators, oneBody, "", a.directWorkers},
 		{"GET", "/admin/workers/:id", api.Confined, noBody, "", about(a.workerRef, a.getWorker)},
 		{"DELETE", "/admin/workers/:id", api.Confined, noBody, "", about(a.workerRef, a.deleteWorker)},
@@ -435,7 +437,8 @@ func (a *API) getWorker(r *request, ref worker.Ref) error {
 	// it is stored; a heartbeat moves it.
 	held := each(jobs, func(j *worker.ReservedJob) object {
 		return object{
-			{"id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"attempt", j.Attempt}, {"started_at", given(j.StartedAt)}, {"reserved_until", given(j.LeaseUntil)},
+			{"id", j.ID}, {"type", j.Type}, {"queue", j.Queue}, {"attempt", j.Attempt}, {"started_at", given(j.StartedAt)},
+			{"reserved_until", given(j.LeaseUntil)},
 		}
 	})
 	return r.answer(http.StatusOK, append(showWorker(&w), member{"jobs", held}))
@@ -450,7 +453,8 @@ type workerList struct {
 	again             string // the items once more under this name, which the CLI reads (docs/reference/jobs.md, History)
 }
 
-// listWorkers is in the order of signs of life: a worker that gives one between two pages moves to the front, so a walk through the pages may miss or repeat it.
+// listWorkers is in the order of signs of life: a worker that gives one between two pages moves to the front, so a walk through the pages
+// may miss or repeat it.
 func (a *API) listWorkers(as workerList) handler {
 	return func(r *request) error {
 		p := r.page(as.standard, as.largest)
@@ -458,7 +462,8 @@ func (a *API) listWorkers(as workerList) handler {
 		l := worker.Filter{Tenant: a.tenant(r.Request()), States: r.list("state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
-				r.refuse(spec.InvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale."))
+				r.refuse(spec.InvalidRequest("state", "running, quiet, terminate or stale", s,
+					"state must be running, quiet, terminate or stale."))
 			}
 		}
 		l.Queues = r.texts("queue")
@@ -485,7 +490,8 @@ func (a *API) listWorkers(as workerList) handler {
 			// summary counts all workers of the caller, whatever the filter.
 			sums := page.Totals
 			return append(object{
-				{"summary", object{{"total", sums.Total}, {"running", sums.Running}, {"quiet", sums.Quiet}, {"terminate", sums.Terminate}, {"stale", sums.Stale}}},
+				{"summary", object{{"total", sums.Total}, {"running", sums.Running}, {"quiet", sums.Quiet}, {"terminate", sums.Terminate},
+					{"stale", sums.Stale}}},
 				{"pagination", p.shown(page.Matches, page.More, cursor)},
 			}.appendMembers(b), '}')
 		})
@@ -514,14 +520,15 @@ func showWorker(w *worker.Record) object {
 		concurrency = w.FetchCount.Int32
 	}
 	shown := object{
-		{"id", w.ID}, {"worker_id", w.ID}, {"state", w.State}, {"directive", w.Directive.String}, {"queues", orNone(queues)}, {"concurrency", concurrency},
+		{"id", w.ID}, {"worker_id", w.ID}, {"state", w.State}, {"directive", w.Directive.String}, {"queues", orNone(queues)},
+		{"concurrency", concurrency},
 		{"active_jobs", w.ActiveJobs}, {"active_job_ids", orNone(w.ActiveJobIds)}, {"hostname", given(w.Hostname)},
 	}
 	if w.Pid.Valid {
 		shown = append(shown, member{"pid", w.Pid.Int64})
 	}
-	// What the worker reported besides is valid JSON, at most 64 KiB, whose names the decoder has chosen, so none can clash with a member of
-	// this object.
+	// What the worker reported besides is valid JSON, at most 64 KiB, whose names the decoder has chosen, so none can clash with a member
+	// of this object.
 	labels, started := jsontext.Value(`[]`), w.StartedAt
 	if w.Facts != nil {
 		for literal, value := range jsonread.Members(w.Facts) {
@@ -539,7 +546,8 @@ func showWorker(w *worker.Record) object {
 			}
 		}
 	}
-	return append(shown, object{{"labels", labels}, {"started_at", given(started)}, {"last_heartbeat_at", given(w.LastBeatAt)}, {"last_heartbeat", given(w.LastBeatAt)}}...)
+	return append(shown, object{{"labels", labels}, {"started_at", given(started)}, {"last_heartbeat_at", given(w.LastBeatAt)},
+		{"last_heartbeat", given(w.LastBeatAt)}}...)
 }
 
 // orNone is [] for an array that is NULL.

@@ -156,7 +156,8 @@ func (a *API) listWorkflows(r *request) error {
 	f := workflow.Filter{Tenant: a.tenant(r.Request()), Limit: page.limit, Offset: page.offset}
 	if text := r.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
-			r.refuse(spec.InvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending."))
+			r.refuse(spec.InvalidRequest("state", "a workflow state", text,
+				"state must be running, active, completed, failed, cancelled or pending."))
 		}
 	}
 	// The type is not checked against a list: an unknown one finds nothing.
@@ -190,7 +191,8 @@ func showWorkflowPage(p page, found workflow.Page) object {
 		cursor = spec.FormatID(*found.Next)
 	}
 	total := int64(found.Total)
-	return object{{"workflows", list(false)}, {"items", list(true)}, {"total", total}, {"pagination", p.shown(total, found.Next != nil, cursor)}}
+	return object{{"workflows", list(false)}, {"items", list(true)}, {"total", total},
+		{"pagination", p.shown(total, found.Next != nil, cursor)}}
 }
 
 // getWorkflowProgress is smaller than the workflow, for clients that poll; 200 bytes are about one step.
@@ -202,7 +204,8 @@ func (a *API) getWorkflowProgress(r *request, id [16]byte) error {
 	}
 	return respondEach(r, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte {
 		b = object{
-			{"workflow_id", w.ID}, {"type", string(w.Type)}, {"state", w.State}, {"progress", shownNumber(w.Progress())}, // of the steps that were read
+			{"workflow_id", w.ID}, {"type", string(w.Type)}, {"state", w.State},
+			{"progress", shownNumber(w.Progress())}, // of the steps that were read
 			{"updated_at", *lastMoment(w)},
 		}.appendMembers(append(b, '{'))
 		b = appendEach(append(b, `,"steps":`...), w.Steps, next, func(b []byte, st *workflow.Step) []byte {
@@ -278,12 +281,13 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 		if w.Type == workflow.Group || w.Type == workflow.Batch {
 			shown = append(shown, member{"jobs", steps})
 		}
-		// Callbacks are shown by name even if they were sent as steps. fired is true once the callback has a job, and if its job could not be
-		// made.
+		// Callbacks are shown by name even if they were sent as steps. fired is true once the callback has a job, and if its job could not
+		// be made.
 		callbacks := make(object, len(w.Callbacks))
 		for i := range w.Callbacks {
 			st := &w.Callbacks[i]
-			callbacks[i] = member{st.Callback, object{{"type", st.Type}, {"fired", st.JobID != nil || st.State == failed}, {"state", st.State}, {"job_id", st.JobID}}}
+			callbacks[i] = member{st.Callback, object{{"type", st.Type}, {"fired", st.JobID != nil || st.State == failed},
+				{"state", st.State}, {"job_id", st.JobID}}}
 		}
 		shown = append(shown, member{"callbacks", callbacks})
 	}
@@ -294,14 +298,16 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 	}
 	times := object{{"created_at", w.CreatedAt}, {"started_at", w.StartedAt}, {"completed_at", w.EndedAt}, {"cancelled_at", cancelledAt}}
 	// metadata repeats the times for SDKs that read them there.
-	metadata := slices.Concat(object{{"job_count", w.JobCount}}, times, object{{"completed_count", w.CompletedCount}, {"failed_count", w.FailedCount}})
+	metadata := slices.Concat(object{{"job_count", w.JobCount}}, times, object{{"completed_count", w.CompletedCount},
+		{"failed_count", w.FailedCount}})
 	if !s.listed && w.State == failed {
 		metadata = append(metadata, s.failure(next)...)
 	}
 	shown = append(append(shown, times...), member{"metadata", metadata})
 	// Only the answer to a cancel has them.
 	if n := s.cancelled; n != nil {
-		shown = append(shown, object{{"steps_cancelled", n.StepsCancelled}, {"cancelled_steps", n.StepsCancelled}, {"steps_already_completed", n.StepsAlreadyCompleted}}...)
+		shown = append(shown, object{{"steps_cancelled", n.StepsCancelled}, {"cancelled_steps", n.StepsCancelled},
+			{"steps_already_completed", n.StepsAlreadyCompleted}}...)
 	}
 	return shown.appendMembers(b)
 }
@@ -390,7 +396,8 @@ func (s *shownWorkflow) failure(next flush) (shown object) {
 		members := membersOf(string(st.Error))
 		code, _ := jsonread.Text(members["code"])
 		message, _ := jsonread.Text(members["message"])
-		errors = append(errors, object{{"step_id", id}, {"job_id", st.JobID}, {"code", code}, {"message", message}, {"attempt", st.Attempt}, {"callback", given(st.Callback)}})
+		errors = append(errors, object{{"step_id", id}, {"job_id", st.JobID}, {"code", code}, {"message", message}, {"attempt", st.Attempt},
+			{"callback", given(st.Callback)}})
 	})
 	return append(shown, object{
 		{"failed_job_ids", func(b []byte) []byte {

@@ -121,7 +121,8 @@ func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 		}
 		g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
 		g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
-		counts, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})
+		counts, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues),
+			Other: OtherQueues})
 		if err != nil {
 			return err
 		}
@@ -187,7 +188,8 @@ func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []Rea
 func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads []ReadyHead, err error) {
 	var p dbsqlc.MetricsReadyHeadsFromParams
 	for _, h := range were {
-		p.Queues, p.Lanes, p.Priorities, p.Lows = append(p.Queues, h.Queue), append(p.Lanes, h.Lane), append(p.Priorities, h.Priority), append(p.Lows, h.Seq)
+		p.Queues, p.Lanes, p.Priorities, p.Lows = append(p.Queues, h.Queue), append(p.Lanes, h.Lane), append(p.Priorities, h.Priority),
+			append(p.Lows, h.Seq)
 	}
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsReadyHeadsFrom(ctx, p)

@@ -42,10 +42,12 @@ const longHold = 10 * time.Second
 func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 	failed := func(what string) func(error) {
 		return func(err error) {
-			logger.Warn("gauges cannot be read; their series are missing until they can", slog.String("gauges", what), slog.Any("error", err))
+			logger.Warn("gauges cannot be read; their series are missing until they can", slog.String("gauges", what),
+				slog.Any("error", err))
 		}
 	}
-	g.overview.onFailure, g.ready.onFailure, g.deadLetters.onFailure = failed("queues and events"), failed("oldest ready jobs"), failed("dead letters")
+	g.overview.onFailure, g.ready.onFailure, g.deadLetters.onFailure = failed("queues and events"), failed("oldest ready jobs"),
+		failed("dead letters")
 	g.xmin.onFailure, g.tables.onFailure, g.webhooks.onFailure = failed("xmin"), failed("tables"), failed("webhooks")
 	g.limits.onFailure, g.limits.every = failed("rate limits"), every
 	g.relay.onFailure, g.relay.every = failed("holder of the relay lock"), every
@@ -105,8 +107,8 @@ func (r *round) missing(err error) bool {
 	return err != nil
 }
 
-// eventFamilies has publish_lag, the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the delay is
-// theirs.
+// eventFamilies has publish_lag, the first figure to look at when consumers are late: it is high if no relay can publish, and 0 if the
+// delay is theirs.
 func eventFamilies(e EventGauges) []family {
 	unpublished := gauge("ojs.events.unpublished", "{event}", "Events that are committed and not published yet.")
 	unpublished.set(noLabels, float64(e.Unpublished))
@@ -121,10 +123,12 @@ func eventFamilies(e EventGauges) []family {
 
 // states are all states, so that a queue has a series for each.
 var states = []ojs.JobState{
-	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
+	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled,
+	ojs.StateDiscarded,
 }
 
-// queueFamilies has a series of each queue for each state, also for those without jobs, so that rates and alerts find a 0 rather than nothing.
+// queueFamilies has a series of each queue for each state, also for those without jobs, so that rates and alerts find a 0 rather than
+// nothing.
 func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []family {
 	depth := gauge("ojs.queue.depth", "{job}", "Jobs that wait to be fetched.")
 	active := gauge("ojs.queue.active", "{job}", "Jobs that are being worked on.")
@@ -178,7 +182,8 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 // databaseFamilies are what keeps dead rows from being cleaned and relays from publishing, and the sizes of tables.
 func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	seconds := gauge("ojs.db.xmin_age_seconds", "s", "Age of the transaction that keeps the oldest dead rows from being cleaned; 0: none.")
-	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}", "Transactions begun since the oldest state that somebody may still look at.")
+	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}",
+		"Transactions begun since the oldest state that somebody may still look at.")
 	holder := gauge("ojs.db.xmin_holder", "s", "Age of that transaction, with who holds it, from 10 s on; 0 for a replication slot or standby, whose age is not known.")
 	if h, err := m.gauges.xmin.get(ctx, m.sources().Database.OldestXminHolder); !r.missing(err) {
 		// No holder is an age of 0, which is a value and not a missing series.
@@ -187,10 +192,11 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 		}
 		seconds.set(noLabels, h.Seconds)
 		transactions.set(noLabels, float64(h.Transactions))
-		// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each. A slot or a
-		// standby has no age that is known, and is named at once.
+		// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each. A slot
+		// or a standby has no age that is known, and is named at once.
 		if h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds()) {
-			holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
+			holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name),
+				attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
 		}
 	}
 	// Normally no session is shown here: a relay has the lock for milliseconds.

@@ -150,11 +150,14 @@ func (m *Metrics) jobFamilies() []family {
 		scheduled  = counter("ojs.jobs.scheduled", "{job}", "Jobs that were accepted for later.")
 		dispatched = counter("ojs.scheduling.dispatch", "{job}", "Jobs that were handed to workers, retries included.")
 		progress   = counter("ojs.progress.updates", "{event}", "Progress events: at most one a second and job, whatever workers report.")
-		lost       = counter("ojs.lease.losses", "{attempt}", "Attempts that the server ended because the worker was too late, too silent or dead.")
-		ran        = histogramOf("ojs.jobs.duration_ms", "ms", "How long attempts ran.", ranBounds, 1)
-		waited     = histogramOf("ojs.jobs.wait_ms", "ms", "How long jobs were available before they were started.", waitBounds, 1)
-		byOutcome  = histogramOf("ojs.job.duration_seconds", "s", "How long attempts ran, by the state the job was in after it.", ranCompatBounds, 1e3)
-		queued     = histogramOf("ojs.job.queue_time_seconds", "s", "How long jobs were available before they were started.", waitCompatBounds, 1e3)
+		lost       = counter("ojs.lease.losses", "{attempt}",
+			"Attempts that the server ended because the worker was too late, too silent or dead.")
+		ran       = histogramOf("ojs.jobs.duration_ms", "ms", "How long attempts ran.", ranBounds, 1)
+		waited    = histogramOf("ojs.jobs.wait_ms", "ms", "How long jobs were available before they were started.", waitBounds, 1)
+		byOutcome = histogramOf("ojs.job.duration_seconds", "s", "How long attempts ran, by the state the job was in after it.",
+			ranCompatBounds, 1e3)
+		queued = histogramOf("ojs.job.queue_time_seconds", "s", "How long jobs were available before they were started.",
+			waitCompatBounds, 1e3)
 		cEnqueued  = counter("ojs.job.enqueued", "{job}", "As ojs_jobs_enqueued_total.")
 		cCompleted = counter("ojs.job.completed", "{job}", "As ojs_jobs_completed_total.")
 		cFailed    = counter("ojs.job.failed", "{job}", "As ojs_jobs_failed_total.")
@@ -313,10 +316,12 @@ func (m *Metrics) WebhookDone(eventType string, retries int) {
 }
 
 func (m *Metrics) webhookFamilies() []family {
-	attempts := counter("ojs.webhook.delivery_count", "{attempt}", "Attempts to deliver an event to a webhook; dead: the last one, which failed.")
+	attempts := counter("ojs.webhook.delivery_count", "{attempt}",
+		"Attempts to deliver an event to a webhook; dead: the last one, which failed.")
 	took := histogramOf("ojs.webhook.delivery_duration_ms", "ms", "How long attempts to deliver took.", ranBounds, 1)
 	dead := counter("ojs.webhook.dead_delivery_count", "{delivery}", "Deliveries that were given up.")
-	retries := histogramOf("ojs.webhook.delivery_retry_count", "{attempt}", "Attempts after the first of deliveries that are finished.", retryBounds, 1)
+	retries := histogramOf("ojs.webhook.delivery_retry_count", "{attempt}", "Attempts after the first of deliveries that are finished.",
+		retryBounds, 1)
 	m.attempts.each(func(_ attemptKey, labels attribute.Set, n *atomic.Int64) { attempts.add(labels, n.Load()) })
 	m.deliveries.each(func(_ deliveryKey, labels attribute.Set, d *deliveryCounters) {
 		took.add(labels, &d.took, ranBounds)

@@ -132,18 +132,23 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 	m.bounded = newVec[string, backpressure](limited().label, func(queue string) attribute.Set { return label("queue", queue) })
 	m.limited = newVec[string, atomic.Int64](limited().label, func(key string) attribute.Set { return label("key", key) })
 	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
-		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
+		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route),
+			attribute.String("status", strconv.Itoa(k.status)))
 	})
 	// The method of a gRPC call is limited, because an unknown one is counted by the name that the client sent.
 	methods := limited()
-	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
-		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
-	})
+	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} },
+		func(k rpcKey) attribute.Set {
+			return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
+		})
 	m.bulks = newVec[string, bulkCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 	// These limits are shared by all series of deliveries: a type that has its own value in one has it in all.
 	eventTypes, subscriptions := limited(), limited()
-	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey { return attemptKey{eventTypes.label(k.eventType), k.status} },
+	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey {
+		return attemptKey{eventTypes.label(k.eventType),
+			k.status}
+	},
 		func(k attemptKey) attribute.Set {
 			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
 		})
@@ -152,7 +157,8 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 	}, func(k deliveryKey) attribute.Set {
 		return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("subscription_id", k.subscription))
 	})
-	m.delivered = newVec[string, histogram](eventTypes.label, func(eventType string) attribute.Set { return label("event_type", eventType) })
+	m.delivered = newVec[string, histogram](eventTypes.label,
+		func(eventType string) attribute.Set { return label("event_type", eventType) })
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gauges.init(m.config.Metrics.GaugeInterval, m.deps.Logger)
 	if err := m.expose(); err != nil {
@@ -206,7 +212,8 @@ func (m *Metrics) nodeFamilies() []family {
 		families = append(families, f)
 	}
 	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
-	behind := gauge("ojs.realtime.catchup_connections", "{connection}", "Event streams that read from the table because they are too far behind.")
+	behind := gauge("ojs.realtime.catchup_connections", "{connection}",
+		"Event streams that read from the table because they are too far behind.")
 	dropped := counter("ojs.realtime.dropped", "{event}", "Events that slow streams have lost (realtime.overflow=drop).")
 	for transport, t := range m.sources().Streams {
 		labels := label("transport", transport)
@@ -244,7 +251,8 @@ func (m *Metrics) Push(ctx context.Context) error {
 	}
 	// Each node is an instance of the service, because counters are per node. A restarted node is a new instance, since its number is new,
 	// so its counters may begin with 0.
-	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Events.ServiceName), attribute.String("service.version", m.deps.Version)}
+	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Events.ServiceName),
+		attribute.String("service.version", m.deps.Version)}
 	if m.sources().Node != 0 {
 		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources().Node))))
 	}

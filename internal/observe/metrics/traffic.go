@@ -57,7 +57,8 @@ func (m *Metrics) Bulk(operation string, items int) {
 // trafficFamilies has counters of requests that are the counts of their histograms, so the two can never differ.
 func (m *Metrics) trafficFamilies() []family {
 	requests := counter("ojs.http.requests", "{request}", "HTTP requests; 499: nobody waited for the answer.")
-	took := histogramOf("ojs.http.request_duration_seconds", "s", "How long HTTP requests took, long polls and streams until their end.", requestBounds, 1e9)
+	took := histogramOf("ojs.http.request_duration_seconds", "s", "How long HTTP requests took, long polls and streams until their end.",
+		requestBounds, 1e9)
 	m.requests.each(func(_ requestKey, labels attribute.Set, h *histogram) {
 		var r reading
 		r.add(h, requestBounds, requestBounds)

@@ -38,7 +38,8 @@ func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Requ
 	if !t.recording() {
 		return ctx, Request{}
 	}
-	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("ojs.backend.type", "postgres")))
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("ojs.backend.type", "postgres")))
 	return ctx, Request{span}
 }
 
@@ -244,7 +245,8 @@ func (t *Tracer) Execute(a Attempt) {
 		attrs = append(attrs, attribute.String("ojs.worker.id", a.WorkerID))
 	}
 	if a.WorkflowID != [16]byte{} {
-		attrs = append(attrs, attribute.String("ojs.workflow.id", spec.FormatID(a.WorkflowID)), attribute.String("ojs.workflow.step", a.Step))
+		attrs = append(attrs, attribute.String("ojs.workflow.id", spec.FormatID(a.WorkflowID)),
+			attribute.String("ojs.workflow.step", a.Step))
 	}
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
 	if own := job.TraceContextOf(a.Meta); own.Traceparent != "" {
@@ -329,7 +331,8 @@ func (t *Tracer) Workflow(w WorkflowRun) {
 	}
 	_, span := t.tracer.Start(ctx, "ojs.workflow "+w.Name, trace.WithTimestamp(w.Start), trace.WithAttributes(
 		attribute.String("messaging.system", "ojs"), attribute.String("ojs.workflow.id", spec.FormatID(w.ID)),
-		attribute.String("ojs.workflow.type", w.Type), attribute.String("ojs.workflow.state", w.State), attribute.String("ojs.backend.type", "postgres")))
+		attribute.String("ojs.workflow.type", w.Type), attribute.String("ojs.workflow.state", w.State),
+		attribute.String("ojs.backend.type", "postgres")))
 	if w.Error == nil {
 		span.SetStatus(codes.Ok, "")
 	} else {

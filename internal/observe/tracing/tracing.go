@@ -149,7 +149,8 @@ func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	if err := CheckEndpoint("TRACES"); err != nil {
 		return nil, err
 	}
-	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {
+	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		"http/protobuf"); protocol {
 	case "grpc":
 		return otlptracegrpc.New(ctx)
 	case "http/protobuf":

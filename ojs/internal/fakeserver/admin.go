@@ -20,7 +20,8 @@ func compareText(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)
 // serveDeadLetters retries many without the filter.
 func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 	match := func(j *record) bool {
-		return j.State == ojs.StateDiscarded && j.dead && in(r, "queue", j.Queue) && in(r, "type", j.Type) && (j.Error == nil || in(r, "error_code", j.Error.Code))
+		return j.State == ojs.StateDiscarded && j.dead && in(r, "queue", j.Queue) && in(r, "type", j.Type) &&
+			(j.Error == nil || in(r, "error_code", j.Error.Code))
 	}
 	switch {
 	case len(path) == 0:
@@ -160,7 +161,8 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 	case len(path) == 2 && path[1] == "stats":
 		c := counts[path[0]]
 		return ok(object{"queue": path[0], "status": s.queueStatus(path[0]), "computed_at": s.now(), "stats": object{
-			"available": c[ojs.StateAvailable], "active": c[ojs.StateActive], "scheduled": c[ojs.StateScheduled], "retryable": c[ojs.StateRetryable], "discarded": c[ojs.StateDiscarded],
+			"available": c[ojs.StateAvailable], "active": c[ojs.StateActive], "scheduled": c[ojs.StateScheduled],
+			"retryable": c[ojs.StateRetryable], "discarded": c[ojs.StateDiscarded],
 		}})
 	}
 	return noRoute(r)

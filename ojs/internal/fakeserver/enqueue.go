@@ -59,7 +59,8 @@ func (sub submission) check() *ojs.Error {
 	}
 	switch {
 	case !typePattern.MatchString(sub.Type):
-		return kindOf(ojs.ErrInvalidJobType, "type", "'type' must be words of a to z, 0 to 9, _ and -, with dots between them, got %q.", sub.Type)
+		return kindOf(ojs.ErrInvalidJobType, "type", "'type' must be words of a to z, 0 to 9, _ and -, with dots between them, got %q.",
+			sub.Type)
 	case len(sub.Args) == 0 || sub.Args[0] != '[':
 		return kindOf(ojs.ErrInvalidArgs, "args", "'args' must be an array.")
 	case o.Queue != "" && !queuePattern.MatchString(o.Queue):
@@ -67,9 +68,11 @@ func (sub submission) check() *ojs.Error {
 	case o.Priority < -100 || o.Priority > 100:
 		return invalidPayload("priority", "'priority' must be from -100 to 100, got %d.", o.Priority)
 	case !oneOf(o.Retry.BackoffStrategy, "exponential", "linear", "polynomial", "constant", "none"):
-		return newError(ojs.ErrValidation, object{"field": "retry.backoff_strategy"}, "'retry.backoff_strategy' is unknown: %q.", o.Retry.BackoffStrategy)
+		return newError(ojs.ErrValidation, object{"field": "retry.backoff_strategy"}, "'retry.backoff_strategy' is unknown: %q.",
+			o.Retry.BackoffStrategy)
 	case !oneOf(o.Retry.OnExhaustion, "dead_letter", "discard"):
-		return newError(ojs.ErrValidation, object{"field": "retry.on_exhaustion"}, "'retry.on_exhaustion' is unknown: %q.", o.Retry.OnExhaustion)
+		return newError(ojs.ErrValidation, object{"field": "retry.on_exhaustion"}, "'retry.on_exhaustion' is unknown: %q.",
+			o.Retry.OnExhaustion)
 	case !oneOf(unique.OnConflict, "reject", "ignore", "replace", "replace_except_schedule"):
 		return invalidPayload("unique.on_conflict", "'unique.on_conflict' is unknown: %q.", unique.OnConflict)
 	case slices.ContainsFunc(unique.Keys, func(key string) bool { return !oneOf(key, "type", "queue", "args", "meta") }):
@@ -119,7 +122,8 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 			if s.jobs[oldest.ID] != oldest {
 				return plan{}, newError(ojs.ErrDuplicateJob, nil, "A job before it in this request is equivalent; nothing was stored.")
 			}
-			return plan{}, newError(ojs.ErrDuplicateJob, object{"existing_job_id": oldest.ID, "existing_job_state": twins[0].state}, "An equivalent job, %s, already exists in state %s.", oldest.ID, twins[0].state)
+			return plan{}, newError(ojs.ErrDuplicateJob, object{"existing_job_id": oldest.ID, "existing_job_state": twins[0].state},
+				"An equivalent job, %s, already exists in state %s.", oldest.ID, twins[0].state)
 		}
 	}
 	if s.jobs[j.ID] != nil || slices.ContainsFunc(before, func(b plan) bool { return b.job != nil && b.job.ID == j.ID }) {
@@ -139,8 +143,9 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 func newRecord(sub submission, now time.Time) *record {
 	j := &record{request: sub}
 	j.Job = ojs.Job{
-		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Options.Queue, Priority: sub.Options.Priority,
-		Tags: sub.Options.Tags, TimeoutMS: sub.Options.TimeoutMS, VisibilityTimeoutMS: sub.Options.VisibilityTimeoutMS, MaxAttempts: 3, CreatedAt: now,
+		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Options.Queue,
+		Priority: sub.Options.Priority, Tags: sub.Options.Tags, TimeoutMS: sub.Options.TimeoutMS,
+		VisibilityTimeoutMS: sub.Options.VisibilityTimeoutMS, MaxAttempts: 3, CreatedAt: now,
 	}
 	if j.ID == "" {
 		j.ID = ojs.NewID()

@@ -60,7 +60,8 @@ func (p retryPolicy) backoff(attempt int) time.Duration {
 
 // loseLease keeps the attempt counted.
 func (s *Server) loseLease(j *record) {
-	e := ojs.JobError{Code: "visibility_timeout", Type: "visibility_timeout", Message: "the reservation is over", Retryable: true, Attempt: j.Attempt}
+	e := ojs.JobError{Code: "visibility_timeout", Type: "visibility_timeout", Message: "the reservation is over", Retryable: true,
+		Attempt: j.Attempt}
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	if j.Attempt >= max(j.MaxAttempts, 1) {
 		j.dead = j.request.Options.Retry.OnExhaustion != "discard"

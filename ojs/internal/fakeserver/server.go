@@ -249,7 +249,8 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	}
 	switch {
 	case r.Path == "/ojs/manifest":
-		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0"}, "extensions": s.extensions, "capabilities": object{}})
+		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0"}, "extensions": s.extensions,
+			"capabilities": object{}})
 	case r.Path == "/health":
 		return ok(object{"status": "ok"})
 	case r.Path == "/workers/fetch":

@@ -100,7 +100,8 @@ func (s *Server) claim(body fetchBody) []ojs.Job {
 	}
 	// The order is that of docs/reference/http.md, Fetch, without the turns of fair queues.
 	slices.SortFunc(found, func(a, b *record) int {
-		return cmp.Or(cmp.Compare(slices.Index(queues, a.Queue), slices.Index(queues, b.Queue)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.tick, b.tick))
+		return cmp.Or(cmp.Compare(slices.Index(queues, a.Queue), slices.Index(queues, b.Queue)), cmp.Compare(b.Priority, a.Priority),
+			cmp.Compare(a.tick, b.tick))
 	})
 	jobs := []ojs.Job{}
 	for _, j := range found[:min(max(body.Count, 1), len(found))] {
@@ -200,9 +201,11 @@ func (s *Server) held(o outcome) (*record, *ojs.Error) {
 	case j.State != ojs.StateActive:
 		return nil, wrongState(j, ojs.StateActive)
 	case o.WorkerID != "" && o.WorkerID != j.WorkerID:
-		return nil, newError(ojs.ErrNotOwner, object{"job_id": j.ID, "worker_id": o.WorkerID}, "Job %s is reserved for worker_id %s, not for %s.", j.ID, j.WorkerID, o.WorkerID)
+		return nil, newError(ojs.ErrNotOwner, object{"job_id": j.ID, "worker_id": o.WorkerID},
+			"Job %s is reserved for worker_id %s, not for %s.", j.ID, j.WorkerID, o.WorkerID)
 	case o.Attempt != 0 && o.Attempt != j.Attempt:
-		return nil, newError(ojs.ErrStaleAttempt, object{"job_id": j.ID}, "attempt %d is not the current attempt of job %s, which is %d.", o.Attempt, j.ID, j.Attempt)
+		return nil, newError(ojs.ErrStaleAttempt, object{"job_id": j.ID}, "attempt %d is not the current attempt of job %s, which is %d.",
+			o.Attempt, j.ID, j.Attempt)
 	}
 	return j, nil
 }
@@ -284,7 +287,8 @@ func (s *Server) heartbeat(r *Request) answer {
 	if w.reported == ojs.DirectiveTerminate {
 		state = w.reported
 	}
-	return ok(object{"acknowledged": true, "state": state, "jobs_extended": extended, "jobs_cancelled": cancelled, "jobs_lost": lost, "server_time": s.now()})
+	return ok(object{"acknowledged": true, "state": state, "jobs_extended": extended, "jobs_cancelled": cancelled, "jobs_lost": lost,
+		"server_time": s.now()})
 }
 
 // progress renews the reservation, by the length that was chosen when the job was fetched.

@@ -64,7 +64,8 @@ func (s *Server) serveWorkflows(path []string, r *Request) answer {
 	}
 	if r.Method == http.MethodDelete {
 		if w.state.Terminal() {
-			return refuse(http.StatusConflict, newError(ojs.ErrInvalidStateTransition, object{"current_state": w.state}, "the workflow has ended"))
+			return refuse(http.StatusConflict, newError(ojs.ErrInvalidStateTransition, object{"current_state": w.state},
+				"the workflow has ended"))
 		}
 		s.cancelWorkflow(w, r.Query.Get("force") == "true")
 	}
@@ -89,7 +90,8 @@ func (s *Server) createWorkflow(r *Request) answer {
 
 // newWorkflow lets each step of a chain depend on the one before, so chains, groups and graphs follow the same rule.
 func (s *Server) newWorkflow(d definition, parent *step) *workflow {
-	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent, defaults: d}
+	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent,
+		defaults: d}
 	if parent != nil || w.id == "" {
 		w.id = ojs.NewID()
 	}
@@ -196,7 +198,8 @@ func (s *Server) advance(j *record) {
 	if j.step == nil {
 		return
 	}
-	j.step.state = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}[j.State]
+	j.step.state = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed",
+		ojs.StateCancelled: "cancelled"}[j.State]
 	s.follow(j.flow)
 }
 
@@ -277,8 +280,9 @@ func (w *workflow) show() object {
 		callbacks[c.id] = object{"type": c.sub.Type, "fired": c.job != nil, "state": c.state}
 	}
 	return object{
-		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks, "created_at": w.created,
-		"completed_at": nullTime(w.ended), "steps_total": len(steps), "steps_completed": completed, "steps_failed": failed,
+		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks,
+		"created_at": w.created, "completed_at": nullTime(w.ended), "steps_total": len(steps),
+		"steps_completed": completed, "steps_failed": failed,
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package sqlcall translates job requests into calls of the SQL function ojs.enqueue (docs/reference/sql.md, Functions), for the packages ojspgx and
-// ojssql. It must not know a driver.
+// Package sqlcall translates job requests into calls of the SQL function ojs.enqueue (docs/reference/sql.md, Functions), for the packages
+// ojspgx and ojssql. It must not know a driver.
 package sqlcall
 
 import (
