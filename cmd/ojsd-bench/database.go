@@ -104,7 +104,8 @@ type schedule struct {
 func (d *database) schedule(ctx context.Context, b bodies, s schedule) (ids []jobID, err error) {
 	for len(ids) < s.n {
 		rows, err := d.conn.Query(ctx, `SELECT ojs.enqueue($1, $2::json, $3, ('{"scheduled_at":"'
-				|| to_char($4::timestamptz AT TIME ZONE 'UTC' + i * $5::float8 * interval '1 s', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"}')::json)
+				|| to_char($4::timestamptz AT TIME ZONE 'UTC' + i * $5::float8 * interval '1 s', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+				|| '"}')::json)
 			FROM generate_series($6::int, $7::int) i`,
 			jobType, b.args, b.queue, s.first, s.over.Seconds()/float64(s.n), len(ids), min(len(ids)+enqueueChunk, s.n)-1)
 		if err == nil {

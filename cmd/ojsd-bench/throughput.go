@@ -367,10 +367,11 @@ func sdkFigures(config) (all []measurement) {
 				var sdk, raw figure
 				measures := []func() error{
 					func() (err error) {
-						sdk, err = l.measureRound(ctx, measurement{figure: "sdk", end: check, body: func(ctx context.Context, l *load) (figure,
-							error) {
-							return l.drainBySDK(ctx, concurrency)
-						}})
+						sdk, err = l.measureRound(ctx, measurement{figure: "sdk", end: check,
+							body: func(ctx context.Context, l *load) (figure,
+								error) {
+								return l.drainBySDK(ctx, concurrency)
+							}})
 						return err
 					},
 					func() (err error) {
@@ -388,7 +389,9 @@ func sdkFigures(config) (all []measurement) {
 				}
 				rate, rawRate := sdk.Metrics[0].Value, raw.Metrics[0].Value
 				return figure{
-					Metrics: append([]metric{{"jobs_per_s", rate}, {"raw_jobs_per_s", rawRate}, {"sdk_to_raw_ratio", rate / max(rawRate, 1)}},
+					Metrics: append([]metric{
+						{"jobs_per_s", rate}, {"raw_jobs_per_s", rawRate}, {"sdk_to_raw_ratio", rate / max(rawRate, 1)},
+					},
 						sdk.Metrics[1:]...),
 					Jobs: sdk.Jobs, Errors: sdk.Errors + raw.Errors, Problems: append(sdk.Problems, raw.Problems...),
 				}, nil

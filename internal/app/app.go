@@ -186,7 +186,7 @@ func (n *Node) build(ctx context.Context) error {
 	return nil
 }
 
-// The services run before the port is opened, so that the first request finds a relay and a listener. A port that is taken is
+// start runs the services before the port is opened, so that the first request finds a relay and a listener. A port that is taken is
 // found after the services were started; Stop ends them.
 func (n *Node) start(ctx context.Context) error {
 	if err := n.prepare(ctx); err != nil {

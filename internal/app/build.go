@@ -47,7 +47,7 @@ func (n *Node) buildCommits() error {
 	return nil
 }
 
-// The timer is made before the domains, which schedule on it.
+// buildDomains makes the timer before the domains, which schedule on it.
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, n.config.Database.StatementTimeout)
 	n.timer = loop.NewTimer(n.archetype, db, api.TimerSources(&n.domains))
@@ -61,7 +61,7 @@ func (n *Node) buildDomains() error {
 	return nil
 }
 
-// The reader needs the relay of this node to wait for its own events.
+// buildEventLog gives the reader the relay of this node to wait for its own events.
 func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{
@@ -90,7 +90,7 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 	return now, readOnly, err
 }
 
-// Every loop may run on every node at once; what they do is guarded in the database. There is no leader.
+// buildLoops makes loops that may all run on every node at once; what they do is guarded in the database. There is no leader.
 func (n *Node) buildLoops() error {
 	c := n.config
 	n.pruner = queueadmin.NewPruner(n.archetype, queueadmin.PrunerDeps{
@@ -139,7 +139,7 @@ func (n *Node) buildWebhooks() error {
 	return nil
 }
 
-// There is no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
+// buildHTTP sets no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
 func (n *Node) buildHTTP() error {
 	c := n.config
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
@@ -198,7 +198,7 @@ func (n *Node) buildGRPC() (err error) {
 	return err
 }
 
-// The message names the setting, because a taken port 9090 is the most common reason why a second server on a machine does
+// startGRPC has an error that names the setting, because a taken port 9090 is the most common reason why a second server on a machine does
 // not start.
 func (n *Node) startGRPC() error {
 	if n.grpc == nil {
@@ -229,7 +229,7 @@ func (n *Node) stopGRPC(ctx context.Context) {
 	}
 }
 
-// The file is read once. Without a certificate pool of the system those of the file are all.
+// readRoots reads the file once. Without a certificate pool of the system those of the file are all.
 func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -262,7 +262,7 @@ func (n *Node) buildTracing(ctx context.Context) error {
 	return nil
 }
 
-// The global logger and error handler of OpenTelemetry are set, because the library has no others; two nodes in one process
+// exportTraces sets the global logger and error handler of OpenTelemetry, because the library has no others; two nodes in one process
 // share them.
 func (n *Node) exportTraces(ctx context.Context) error {
 	if n.config.TracerProvider != nil {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a
-// value; no other package replaces zero by a default. It goes to the parts of a node as it is, or the area that a part needs; tests change
-// what Default returns.
+// Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a value; no other
+// package replaces zero by a default. It goes to the parts of a node as it is, or the area that a part needs; tests change what Default
+// returns.
 //
 // The tags of a setting:
 //
@@ -26,9 +26,8 @@ import (
 //	secret   `ojsd config` and the log never show the value
 //	help     one sentence about the effect
 //
-// Every field of an area with the tag env is a setting. Add a setting here and run `ojsd config --format
-// markdown`; nothing else is needed for flag, variable and documentation. A field without env is a fixed value: it has its default, which only
-// tests change.
+// Every field of an area with the tag env is a setting. Add a setting here and run `ojsd config --format markdown`; nothing else is needed
+// for flag, variable and documentation. A field without env is a fixed value: it has its default, which only tests change.
 type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
@@ -77,16 +76,16 @@ type Server struct {
 	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
 	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM."`
 
-	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits). MaxBatchSize
-	// also bounds the jobs that a call with a filter takes.
+	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits).
+	// MaxBatchSize also bounds the jobs that a call with a filter takes.
 	MaxBatchBytes Size `default:"32MiB"`
 	MaxBatchSize  int  `default:"10000"`
 }
 
-// Jobs are the defaults and limits of jobs.
-// A job is reserved for VisibilityTimeout at a time, which heartbeats renew; Timeout bounds the whole attempt. A job keeps the reservation that
-// its claim has chosen. The timeout is not stored with a job that sets none: every statement that computes the end of an active job, and every
-// failure, takes the setting of the node that runs it, so nodes with different settings move the end of a run.
+// Jobs are the defaults and limits of jobs. A job is reserved for VisibilityTimeout at a time, which heartbeats renew; Timeout bounds the
+// whole attempt. A job keeps the reservation that its claim has chosen. The timeout is not stored with a job that sets none: every
+// statement that computes the end of an active job, and every failure, takes the setting of the node that runs it, so nodes with different
+// settings move the end of a run.
 type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
@@ -200,8 +199,8 @@ type Webhooks struct {
 	RetrySchedule    []time.Duration `env:"OJS_WEBHOOKS_RETRY_SCHEDULE" default:"1m,5m,30m,2h,8h,16h,24h" range:"0..36500d" help:"Pauses before the second, third, … attempt, separated by commas; after the last attempt a delivery is given up."`
 	MaxSubscriptions int             `env:"OJS_WEBHOOKS_MAX_SUBSCRIPTIONS" default:"100" range:"1..100000" help:"The most subscriptions."`
 
-	// RetryJitter is the most that is added to a pause, in percent of it (docs/reference/webhooks.md, Retry table). It spreads the retries of
-	// deliveries that failed at the same time.
+	// RetryJitter is the most that is added to a pause, in percent of it (docs/reference/webhooks.md, Retry table). It spreads the retries
+	// of deliveries that failed at the same time.
 	RetryJitter int `default:"10"`
 
 	// Workers is how many requests of a node run at a time, each of which takes a goroutine, a connection and up to 64 KiB of a response.

@@ -36,7 +36,7 @@ type Setting struct {
 	index     []int // of the field in Config
 }
 
-// They are made when the program starts, so a wrong tag ends every command at once. fixed are the fields without env.
+// table is made when the program starts, so a wrong tag ends every command at once. fixed are the fields without env.
 var table, fixed = makeTable()
 
 // Table returns all settings, in the order of the documentation.
@@ -60,7 +60,7 @@ func byFlag(flag string) Setting {
 	panic("config: no setting has the flag " + flag)
 }
 
-// The order is that of the fields, and so that of the documentation and of `ojsd config`.
+// makeTable has the order of the fields, and so that of the documentation and of `ojsd config`.
 func makeTable() (settings, fixed []Setting) {
 	root := reflect.TypeFor[Config]()
 	for i := range root.NumField() {
@@ -81,7 +81,7 @@ func makeTable() (settings, fixed []Setting) {
 	return settings, fixed
 }
 
-// The flag follows from the variable, so the two never differ.
+// makeSetting lets the flag follow from the variable, so the two never differ.
 func makeSetting(field reflect.StructField) Setting {
 	tag := field.Tag.Get
 	s := Setting{
@@ -108,7 +108,7 @@ func makeSetting(field reflect.StructField) Setting {
 	return s
 }
 
-// A new type of a field needs a case here, in parse and in Expected.
+// kindOf needs a case for a new type of a field, as well as, in parse and in Expected.
 func kindOf(t reflect.Type, s Setting) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
@@ -325,7 +325,7 @@ func parseSize(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// One bad entry refuses the list. Blanks around entries are ignored.
+// parseList refuses the list for one bad entry. Blanks around entries are ignored.
 func parseList[T any](text string, parse func(string) (T, error)) (list []T, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		value, err := parse(strings.TrimSpace(entry))
@@ -339,7 +339,7 @@ func parseList[T any](text string, parse func(string) (T, error)) (list []T, err
 
 func notEmpty(text string) (string, error) { return text, wrongIf(text == "") }
 
-// A URL without a scheme is refused: url.Parse takes host:port for a scheme.
+// url refuses one without a scheme: url.Parse takes host:port for a scheme.
 func (s Setting) url(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" || u.Host == "" || s.schemes != nil && !slices.Contains(s.schemes, u.Scheme) {
@@ -348,7 +348,7 @@ func (s Setting) url(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// The host may be empty, for all interfaces. Port 0 lets the system choose.
+// checkAddress takes an empty host, for all interfaces. Port 0 lets the system choose.
 func checkAddress(text string) error {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -358,7 +358,7 @@ func checkAddress(text string) error {
 	return wrongIf(err != nil)
 }
 
-// Both alphabets are accepted, with and without padding, because tools differ.
+// parseKey accepts both alphabets, with and without padding, because tools differ.
 func parseKey(text string) (Key, error) {
 	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
 		if key, err := encoding.DecodeString(text); err == nil && len(key) == 32 {
@@ -368,7 +368,7 @@ func parseKey(text string) (Key, error) {
 	return nil, errWrong
 }
 
-// Host names are not looked up here; they are compared when a webhook is sent.
+// parseDestinations does not look up host names; they are compared when a webhook is sent.
 func parseDestinations(text string) (d Destinations, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		entry = strings.TrimSpace(entry)

@@ -132,7 +132,7 @@ func WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// A choice lists its words, a number its range.
+// describeKind lists for a choice its words, a number its range.
 func (s Setting) describeKind() string {
 	switch {
 	case s.Kind == kindChoice:

@@ -52,7 +52,7 @@ var overlaps = map[string]string{
 }
 
 const (
-	// Names are parts of paths and of keys of locks.
+	// maxCronNameBytes bounds names, which are parts of paths and of keys of locks.
 	maxCronNameBytes    = 255
 	maxDescriptionBytes = 4096
 )
@@ -192,7 +192,7 @@ func ErrNever(expression string) *ojs.Error {
 	return ps.Err()
 }
 
-// Members that are absent keep what c has.
+// switches keep for absent members what c has.
 func (r *reader) switches() {
 	if r.Get("overlap_policy") != nil {
 		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue",

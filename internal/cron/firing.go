@@ -44,11 +44,11 @@ const (
 
 // Reasons of a tick without a job (docs/reference/events.md, Payloads).
 const (
-	// docs/reference/scheduling.md, Firing lists them for clients.
+	// skippedOverlap and the others are listed for clients in docs/reference/scheduling.md, Firing.
 	skippedOverlap   = "overlap_prevention"
 	skippedQueue     = "queue_paused" // the queue drains: a paused one takes jobs
 	skippedDuplicate = "duplicate"
-	// The log of the node has the cause; clients see this word only.
+	// skippedFailed is all that clients see; the log of the node has the cause.
 	skippedFailed = "enqueue_failed"
 	skippedGap    = "dst_skip"
 )
@@ -691,12 +691,12 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 // node of that commit may stop before the release, so the first queued job is due every two seconds.
 
 const (
-	// releaseLock is below releaseTimeout, so a lock that somebody keeps is an error that can be told from a slow database.
-	// The statements that queue a job set its due time by the same number; both must be changed together.
+	// queuedRetry paces tries. releaseLock is below releaseTimeout, so a lock that somebody keeps is an error that can be told from a slow
+	// database. The statements that queue a job set its due time by the same number; both must be changed together.
 	queuedRetry    = 2 * time.Second // as in the statements
 	releaseLock    = "1s"
 	releaseTimeout = 5 * time.Second
-	// Two may wait for a moment in normal operation, when a run takes a little longer than the interval.
+	// maxQueued jobs of a cron wait at most; two may for a moment in normal operation, when a run takes a little longer than the interval.
 	maxQueued = 2 // more are logged
 )
 

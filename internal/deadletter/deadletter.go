@@ -78,7 +78,8 @@ type Page struct {
 }
 
 var (
-	// Bounds of the statements that are not set: noID is below every id, highest above, and anyIDs stands for no condition.
+	// noID and the others are bounds of the statements that are not set: noID is below every id, highest above, and anyIDs stands for no
+	// condition.
 	noID    [16]byte
 	highest = [16]byte(bytes.Repeat([]byte{0xff}, 16))
 	anyIDs  = [][16]byte{}

@@ -123,7 +123,7 @@ func DecodeBulkOptions(o *jsonread.Object) (BulkOptions, *ojs.Error) {
 	return options, o.Err()
 }
 
-// Absent and partial are the same (docs/reference/http.md, Bulk enqueue).
+// readBulkOptions takes absent for partial (docs/reference/http.md, Bulk enqueue).
 func readBulkOptions(o *jsonread.Object) BulkOptions {
 	return BulkOptions{
 		Atomic: o.Text("atomicity", "partial or atomic", func(mode string) bool {

@@ -79,7 +79,7 @@ var (
 	filterNames = []string{
 		"type", "queue", "state", "enqueued_before", "enqueued_after", "since", "until", "older_than", "priority", "meta",
 	}
-	// A delete has no default: what is deleted is gone, so its states must be said.
+	// defaultStates has none for a delete: what is deleted is gone, so its states must be said.
 	defaultStates = map[BulkOp][]ojs.JobState{
 		BulkCancel: {ojs.StateAvailable, ojs.StateScheduled},
 		BulkRetry:  {ojs.StateDiscarded},
@@ -180,7 +180,7 @@ func readStates(o *jsonread.Object, op BulkOp) []ojs.JobState {
 	return states
 }
 
-// unknowns is used for its rule about equal names, and because it stays fast with many names.
+// readMetaEqual uses unknowns for its rule about equal names, and because it stays fast with many names.
 func readMetaEqual(v jsontext.Value) ([]MetaEqual, bool) {
 	if v[0] != '{' {
 		return nil, false
@@ -244,7 +244,7 @@ func DecodeQueuePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 	return PurgeRequest{States: states, Shown: jsonread.Compact(o.Get("states"))}, o.Err()
 }
 
-// A purge of active jobs is refused as a whole, not narrowed.
+// isNotPurged has a purge of active jobs refused as a whole, not narrowed.
 func isNotPurged(s ojs.JobState) bool { return isNoState(s) || s == ojs.StateActive }
 
 func isNoState(s ojs.JobState) bool { return !s.Valid() }

@@ -38,7 +38,7 @@ type WorkerError struct {
 }
 
 const (
-	// The values are those of the reference (docs/reference/jobs.md, Job error).
+	// maxCodeBytes and the others are those of the reference (docs/reference/jobs.md, Job error).
 	maxCodeBytes      = 255 // of code and type
 	maxMessageBytes   = 16_384
 	maxDetailsBytes   = 65_536
@@ -82,7 +82,7 @@ func label(v jsontext.Value) string {
 	return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
 }
 
-// Details that are too large are replaced whole: half of a JSON text is none. The class of the error is read before details
+// setDetails replaces details that are too large whole: half of a JSON text is none. The class of the error is read before details
 // that are too large are dropped.
 func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 	if v == nil {
@@ -207,7 +207,7 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	return append(b, '}')
 }
 
-// Seconds have whole milliseconds, because the limits have.
+// appendTimeout writes seconds with whole milliseconds, because the limits have.
 func (e WorkerError) appendTimeout(b []byte) []byte {
 	if e.TimeoutKind != "" {
 		b = appendText(append(b, `,"timeout_kind":`...), e.TimeoutKind)
@@ -248,7 +248,7 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 	return b
 }
 
-// The order of members is fixed too: SQL cuts code and message out of the text of long notifications and of stored errors
+// event has a fixed order of members, too: SQL cuts code and message out of the text of long notifications and of stored errors
 // (ojs.error_brief).
 func (e WorkerError) event(message, trace string) []byte {
 	b := appendText(append(make([]byte, 0, 128+len(message)+len(trace)), `{"code":`...), e.Code)

@@ -82,7 +82,7 @@ func (in Failure) lost() bool {
 	return in.ServerMade == VisibilityTimeout || in.ServerMade == WorkerDeath
 }
 
-// The flag of the worker decides if it was sent; the list of codes is only for workers that send none.
+// nonRetryable goes by the flag of the worker if it was sent; the list of codes is only for workers that send none.
 func (in Failure) nonRetryable() bool {
 	if !in.lost() && matchesAny(in.Policy.NonRetryable, in.Type, in.ErrorClass, in.Code) {
 		return true

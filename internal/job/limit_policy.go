@@ -240,7 +240,7 @@ func (p LimitPolicy) Override(o LimitPolicy) LimitPolicy {
 	return p
 }
 
-// A concurrency of 0 is a limit, and permits nothing.
+// unlimited is false for a concurrency of 0, which permits nothing.
 func (p *LimitPolicy) unlimited() bool {
 	return p.Concurrency == nil && p.Rate == nil && p.Throttle == nil
 }
@@ -344,7 +344,7 @@ func (r *limitReader) absent(expected string, names ...string) {
 	}
 }
 
-// A member that is not known is refused: it may be a period under another name.
+// window refuses a member that is not known: it may be a period under another name.
 func (r *limitReader) window(name string) *Window {
 	o, ok := r.OpenMember(name, `an object such as {"limit":30,"period":"PT1M"}`, windowNames...)
 	if !ok {

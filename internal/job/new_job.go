@@ -82,7 +82,7 @@ type decoder struct {
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-// v has been checked as JSON; everything below relies on that and reads without looking for errors.
+// decodeValid gets a value that has been checked as JSON; everything below relies on that and reads without looking for errors.
 func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
@@ -258,7 +258,7 @@ func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
 	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, g.value)
 }
 
-// A nil value, of an attribute that was not sent, is not too deep.
+// tooDeep is false for nil, the value of an attribute that was not sent.
 func (d *decoder) tooDeep(v jsontext.Value) bool {
 	return d.deep && jsonread.Depth(v) > d.lim.Depth()
 }
@@ -329,7 +329,7 @@ func setOf(attrs ...attr) (s attrSet) {
 
 // Most jobs have no attribute of these sets.
 var (
-	// A test of the set spares the functions that read it (decoder.job, appendExtra).
+	// timeAttrs are tested as a set, which spares the functions that read it (decoder.job, appendExtra).
 	timeAttrs     = setOf(scheduledAtAttr, delayUntilAttr, expiresAtAttr)
 	durationAttrs = setOf(timeoutMSAttr, timeoutAttr, visibilityMSAttr, visibilityAttr, graceAttr, totalTimeoutAttr, enqueueTTLAttr,
 		heartbeatTimeoutAttr, resultTTLAttr)
@@ -407,7 +407,7 @@ func (d *decoder) jobType(j *Job) {
 	j.Type = text
 }
 
-// Args are required: a job without arguments sends [], so that a member that was forgotten or misspelt is noticed.
+// args are required: a job without arguments sends [], so that a member that was forgotten or misspelt is noticed.
 func (d *decoder) args() {
 	switch g := d.pick(argsAttr); {
 	case g.value == nil || g.value[0] != '[':
@@ -480,7 +480,7 @@ func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected s
 	return text, kind, expected
 }
 
-// An empty kind means that there is no problem.
+// queueProblem has an empty kind, which means that there is no problem.
 func queueProblem(text string, isText bool) (kind ojs.ErrorKind, expected string) {
 	switch {
 	case len(text) > maxQueueBytes:
@@ -553,7 +553,7 @@ func AbsoluteURI(s string) bool {
 	return err == nil && u.IsAbs() && (u.Opaque != "" || u.Host != "" || u.Path != "")
 }
 
-// Only the limit of the envelope bounds their number and length.
+// validTags leaves their number and length to the limit of the envelope.
 func validTags(v jsontext.Value) bool {
 	if v[0] != '[' {
 		return false
@@ -610,10 +610,10 @@ func (d *decoder) placement(j *Job) {
 	}
 }
 
-// The column is a smallint; only this check keeps it in the range that clients are told (docs/reference/jobs.md, Priority).
+// validPriority keeps the column, a smallint, in the range that clients are told (docs/reference/jobs.md, Priority).
 func validPriority(n int64) bool { return n >= -100 && n <= 100 }
 
-// The three words are compared in any letter case. A number that does not fit into an int16 is out of range, so its conversion
+// priority compares the three words in any letter case. A number that does not fit into an int16 is out of range, so its conversion
 // is never used.
 func priority(v jsontext.Value) (int16, bool) {
 	if text, ok := jsonread.Text(v); ok {
@@ -642,7 +642,7 @@ func (d *decoder) times(j *Job) {
 	}
 }
 
-// Whether the time is past is not asked: a job that is due at once is available at once.
+// when does not ask whether the time is past: a job that is due at once is available at once.
 func (d *decoder) when(g given) When {
 	if g.value == nil {
 		return When{}
@@ -770,7 +770,7 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	return dropEmpty(merged.appendObject(dst), len(dst))
 }
 
-// An empty object is stored as NULL and shown as {}.
+// dropEmpty lets an empty object be stored as NULL and shown as {}.
 func dropEmpty(b []byte, start int) []byte {
 	if string(b[start:]) == "{}" {
 		return b[:start]
@@ -787,10 +787,10 @@ type unknowns struct {
 	index map[string]int // made when the list is long: looking through it for each of 100 000 names would be quadratic
 }
 
-// Most jobs have fewer unknown members and make no map.
+// indexFrom is from how many unknown members a map is made; most jobs have fewer.
 const indexFrom = 16
 
-// A name that is fixed is not replaced: what comes later is weaker. name, literal and value point into the body.
+// put does not replace a name that is fixed: what comes later is weaker. name, literal and value point into the body.
 func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 	if i, ok := u.find(name); ok {
 		if i >= u.fixed {
@@ -896,7 +896,7 @@ func (d *decoder) policies(j *Job) {
 	}
 }
 
-// The policy of the queue is copied into the job. A later change of the queue does not change jobs that wait already.
+// baseRetry copies the policy of the queue into the job. A later change of the queue does not change jobs that wait already.
 func (d *decoder) baseRetry(queue string) (p RetryPolicy, inherited bool) {
 	if d.lim.QueueRetry != nil {
 		if p, ok := d.lim.QueueRetry(queue); ok {
@@ -906,7 +906,7 @@ func (d *decoder) baseRetry(queue string) (p RetryPolicy, inherited bool) {
 	return DefaultRetry(), false
 }
 
-// Outside of a policy, max_attempts counts only if the policy has none (docs/reference/retries.md, Policy).
+// attemptsShortcut counts max_attempts outside of a policy only if the policy has none (docs/reference/retries.md, Policy).
 func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
 	if g.value == nil {
 		return otherwise, nil
@@ -997,7 +997,7 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	return dropEmpty(append(b, '}'), start)
 }
 
-// The first attribute of the list is the canonical name; the value is that of the name that won.
+// appendVerbatim takes the first attribute of the list for the canonical name; the value is that of the name that won.
 func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 	if g := d.pick(attrs...); g.value != nil {
 		return appendAttr(b, attrs[0], g.value)
@@ -1005,7 +1005,7 @@ func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 	return b
 }
 
-// The values were checked by durations, so an error cannot occur here.
+// appendSeconds gets values that were checked by durations, so an error cannot occur here.
 func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
 	for _, a := range attrs {
 		if g := d.pick(a); g.value != nil {
@@ -1024,7 +1024,7 @@ func appendInt(b []byte, a attr, n int64) []byte {
 	return strconv.AppendInt(appendName(b, a), n, 10)
 }
 
-// b must end with the brace or a member of the object that is being written.
+// appendName needs a b that ends with the brace or a member of the object that is being written.
 func appendName(b []byte, a attr) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')

@@ -248,8 +248,8 @@ func expect(ok bool, want string) string {
 	return want
 }
 
-// Inside a policy only the ISO form is a duration (docs/reference/retries.md, Durations); names that end in _ms take integers. The least
-// interval is 1 ms. One below half of it would be rounded to 0, which is stored as the default: it is refused.
+// retryInterval is in a policy, where only the ISO form is a duration (docs/reference/retries.md, Durations); names that end in _ms take
+// integers. The least interval is 1 ms. One below half of it would be rounded to 0, which is stored as the default: it is refused.
 func retryInterval(s sentRetry) (d time.Duration, want string) {
 	if s.ms {
 		n, kind := jsonread.Int(s.value)
@@ -266,7 +266,7 @@ func retryNumber(v jsontext.Value) (float64, bool) {
 	return f, err == nil
 }
 
-// Entries are not checked further: any text may be the name of an error.
+// nonRetryablePatterns does not check entries further: any text may be the name of an error.
 func nonRetryablePatterns(v jsontext.Value) ([]string, bool) {
 	if v[0] != '[' {
 		return nil, false

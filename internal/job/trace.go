@@ -73,7 +73,7 @@ func TraceID(meta []byte) string {
 	return ""
 }
 
-// A value that is no text is no traceparent.
+// validTraceparent is false for a value that is no text.
 func validTraceparent(v jsontext.Value) string {
 	if text, _ := jsonread.Text(v); ValidTraceparent(text) {
 		return text

@@ -97,7 +97,7 @@ func (r *uniqueReader) keys() {
 	}
 }
 
-// type and args are implied by the names of arguments: without them the policy would compare nothing of the job.
+// sdkKey has type and args implied by the names of arguments: without them the policy would compare nothing of the job.
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	if text, ok := jsonread.Text(key); ok {
 		if !jsonread.IsName(text) {
@@ -150,7 +150,7 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 	return list, true
 }
 
-// The first of the three names wins; 0 in period_ms means no limit, as if it were absent.
+// period takes the first of the three names; 0 in period_ms means no limit, as if it were absent.
 func (r *uniqueReader) period() {
 	switch {
 	case r.Get("period") != nil:
@@ -167,7 +167,7 @@ func (r *uniqueReader) period() {
 	}
 }
 
-// By default every state in which the job may still run: a finished one does not block a new one.
+// states are by default every state in which the job may still run: a finished one does not block a new one.
 func (r *uniqueReader) states() {
 	if r.Get("states") == nil {
 		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
@@ -236,7 +236,7 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 	}
 }
 
-// An object of args may have a member whose name is digits; it cannot be addressed.
+// isIndex is for arrays: an object of args may have a member whose name is digits; it cannot be addressed.
 func isIndex(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // indexBelow takes leading zeros, unlike the text that strconv.Itoa gives.

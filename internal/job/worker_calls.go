@@ -124,13 +124,13 @@ type Fetch struct {
 }
 
 const (
-	// The limits of docs/reference/jobs.md, Limits.
+	// maxWorkerIDBytes and the next are in docs/reference/jobs.md, Limits.
 	maxWorkerIDBytes = 255
 
 	// MaxVisibilityMS is the longest visibility timeout: 7 days.
 	MaxVisibilityMS = 604_800_000
 
-	// A larger count is not refused but cut: it says how much the worker can take, not how much it must get.
+	// maxFetch cuts a larger count, which is not refused: it says how much the worker can take, not how much it must get.
 	maxFetch  = 1000
 	maxQueues = 100 // a claim looks into every queue of its list, and the node remembers a cursor for each
 	maxWaitMS = 20_000
@@ -160,7 +160,7 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 	return r, At("$.fetch", err)
 }
 
-// With a pool the list of queues may be left out: those of the pool are taken.
+// decodeFetch needs no list of queues with a pool: those of the pool are taken.
 func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, *ojs.Error) {
 	o := jsonread.Open(v, fetchNames...)
 	r := Fetch{Pool: o.Text("pool", "the name of a pool", jsonread.IsName)}
@@ -206,7 +206,7 @@ func errManyQueues(ps *jsonread.Problems, n int) {
 	ps.Hint("Fetch from fewer queues at a time.")
 }
 
-// The first wrong name ends the list: one problem is enough to correct it.
+// readQueues ends at the first wrong name: one problem is enough to correct it.
 func readQueues(o *jsonread.Object) []string {
 	list, one := o.Get("queues"), o.Get("queue")
 	switch {
@@ -235,7 +235,7 @@ func readQueues(o *jsonread.Object) []string {
 	return jsonread.Distinct(names)
 }
 
-// A number with a fraction is refused; one out of the range is moved to its nearer end.
+// readCount refuses a number with a fraction; one out of the range is moved to its nearer end.
 func readCount(o *jsonread.Object) int {
 	name := "count"
 	if o.Get(name) == nil {
@@ -366,7 +366,7 @@ func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
 	return decodeNack(v, jobID, lim)
 }
 
-// A delay without requeue is refused, because the worker would wait for something that does not happen.
+// decodeNack refuses a delay without requeue, because the worker would wait for something that does not happen.
 func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 	o := jsonread.Open(v, nackNames...)
 	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Requeue: o.Boolean("requeue")}
@@ -431,7 +431,7 @@ func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress("", raw, "percentage", lim)
 }
 
-// A report that says nothing (neither number nor data) is refused: a heartbeat is the call for that.
+// decodeProgress refuses a report that says nothing (neither number nor data): a heartbeat is the call for that.
 func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, progressNames...)
 	if err != nil {
@@ -565,7 +565,7 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) 
 	return r, err
 }
 
-// The bound is of state and metadata together, without the names that the server adds. The text is what answers show, so
+// encodeCheckpoint bounds state and metadata together, without the names that the server adds. The text is what answers show, so
 // nothing is encoded again when a checkpoint is read.
 func encodeCheckpoint(state, stepIndex, metadata jsontext.Value) ([]byte, *ojs.Error) {
 	state = jsonread.Compact(state)

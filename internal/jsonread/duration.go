@@ -129,7 +129,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d.Round(time.Millisecond), err
 }
 
-// An m is a minute; the short form has no months and years.
+// shortUnit takes m for a minute; the short form has no months and years.
 func shortUnit(s string) (time.Duration, bool) {
 	switch s {
 	case "ms":

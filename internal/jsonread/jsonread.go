@@ -69,12 +69,12 @@ func explain(body []byte) *ojs.Error {
 	return bad("The request body is not valid JSON.", "a JSON object")
 }
 
-// received is left out: a whole body in its own error would help nobody.
+// bad leaves out received: a whole body in its own error would help nobody.
 func bad(message, expected string) *ojs.Error {
 	return spec.InvalidPayload("body", expected, nil, message)
 }
 
-// The four characters that JSON permits, and no other white space.
+// trim takes off the four characters that JSON permits, and no other white space.
 func trim(b []byte) jsontext.Value { return bytes.Trim(b, " \t\r\n") }
 
 // Members yields the names (as literals, in quotes) and values of an object, in order, with repeated names.
@@ -130,7 +130,7 @@ func next(v []byte, i int) int {
 	return i
 }
 
-// There is always a character behind it: a bracket ends every object and array.
+// space ends at a character, which is always there: a bracket ends every object and array.
 func space(v []byte, i int) int {
 	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
 		i++
@@ -164,7 +164,7 @@ func skipString(v []byte, i int) int {
 	return i + 1
 }
 
-// A loop and not a recursion, so deep nesting costs no stack.
+// skipNested is a loop and not a recursion, so deep nesting costs no stack.
 func skipNested(v []byte, i int) int {
 	for depth := 0; ; {
 		switch v[i] {

@@ -377,7 +377,7 @@ const (
 	lookCost  = 20
 	lookCheap = 10 * time.Millisecond
 
-	// A full list is followed by another look at once.
+	// dueRows bounds a list; a full one is followed by another look at once.
 	dueRows = 1000
 )
 

@@ -168,9 +168,10 @@ func (t *Timer) loop(ctx context.Context) {
 }
 
 const (
-	// A sweep leaves out the due times before the previous sweep: under a pinned xmin dead entries stay at the head of index
-	// jobs_due, and the sweep would walk all of them (1.2 ms for 10 000). Full sweeps find jobs that became visible late, for
-	// example one scheduled in a transaction that stayed open. They take at most 1/fullShare of the time.
+	// fullSweep is how often a sweep reads from the beginning. Another one leaves out the due times before the previous sweep: under a
+	// pinned xmin dead entries stay at the head of index jobs_due, and the sweep would walk all of them (1.2 ms for 10 000). Full sweeps
+	// find jobs that became visible late, for example one scheduled in a transaction that stayed open. They take at most 1/fullShare of the
+	// time.
 	fullSweep = 4 * time.Second
 	fullShare = 20
 

@@ -58,7 +58,8 @@ func ErrorMessage(err error) string {
 }
 
 var (
-	// The first form is a URL, the second a list of keywords. Both are greedy rather than exact: hiding too much is no loss.
+	// urlPassword finds the first form, a URL, the second a list of keywords. Both are greedy rather than exact: hiding too much is no
+	// loss.
 	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
 	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
 )

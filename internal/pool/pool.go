@@ -56,8 +56,8 @@ type Starvation struct {
 }
 
 const (
-	// A fetch that finds a pool full counts its holds one by one (ojs.pool_reserve), so the bound is a cost of each such
-	// fetch.
+	// maxConcurrency bounds what a fetch costs that finds a pool full: it counts its holds one by one (ojs.pool_reserve), so the bound is a
+	// cost of each such fetch.
 	maxConcurrency   = 10_000
 	maxNameBytes     = 128
 	defaultInterval  = "PT30S"
@@ -135,7 +135,7 @@ func (d *Definition) readQueues(o *jsonread.Object) {
 	}
 }
 
-// The values are stored even if it is not enabled, so that answers show the defaults.
+// read keeps the values even if it is not enabled, so that answers show the defaults.
 func (s *Starvation) read(body *jsonread.Object) {
 	s.Interval, s.Ratio = defaultInterval, defaultRatio
 	o, _ := body.OpenMember("starvation_prevention", "an object", "enabled", "rotation_interval", "min_dispatch_ratio")

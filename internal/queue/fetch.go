@@ -267,9 +267,9 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]fetchAn
 }
 
 const (
-	// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
-	// statement of a claim four times as many.
-	// Few lookahead lanes cost nearly nothing: the statement stops before them if those in front have enough jobs.
+	// minLookahead is how many lanes a statement may read more than it has slots for, in case those whose turn it is have too few jobs;
+	// each further statement of a claim four times as many. Few lookahead lanes cost nearly nothing: the statement stops before them if
+	// those in front have enough jobs.
 	minLookahead = 16
 	maxLookahead = 4096
 

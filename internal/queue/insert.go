@@ -91,7 +91,7 @@ func (s *Store) flushInsertion(ctx context.Context, in *insertion) ([]enqueued, 
 // refused. errGone rolls back one because the job that should have been an answer was deleted meanwhile. errFull rolls back one because
 // there is no room for a job with a unique policy, which has prevented or replaced others.
 var (
-	// None of the three leaves this package: insert answers each by another try, or by the outcomes in insertion.res.
+	// errTaken and the other two do not leave this package: insert answers each by another try, or by the outcomes in insertion.res.
 	errTaken = errors.New("id is in use")
 	errFull  = errors.New("a queue is full")
 	errGone  = errors.New("an equivalent job was deleted")

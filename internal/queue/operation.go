@@ -29,7 +29,7 @@ const (
 	// busy machine would take the slower way.
 	lockTimeout = "500ms"
 
-	// The first is about the time of a statement, the longest bounds how late a caller learns of the end of a lock.
+	// firstPause is about the time of a statement, maxPause bounds how late a caller learns of the end of a lock.
 	firstPause = 2 * time.Millisecond
 	maxPause   = 250 * time.Millisecond
 )

@@ -22,8 +22,8 @@ const (
 	// A queue has at most 201 priorities, but each of its lanes has its own.
 	maxPriorityLevels = 1000
 
-	// A reading that took long is shown again, up to priorityStatsAge: readings take a twentieth of the time at most.
-	// At 8 ms for 100 000 entries most queues are read for each request.
+	// quickPriorityStats is what a reading may take; one that took longer is shown again, up to priorityStatsAge: readings take a twentieth
+	// of the time at most. At 8 ms for 100 000 entries most queues are read for each request.
 	quickPriorityStats = 5 * time.Millisecond
 	priorityStatsAge   = 5 * time.Second
 

@@ -34,7 +34,7 @@ const (
 	// maxReplaced bounds the jobs of one statement that cancels what was replaced.
 	maxReplaced = 1000
 
-	// Clients see it as cancelled_by of a job that was replaced.
+	// replacedBy is what clients see as cancelled_by of a job that was replaced.
 	replacedBy = "system:unique"
 )
 

@@ -355,7 +355,7 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	return params, looks
 }
 
-// The ids were found by a statement before, so a job may have been retried or deleted since: JobDelete checks the states again.
+// deleteOld gets ids that a statement has found before, so a job may have been retried or deleted since: JobDelete checks the states again.
 func (p *Pruner) deleteOld(ctx context.Context, ids [][16]byte) (deleted int64, err error) {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), deleteBatch)]

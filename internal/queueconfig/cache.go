@@ -175,7 +175,7 @@ func (c *Cache) newView(ctx context.Context, old *View, rows []dbsqlc.QueueConfi
 	return next
 }
 
-// A field that cannot be read must not take the others with it.
+// newQueue leaves out a field that cannot be read, which must not take the others with it.
 func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inherited []byte) *Queue {
 	// Decoded here once, and not by each request.
 	config, err := Effective(r.Config, inherited)

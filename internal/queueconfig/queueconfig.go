@@ -145,7 +145,7 @@ func (c *Config) AllowsType(jobType string) bool { return allows(c.AllowedJobTyp
 // AllowsProducer reports whether the principal may enqueue.
 func (c *Config) AllowsProducer(principal string) bool { return allows(c.Producers, principal) }
 
-// nil allows all; an empty list does not occur.
+// allows permits all by nil; an empty list does not occur.
 func allows(patterns []string, name string) bool {
 	for _, p := range patterns {
 		prefix, wild := strings.CutSuffix(p, "*")
@@ -211,7 +211,7 @@ func (f field) path() string {
 }
 
 const (
-	// maxPatterns and maxTextLen bound what each enqueue compares; maxWeights is a cost of each turn.
+	// maxCount bounds counts, maxPatterns and maxTextLen what each enqueue compares; maxWeights is a cost of each turn.
 	maxCount    = 1_000_000_000
 	maxPatterns = 1000
 	maxTextLen  = 255
@@ -313,7 +313,7 @@ func count(v jsontext.Value, least, most int64) (*int64, string) {
 	return &n, ""
 }
 
-// The first field of the group makes the object, with the built-in values of the others.
+// backpressure makes the object with the first field of the group, with the built-in values of the others.
 func (c *Config) backpressure() *Backpressure {
 	if c.Backpressure == nil {
 		c.Backpressure = &Backpressure{Strategy: Reject, WarningThreshold: 0.8}
@@ -345,7 +345,7 @@ func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 	return &ms, ""
 }
 
-// Zero would remove jobs before anybody could read them.
+// keep refuses zero, which would remove jobs before anybody could read them.
 func keep(v jsontext.Value) (*Duration, string) {
 	text, _ := jsonread.Text(v)
 	d, err := jsonread.ParseDuration(text)
@@ -369,7 +369,7 @@ func patterns(v jsontext.Value) ([]string, string) {
 	return list, ""
 }
 
-// One expected sentence serves all mistakes: the value is small.
+// readFairness has one expected sentence for all mistakes: the value is small.
 func readFairness(v jsontext.Value) (*Fairness, string) {
 	const expected = `an object such as {"key":"meta.customer","weights":{"acme":3}}: key is tenant, or meta. and a name of at most 255 bytes; weights are 1 to 1000, at most 1000 of them`
 	if v[0] != '{' {

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// docs/reference/schemas.md, Documents tells them to clients. All bounds are checked before the library sees the
-	// document, as it has none of its own.
+	// maxDepth and the others are told to clients in docs/reference/schemas.md, Documents. All bounds are checked before the library sees
+	// the document, as it has none of its own.
 	maxDepth   = 64
 	maxObjects = 5000 // the time to compile grows with the square
 	maxRefs    = 1000 // the search for cycles takes time in proportion to the references on the way
 
-	// Numbers are compared as fractions: 1e999999 has a million digits. These bounds admit every number that a float64 can hold.
+	// maxNumberBytes is needed because numbers are compared as fractions: 1e999999 has a million digits. These bounds admit every number
+	// that a float64 can hold.
 	maxNumberBytes = 400
 	maxExponent    = 400
 )
@@ -222,7 +223,7 @@ func explain(err error) error {
 // maxPattern bounds the instructions of a pattern, maxPatterns those of all patterns of a schema, which are compiled twice.
 // Repetitions multiply: (a{100}){10} has a thousand.
 const (
-	// docs/reference/schemas.md, Documents tells 200 000 steps, the half.
+	// maxPattern is for one pattern. Of maxPatterns docs/reference/schemas.md, Documents tells the half: 200 000 steps.
 	maxPattern  = 10_000
 	maxPatterns = 400_000
 )

@@ -34,8 +34,8 @@ type Definition struct {
 }
 
 const (
-	// docs/reference/webhooks.md, Subscription has the limits. The filter is compared with each event in SQL, so its size
-	// is a cost of every event.
+	// defaultWebhookTimeoutMS and the others are in docs/reference/webhooks.md, Subscription. The filter is compared with each event in
+	// SQL, so its size is a cost of every event.
 	defaultWebhookTimeoutMS = 30_000
 	defaultWebhookInFlight  = 10
 	maxWebhookPatterns      = 50     // of one list
@@ -207,7 +207,7 @@ func (r *reader) secret() string {
 	return text
 }
 
-// A secret may be copied into headers and shells of receivers.
+// printable holds for secrets, which may be copied into headers and shells of receivers.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
@@ -258,7 +258,7 @@ func FilterOf(filter []byte) (w Definition) {
 	return w
 }
 
-// Its size is that of the compact form.
+// metadata has the size of the compact form.
 func (r *reader) metadata(w *Definition, v jsontext.Value) {
 	switch {
 	case jsonread.IsNull(v):
@@ -273,7 +273,7 @@ func (r *reader) metadata(w *Definition, v jsontext.Value) {
 	}
 }
 
-// A text such as "5" is not taken for a number.
+// integer does not take a text such as "5" for a number.
 func (r *reader) integer(name string, into *int32, low, high int64, otherwise int32) {
 	v, sent := r.Sent(name)
 	if !sent {

@@ -41,7 +41,8 @@ const (
 	claimShare    = 1
 	longClaimRest = 5 * time.Second
 
-	// Status tells of an outage only after degradedAfter, so that a restart of the database does not degrade the node.
+	// errorPause follows an error. Status tells of an outage only after degradedAfter, so that a restart of the database does not degrade
+	// the node.
 	errorPause    = time.Second
 	degradedAfter = 30 * time.Second // of failed claims
 
@@ -56,7 +57,7 @@ const (
 	// them. A longer grace would delay every stop by the slowest endpoint.
 	stopGrace = 5 * time.Second
 
-	// See record.
+	// recordTries is for record.
 	recordTries = 5
 )
 

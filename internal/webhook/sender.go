@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// An endpoint that sends without end would keep the place of a request until the timeout; what is behind maxResponse is
-	// not read, and the connection is closed.
+	// maxResponse bounds what is read: an endpoint that sends without end would keep the place of a request until the timeout; what is
+	// behind maxResponse is not read, and the connection is closed.
 	maxResponse   = 64 << 10       // bytes that are read of a response
 	maxSnippet    = 1024           // bytes of it in the delivery log
 	maxRetryAfter = 24 * time.Hour // more is not granted to an endpoint

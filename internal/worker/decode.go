@@ -66,7 +66,7 @@ func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	return r, o.Err()
 }
 
-// An unknown state counts as not reported, so the stored one stays.
+// stateOf takes an unknown state for one that was not reported, so the stored one stays.
 func stateOf(o *jsonread.Object) string {
 	if stop, _ := jsonread.Bool(o.Get("shutdown")); stop {
 		return "terminate"
@@ -103,7 +103,7 @@ func (r *Beat) readJobs(o *jsonread.Object) {
 	}
 }
 
-// Values that do not fit are left out, one by one; nil queues mean that none were sent, an empty list that the worker has
+// describe leaves out values that do not fit, one by one; nil queues mean that none were sent, an empty list that the worker has
 // none.
 func (r *Beat) describe(o *jsonread.Object) {
 	hostname, _ := jsonread.Text(o.Get("hostname"))
@@ -125,7 +125,7 @@ func (r *Beat) describe(o *jsonread.Object) {
 	}
 }
 
-// They are shown as sent, apart from U+0000 and halves of surrogate pairs, because statements read members of them (pools.sql).
+// facts are shown as sent, apart from U+0000 and halves of surrogate pairs, because statements read members of them (pools.sql).
 func facts(others []jsonread.Member) []byte {
 	b := []byte{'{'}
 	for _, name := range factNames {
@@ -149,7 +149,7 @@ func facts(others []jsonread.Member) []byte {
 // for days.
 const maxNumber = 32
 
-// The numbers are copied as texts, so they keep their digits.
+// load copies numbers as texts, so they keep their digits.
 func load(facts []byte) string {
 	var b []byte
 	if facts == nil {

@@ -22,7 +22,7 @@ const (
 
 	maxNameChars   = 255
 	maxStepIDChars = 128
-	// A million dependencies are stored twice, as depends_on and needed_by.
+	// maxEdges allows a million dependencies, which are stored twice, as depends_on and needed_by.
 	maxEdges         = 1_000_000 // entries of all depends_on
 	maxTemplateBytes = 64 << 20  // of all jobs with the options that they inherit, which would multiply a small body otherwise
 )
@@ -40,7 +40,7 @@ func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) 
 	return newReader(lim, maxDepth).decode(raw)
 }
 
-// A body that is no JSON object is refused by jsonread.Check with the errors of every other request.
+// decode has a body that is no JSON object refused by jsonread.Check with the errors of every other request.
 func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, workflowNames...)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	return d, nil
 }
 
-// Other members are ignored, so that clients may send a workflow back as they got it.
+// workflowNames are read, and other members ignored, so that clients may send a workflow back as they got it.
 var workflowNames = []string{
 	"type", "steps", "jobs", "tasks", "callbacks", "on_complete", "on_success", "on_failure", "name", "options", "meta", "id",
 }
@@ -86,7 +86,7 @@ type reader struct {
 	stopped      bool // a limit was exceeded: the rest is not looked at
 }
 
-// A depth of 0 or below is the default.
+// newReader takes a depth of 0 or below for the default.
 func newReader(lim job.Limits, maxDepth int) *reader {
 	if maxDepth <= 0 {
 		maxDepth = DefaultDepth
@@ -115,7 +115,7 @@ func (r *reader) typedForm(o *jsonread.Object, path string, outer job.Defaults, 
 	return d
 }
 
-// dag is no type that can be sent. saga is answered 422, because it is a word that clients know, not a mistake of form
+// workflowType does not take dag. saga is answered 422, because it is a word that clients know, not a mistake of form
 // (docs/reference/workflows.md, Errors).
 func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
 	text, _ := jsonread.Text(v)
@@ -333,7 +333,7 @@ type shape struct {
 	nested        bool // it has a list of its own
 }
 
-// One pass over the members, as each look-up by name would be one.
+// shapeOf makes one pass over the members, as each look-up by name would be one.
 func shapeOf(item jsontext.Value) (s shape) {
 	var lists [4]bool
 	for literal, value := range jsonread.Members(item) {
@@ -450,7 +450,7 @@ func (r *refusals) add(path string, err *ojs.Error) {
 // full reports whether nothing more would be reported, so that a body of nothing but mistakes ends early.
 func (r *refusals) full() bool { return len(r.all) >= jsonread.MaxProblems }
 
-// Every refusal of a definition has all mistakes in its details, also when one of them decided the code.
+// err has for every refusal of a definition all mistakes in its details, also when one of them decided the code.
 func (r *refusals) err() *ojs.Error {
 	if r.first == nil {
 		return nil
@@ -507,7 +507,7 @@ func (r *reader) stepsForm(o *jsonread.Object) *Definition {
 	return r.graph(o, list)
 }
 
-// A mistake leaves the parts empty that could not be read. item is nil for an element that is no object.
+// step leaves, after a mistake, the parts empty that could not be read. item is nil for an element that is no object.
 func (r *reader) step(item jsontext.Value, path string) sentStep {
 	s := sentStep{item: item, callback: -1}
 	if item[0] != '{' {
@@ -565,7 +565,7 @@ func callbackIndex(name string) int {
 	return -1
 }
 
-// All other members keep their order and bytes.
+// withoutCallbackType lets all other members keep their order and bytes.
 func withoutCallbackType(item jsontext.Value) jsontext.Value {
 	b := []byte{'{'}
 	for literal, value := range jsonread.Members(item) {
@@ -701,7 +701,7 @@ func (g *graph) findCallbacks() {
 	g.checkCallbacks()
 }
 
-// The count and the check of each suffice, because checkEdges has refused repeated ids.
+// dependsOnAll needs only the count and the check of each, because checkEdges has refused repeated ids.
 func (g *graph) dependsOnAll(s *sentStep, members int) bool {
 	if members == 0 || len(s.dependsOn) != members {
 		return false

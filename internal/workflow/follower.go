@@ -36,7 +36,7 @@ const (
 	checkInterval = time.Minute
 	checkRoots    = 200
 
-	// It bounds the roots of one look; more are taken by the next one.
+	// leftRoots bounds the roots of one look; more are taken by the next one.
 	leftRoots = 1000
 )
 

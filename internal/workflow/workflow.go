@@ -26,7 +26,7 @@ import (
 
 // The states of workflows, and those of steps as they are stored. Answers show a step that is pending as active while its job is.
 const (
-	// A workflow has running, completed, failed and cancelled; a step has all but running.
+	// running and the others are states: a workflow has running, completed, failed and cancelled; a step has all but running.
 	running   = "running"
 	waiting   = "waiting" // the step has no job yet
 	pending   = "pending" // the job of the step, or its nested workflow, has not ended

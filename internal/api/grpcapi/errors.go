@@ -26,7 +26,7 @@ import (
 const (
 	domain = "openjobspec.org"
 
-	// Details travel in trailers, for which some clients have 8 KiB.
+	// maxDetail and the next two bound details, which travel in trailers, for which some clients have 8 KiB.
 	maxDetail     = 256
 	maxMessageLen = 1024
 	maxViolations = 10

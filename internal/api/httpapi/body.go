@@ -411,7 +411,7 @@ const (
 	// for its client.
 	largeAnswer = 64 << 10
 
-	// A client has answerTime for an answer, and a second more for each answerRate bytes. Without a limit a client that does
+	// answerTime is what a client has for an answer, and a second more for each answerRate bytes. Without a limit a client that does
 	// not read keeps the answer in memory for as long as it likes.
 	answerTime = 30 * time.Second
 	answerRate = 256 << 10

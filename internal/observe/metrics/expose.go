@@ -110,7 +110,7 @@ func (f *counterFamily) add(labels attribute.Set, n int64) {
 	f.points = append(f.points, metricdata.DataPoint[int64]{Attributes: labels, Value: n})
 }
 
-// start is that of the process, so that readers see a restart.
+// data has for start that of the process, so that readers see a restart.
 func (f *counterFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
 	for i := range f.points {
 		f.points[i].StartTime, f.points[i].Time = start, now
@@ -168,7 +168,7 @@ func (f *histogramFamily) show(labels attribute.Set, r reading) {
 	})
 }
 
-// Sums of integers are exact, so a rate over them never runs backwards.
+// data has sums of integers, which are exact, so a rate over them never runs backwards.
 func (f *histogramFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
 	bounds := make([]float64, len(f.bounds))
 	for i, b := range f.bounds {
