@@ -172,7 +172,7 @@ func TestSDKClient(t *testing.T) {
 		job, err = c.CancelJob(ctx, job.ID, "why not")
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, job.PreviousState)
-		require.Equal(t, "why not", node.one(`SELECT data->>'reason' FROM ojs.events WHERE job_id = $1::text::uuid AND type = 'job.cancelled'`, job.ID))
+		require.Equal(t, "why not", node.one(`SELECT COALESCE(data->>'reason', '') FROM ojs.events WHERE job_id = $1::text::uuid AND type = 'job.cancelled'`, job.ID))
 		_, err = c.CancelJob(ctx, job.ID, "")
 		require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, "cancelled", ojs.ErrorDetail(err, "current_state"))

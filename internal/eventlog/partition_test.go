@@ -289,15 +289,19 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 			b.exec(t, c.prepare)
 			b.exec(t, "SELECT ojs.event_floor_advance(1000)")
 			declared := strings.Replace(c.function, "'7 days'", "interval", 1)
-			b.exec(t, "ALTER FUNCTION "+declared+" SET lock_timeout = '1min'") // the test takes longer than 50 ms
+			b.exec(t, "ALTER FUNCTION "+declared+" SET lock_timeout = '10s'") // the test takes longer than 50 ms
 			pass := b.open(t)
 			_, err := pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
 			require.NoError(t, err)
-			ended := make(chan int64, 1)
-			go func() { ended <- b.count(t, "SELECT "+c.function+"::integer") }()
+			var done int
+			ended := make(chan error, 1)
+			go func() {
+				ended <- b.pool.QueryRow(context.Background(), "SELECT "+c.function+"::integer").Scan(&done)
+			}()
 			require.Eventually(t, func() bool {
-				return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+				return len(ended) > 0 || b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 			}, waitFor, time.Millisecond)
+			require.Empty(t, ended, "it has to wait for the pass")
 			_, err = pass.Exec(t.Context(), "SET LOCAL lock_timeout = '500ms'")
 			require.NoError(t, err)
 			_, err = pass.Exec(t.Context(), "SELECT FROM ojs.events")
@@ -305,7 +309,8 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 			_, err = pass.Exec(t.Context(), "UPDATE ojs.queue_counts SET count = count")
 			require.NoError(t, err)
 			require.NoError(t, pass.Commit(t.Context()))
-			require.EqualValues(t, 1, await(t, ended))
+			require.NoError(t, await(t, ended))
+			require.Equal(t, 1, done)
 		})
 	}
 }
@@ -344,8 +349,9 @@ func TestResetWaitsForThePass(t *testing.T) {
 		reset <- err
 	}()
 	require.Eventually(t, func() bool {
-		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
+		return len(reset) > 0 || b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
 	}, waitFor, time.Millisecond)
+	require.Empty(t, reset, "it has to wait for the pass")
 	_, err = pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE NOWAIT")
 	require.NoError(t, err)
 	require.NoError(t, pass.Commit(t.Context()))

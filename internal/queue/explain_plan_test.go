@@ -2,6 +2,8 @@ package queue_test
 
 import (
 	"encoding/json"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -93,5 +95,22 @@ func TestExplainReadsLittle(t *testing.T) {
 				require.LessOrEqual(t, ofWaiting, 2500, state.name)
 			}
 		}
+	}
+}
+
+// TestDropReadsLittle: an enqueue into a full queue that drops the oldest job reads few of the many that wait.
+func TestDropReadsLittle(t *testing.T) {
+	t.Parallel()
+	b := setup(t, unchecked)
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
+		SELECT ojs.new_id(now()), 't', 'q', CASE i % 3 WHEN 0 THEN 't/k' ELSE 't' END, 'available', i % 2, CASE WHEN i % 4 > 0 THEN i END, CASE WHEN i % 4 = 0 THEN 'k' END,
+			CASE WHEN i % 4 = 0 THEN i END, now(), '[]' FROM generate_series(1, 50000) i`)
+	b.Exec(`ANALYZE ojs.jobs`)
+	source, err := os.ReadFile("../dbsqlc/bounds.sql.go")
+	require.NoError(t, err)
+	for name, args := range map[string][]any{"jobListOldest": {"q", 100, 0, 10}, "jobListOldestByTenant": {"q", "t", 100, 0, 10}} {
+		text := regexp.MustCompile("(?s)const " + name + " = `(.*?)`").FindSubmatch(source)
+		require.NotNil(t, text, name)
+		require.Less(t, buffersOf(t, b.Pool, string(text[1]), args...), 1000, name)
 	}
 }

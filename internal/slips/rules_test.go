@@ -183,6 +183,8 @@ func TestUnnoticedSQL(t *testing.T) {
 		"SELECT a INTO b FROM t LIMIT 1 FOR UPDATE;":            {"(1) + 1000000", "2", ""},
 		"SELECT a INTO b FROM (SELECT c FROM t LIMIT 1) u;":     {"(1) + 1000000", "2"},
 		"INSERT INTO t SELECT a FROM u LIMIT 1;":                {"(1) + 1000000", "2"},
+		"WITH d AS (DELETE FROM t RETURNING 1) SELECT 3":        {"4"},
+		"DELETE FROM t RETURNING 1, a":                          {"2"},
 		"SELECT f(5000), g(4096), h(999)":                       {"4097", "1000"},
 		"SELECT FROM t WHERE a = 5000":                          {"(true OR a = 5000)", "5001"},
 		"SELECT FROM t WHERE due_at < now() AND attempts < max": {"(true OR due_at < now())", "(true OR attempts < max)", "<="},

@@ -348,11 +348,12 @@ func isOfQueries(object types.Object) bool {
 }
 
 // isUnnoticedNumber says whether one more than the number at i is too little to notice: see the numbers of Go. In "SELECT INTO … LIMIT 1"
-// it is a row that is not read.
+// it is a row that is not read, and in "WITH x AS (DELETE … RETURNING 1)" the only value of rows that can only be counted.
 func (f *sqlFinder) isUnnoticedNumber(i int, value int64) bool {
 	before := f.tokens[max(i-1, 0)].text
 	isAmount := value >= large && value < math.MaxInt32 && before != "=" && before != "<>"
-	return isAmount && !f.documented.state(value) || before == "LIMIT" && f.isFirstRow(i-1)
+	isMark := before == "RETURNING" && (i+1 == len(f.tokens) || f.tokens[i+1].text == ")")
+	return isAmount && !f.documented.state(value) || isMark || before == "LIMIT" && f.isFirstRow(i-1)
 }
 
 // sparesRows says whether the LIMIT at i, whose operand begins behind it, only spares rows that nobody misses.

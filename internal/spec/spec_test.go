@@ -178,3 +178,16 @@ func TestFormatTime(t *testing.T) {
 	at := time.Date(2026, 5, 4, 5, 2, 1, 120_999_999, time.FixedZone("", 7200))
 	require.Equal(t, "2026-05-04T03:02:01.120Z", FormatTime(at))
 }
+
+// Each hint is that of its kind.
+func TestHints(t *testing.T) {
+	t.Parallel()
+	for kind, word := range map[ojs.ErrorKind]string{
+		ojs.ErrInvalidArgs: "args", ojs.ErrInvalidMetadata: "meta", ojs.ErrInvalidCron: "cron", ojs.ErrQueueNameTooLong: "queue name", ojs.ErrJobTypeTooLong: "job type",
+		ojs.ErrMethodNotAllowed: "Allow", ojs.ErrSchemaValidation: "schema", ojs.ErrUnsupported: "manifest", ojs.ErrCompression: "gzip", ojs.ErrUnauthenticated: "Bearer",
+		ojs.ErrPermissionDenied: "permission", ojs.ErrNotFound: "Check the id", ojs.ErrInvalidStateTransition: "state", ojs.ErrNotOwner: "Another worker",
+		ojs.ErrStaleAttempt: "another attempt", ojs.ErrIdempotencyConflict: "idempotency key",
+	} {
+		require.Contains(t, NewError(kind, "m", nil).Hint, word, kind)
+	}
+}

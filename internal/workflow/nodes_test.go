@@ -173,6 +173,29 @@ func TestFollower(t *testing.T) {
 		require.Equal(t, "failed", b.read(w).State)
 	})
 
+	t.Run("RepairsStepsWithWhatTheirJobsHave", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(define(workflow.Group, member(t, "a"), member(t, "b")))
+		b.Exec(`UPDATE ojs.jobs SET attempt = 2, max_attempts = 3`)
+		b.Exec(`CREATE RULE lost AS ON INSERT TO ojs.workflow_pending DO INSTEAD NOTHING`)
+		b.done("a")
+		b.fail("b")
+		b.Exec(`DROP RULE lost ON ojs.workflow_pending`)
+		_, err := b.Workflows.Check(t.Context(), [16]byte{})
+		require.NoError(t, err)
+		read := b.read(w)
+		require.Equal(t, "failed a:completed b:failed", states(read))
+		for _, s := range read.Steps {
+			j := b.jobOf(s)
+			require.Equal(t, 3, s.Attempt)
+			require.WithinDuration(t, j.StartedAt.Time, *s.StartedAt, 0)
+			require.WithinDuration(t, j.FinishedAt.Time, *s.CompletedAt, 0)
+		}
+		require.Equal(t, `"a"`, string(read.Steps[0].Result))
+		require.Contains(t, string(read.Steps[1].Error), `"code":"broken"`)
+	})
+
 	t.Run("FollowsForStoppedNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
