@@ -170,7 +170,7 @@ CREATE TABLE ojs.queues (
     status     text        NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'draining')),
     paused_at  timestamptz,                             -- since when; NULL: not paused
     config     json,                                    -- settings of the queue as clients sent them; NULL: those of the server
-    settings   jsonb,                                   -- what SQL reads of config, as queueconfig.Settings writes it; NULL: nothing (see ojs.queue_settings)
+    settings   jsonb,                                   -- what SQL reads of config, as queueconfig/patch.go writes it; NULL: nothing (see ojs.queue_settings)
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     used_at    timestamptz NOT NULL DEFAULT now()       -- latest enqueue, to a day: an enqueue to a known queue writes nothing here (see QueueInsert)

@@ -98,7 +98,7 @@ $$;
 -- +goose StatementEnd
 
 -- The settings that hold for a queue: its own over those of _default. The server has decoded them when they were set, so SQL knows one name and one
--- unit of each (queueconfig.Settings), and a setting that is inherited as a whole is one member, so || is all there is to inheritance. It is
+-- unit of each (queueconfig/patch.go), and a setting that is inherited as a whole is one member, so || is all there is to inheritance. It is
 -- resolved here and not stored with each queue: a change of _default stays one row, and queues without a row inherit, too.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.queue_settings(name text) RETURNS jsonb

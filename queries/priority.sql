@@ -1,7 +1,7 @@
 -- name: JobSetPriority :many
 -- Changes the priority of a job that is available or scheduled. ready_seq stays, so among the jobs of the new priority it has the
 -- place that it would have had from the beginning. The event is internal and of no change of state; its ready_seq lowers the cursors of
--- other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
+-- other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see queue/operation.go.
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.priority AS previous FROM ojs.jobs j
     WHERE j.id = @id::uuid AND j.state IN ('available', 'scheduled') FOR UPDATE SKIP LOCKED

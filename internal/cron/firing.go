@@ -22,7 +22,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// The reasons of skipped ticks are shown to clients and must not change.
 const (
 	// cronBatch bounds the ticks of one transaction. Their rows are locked until the commit, so changes of these crons wait
 	// as long.
@@ -42,7 +41,7 @@ const (
 	unreadableRetry = time.Minute
 )
 
-// Reasons of a tick without a job (docs/reference/events.md, Payloads).
+// Reasons of a tick without a job (docs/reference/events.md, Payloads). Clients see them, so they must not change.
 const (
 	// skippedOverlap and the others are listed for clients in docs/reference/scheduling.md, Firing.
 	skippedOverlap   = "overlap_prevention"

@@ -159,7 +159,7 @@ type JobSetPriorityRow struct {
 
 // Changes the priority of a job that is available or scheduled. ready_seq stays, so among the jobs of the new priority it has the
 // place that it would have had from the beginning. The event is internal and of no change of state; its ready_seq lowers the cursors of
-// other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
+// other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see queue/operation.go.
 func (q *Queries) JobSetPriority(ctx context.Context, arg JobSetPriorityParams) ([]JobSetPriorityRow, error) {
 	rows, err := q.db.Query(ctx, jobSetPriority,
 		arg.ID,

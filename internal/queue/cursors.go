@@ -437,7 +437,7 @@ func (s *Store) rescan(ctx context.Context, due []scope) (found []Place, err err
 	}
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
-	// Jobs that wait for limits are in no level, so they are looked for beside.
+	// Jobs that wait for limits have no place, so they are looked for beside.
 	if err := s.rescanLimits(ctx, queuesOf(due)); err != nil {
 		s.cursors.failRescan(due)
 		return nil, pg.ClientError(err)
@@ -461,7 +461,7 @@ func (s *Store) rescan(ctx context.Context, due []scope) (found []Place, err err
 // too low, never too high. cut means that there may be more lanes than it found. It returns the scopes in which it has found
 // nothing but has not begun with the first lane.
 //
-// Levels that it has not found are left alone: only claims raise cursors, as only they know what was locked meanwhile.
+// Lane cursors that it has not found are left alone: only claims raise cursors, as only they know what was locked meanwhile.
 func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut bool, took time.Duration) (again []scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

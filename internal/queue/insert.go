@@ -68,7 +68,7 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 
 // flushEnqueue stores jobs whose ids were made here, and gives them to waiting fetches in the same transaction.
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
-	// Before handoff, because a fetch of a tenant may only get jobs of its lanes. insert does it again, with the same result.
+	// Before the enqueue claim, because a fetch of a tenant may only get jobs of its lanes. insert does it again, with the same result.
 	s.assignLanes(ctx, s.db.Pool, jobs)
 	if h := s.claimForWaiting(jobs); h != nil {
 		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
@@ -218,7 +218,7 @@ func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) er
 }
 
 // view is what is known of queues.
-// On the pool it is at most a second old (queueconfig.Settled). In the transaction of a caller it is what was read last, because
+// On the pool it is at most a second old (loop.Settled). In the transaction of a caller it is what was read last, because
 // a look would need a second connection.
 func (s *Store) view(ctx context.Context, db pg.Conn) (*queueconfig.View, error) {
 	if !s.isPool(db) {
@@ -511,7 +511,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 
 // statement is the insert of jobs without client-chosen ids.
 //
-// It returns a function, because a handoff runs it in a pipeline, where each step is called twice (pg.Pipeline). The arrays are
+// It returns a function, because an enqueue claim runs it in a pipeline, where each step is called twice (pg.Pipeline). The arrays are
 // built once.
 func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
 	switch {
@@ -636,7 +636,7 @@ func (in *insertion) alikeParams(node int32) dbsqlc.JobInsertAlikeParams {
 
 // afterEnqueue emits the events of stored jobs and wakes fetches for those that are available and not claimed.
 //
-// claimed are jobs that a handoff has claimed in the same transaction: waking a fetch for them would make it claim in vain.
+// claimed are jobs that an enqueue claim has taken in the same transaction: waking a fetch for them would make it claim in vain.
 func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[16]byte]bool) {
 	a := afterCommit{places: make([]Place, 0, len(res))}
 	for i := range res {

@@ -236,7 +236,7 @@ const (
 )
 
 // claimNumber returns a number for a claim. It is negative, so it is never a place in the fetch order.
-// Of 63 random bits, so two claims of any two nodes hardly ever have the same. A claim of several runs has one number.
+// Of 63 random bits, so two claims of any two nodes hardly ever have the same. The parts of a claim have one number.
 func claimNumber() int64 { return -rand.Int64() }
 
 // lostClaim is a claim whose outcome did not arrive.

@@ -64,7 +64,7 @@ func (w *LockWait) Again(ctx context.Context) bool {
 }
 
 // RetryLocked calls try until it returns something else than ErrLocked.
-// try must be safe to repeat: ErrLocked means that it has changed nothing. Packages progress and worker use it, too.
+// try must be safe to repeat: ErrLocked means that it has changed nothing. Reports of progress and package worker use it, too.
 func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
 	for wait := s.LockWait(); ; {
 		err := try()

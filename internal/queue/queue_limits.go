@@ -47,7 +47,7 @@ func (s *Store) limitedQueues(ctx context.Context, queues []string) ([]queueLimi
 }
 
 // isLimited reports whether one of the queues has a limit, as far as this node knows.
-// handoff asks it without a statement. What it misses is claimed without the limit in the second in which a change spreads.
+// An enqueue claim asks it without a statement. What it misses is claimed without the limit in the second in which a change spreads.
 func (s *Store) isLimited(queues []string) bool {
 	return slices.ContainsFunc(queues, func(name string) bool { return limitOf(s.configured.Known(name)) != nil })
 }
@@ -111,7 +111,7 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
 //
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
-// an exact limit, and why handoff leaves such queues out. After an error nothing is claimed or, if the answer to the commit was
+// an exact limit, and why enqueue claims leave such queues out. After an error nothing is claimed or, if the answer to the commit was
 // lost, the claim is looked for by its number.
 func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, reads []*cursorRead, limited []queueLimit,
 	bytes int64) ([]claim, error) {

@@ -153,7 +153,7 @@ func isIndex(name string) bool { return strings.Trim(name, "0123456789") == "" }
 func lockOf(key string) int64 {
 	n, err := strconv.ParseUint(key[:16], 16, 64)
 	if err != nil {
-		panic("unique: a key has to be 64 hex digits: " + err.Error()) // decoding refuses any other
+		panic("queue: a unique key has to be 64 hex digits: " + err.Error()) // decoding refuses any other
 	}
 	return int64(n) //nolint:gosec // the same 64 bits
 }
@@ -531,7 +531,7 @@ func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
 }
 
 // liveHolders finds, for each key that a job holds which has not ended, the oldest such job. The caller has locked the keys.
-// Package queue asks before a manual retry. Only jobs that have not ended count then, whatever their policies said.
+// A manual retry asks for them. Only jobs that have not ended count then, whatever their policies said.
 func liveHolders(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]uniqueHolder, error) {
 	var p params
 	for _, key := range keys {
@@ -565,7 +565,7 @@ type uniqueHolder struct {
 }
 
 // uniqueVerdict is what is to be done with a job. The zero value stores it.
-// It holds only while the locks do, and for a key that was locked; see Found.
+// It holds only while the locks do, and for a key that was locked; see uniqueFound.
 type uniqueVerdict struct {
 	Existing *uniqueHolder // not nil: the job is not stored, because of this one
 	Ignore   bool          // if it is not stored: that is no error

@@ -107,9 +107,6 @@ type QueueStatistics struct {
 	OldestAt  time.Time          // since when the job has waited that has waited longest; zero: none. Only of a single queue
 }
 
-// maxWorkersTotal bounds the workers, and maxTotal the queues that a list counts.
-const maxWorkersTotal = 10_000
-
 // StatisticsPage says which queues a list shows, by name. Of After and Offset one is used by a call; both together would skip rows behind
 // the cursor.
 type StatisticsPage struct {
@@ -133,7 +130,7 @@ func (s *Statistics) Queues(ctx context.Context, p StatisticsPage) (page QueueSt
 		q := s.db.Q.WithTx(tx)
 		rows, err := q.StatsQueueListPage(ctx, dbsqlc.StatsQueueListPageParams{
 			// One row more than the page is read, to know whether there is another.
-			MaxTotal: maxWorkersTotal, After: p.After, SkipRows: int64(p.Offset), MaxRows: int64(p.Limit) + 1,
+			MaxTotal: maxTotal, After: p.After, SkipRows: int64(p.Offset), MaxRows: int64(p.Limit) + 1,
 		})
 		if err != nil {
 			return err

@@ -75,7 +75,7 @@ func ErrOperators() *ojs.Error {
 	return err
 }
 
-// Tenants tells what belongs to a tenant. Use NewTenants. It only reads, apart from Configure, and keeps nothing between calls.
+// Tenants tells what belongs to a tenant. Use NewTenants. It only reads, and keeps nothing between calls.
 type Tenants struct {
 	db     *pg.DB
 	owners *batch.Batcher[[16]byte, owner] // of jobs; calls of tenants ask before each ack, so the questions share statements

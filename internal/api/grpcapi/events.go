@@ -120,7 +120,7 @@ type eventStream struct {
 // follow keeps an order: the subscription begins before the headers are sent, so what happens after the client has seen them is
 // in the stream.
 func (s *eventStream) follow() error {
-	// A position that retention has overtaken is refused before anything is sent, as over HTTP; without this look the client would get
+	// A position that retention has overtaken is refused before anything is sent, as by polling; without this look the client would get
 	// system.gap.
 	if s.query.After != nil {
 		if _, err := s.api.Events.ListAfter(s.ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1}); err != nil {
