@@ -112,7 +112,7 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
     'scheduled=' || (j.scheduled_at - CASE WHEN $2 THEN j.created_at ELSE 'epoch' END), 'expires=' || (j.expires_at - CASE WHEN $3 THEN j.created_at ELSE 'epoch' END),
     'visibility=' || j.visibility_ms, 'timeout=' || j.timeout_ms, 'grace=' || j.grace_ms, 'stall=' || j.stall_ms, 'result_ttl=' || j.result_ttl_s,
     'total_due=' || (j.total_due_at - j.created_at), 'ttl_due=' || (j.ttl_due_at - j.created_at), 'on_exhaustion=' || j.on_exhaustion, 'lane=' || j.lane,
-    'size=' || j.size, 'trace=' || j.trace_id,
+    'trace=' || j.trace_id,
     'args=' || j.args::text, 'meta=' || j.meta::text,
     'extra=' || replace(replace(j.extra::text, CASE WHEN $2 THEN ojs.time_text(j.scheduled_at) ELSE '?' END, 'run'), CASE WHEN $3 THEN ojs.time_text(j.expires_at) ELSE '?' END, 'dead'),
     'others=' || num_nulls(j.started_at, j.finished_at, j.next_attempt_at, j.lease_until, j.lease_ms, j.retry_delay_ms, j.worker_id, j.previous_state,
