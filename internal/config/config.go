@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a value,
-// zero included: parts of a node take it as it stands. It goes to the parts of a node as it is, or the area that a part needs; tests change what Default
-// returns.
+// Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a value, zero
+// included: parts of a node take it as it stands. It goes to the parts of a node as it is, or the area that a part needs; tests change what
+// Default returns.
 //
 // The tags of a setting:
 //

@@ -84,13 +84,13 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 	}
 	// Fields that stay unset leave the columns of the jobs as they are.
 	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
-	if r.override != nil {
-		// Inside of the transaction: the queue is not remembered, because it may roll back.
-		if to := r.override.Queue; to != "" && !s.queues.has(to, time.Now()) {
-			if err := q.QueueInsert(ctx, []string{to}); err != nil {
-				return nil, nil, err
-			}
+	// Inside of the transaction: the queue is not remembered, because it may roll back.
+	if r.override != nil && r.override.Queue != "" && !s.queues.has(r.override.Queue, time.Now()) {
+		if err := q.QueueInsert(ctx, []string{r.override.Queue}); err != nil {
+			return nil, nil, err
 		}
+	}
+	if r.override != nil {
 		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
 			return nil, nil, err
 		}

@@ -36,7 +36,9 @@ func main() {
 		// It runs at most five times, with 2 s, 4 s, 8 s and 16 s in between.
 		retry := map[string]any{"max_attempts": 5, "initial_interval": "PT2S", "on_exhaustion": "dead_letter"}
 		var stored struct{ Job job }
-		call(http.MethodPost, "/jobs", job{Type: "text.count", Args: []any{text}, Queue: cmp.Or(os.Getenv("OJS_QUEUE"), "default"), TimeoutMS: 60_000, Retry: retry}, &stored)
+		call(http.MethodPost, "/jobs", job{
+			Type: "text.count", Args: []any{text}, Queue: cmp.Or(os.Getenv("OJS_QUEUE"), "default"), TimeoutMS: 60_000, Retry: retry,
+		}, &stored)
 		ids = append(ids, stored.Job.ID)
 	}
 	for _, id := range ids {
