@@ -177,8 +177,8 @@ const (
 	// of the jobs stay scheduled while others run.
 	scheduleSpread = time.Hour
 
-	// burstMargin is how long after an enqueue the burst becomes due: burstMargin after it has been enqueued, if that goes at fillRate jobs
-	// a second. If it is slower, it is tried again with twice the margin, burstTries times in all.
+	// burstMargin is how long after its enqueue the burst becomes due, if that goes at fillRate jobs a second. If it is slower, it is tried
+	// again with twice the margin, burstTries times in all.
 	burstMargin = 2 * time.Second
 	fillRate    = 2000
 	burstTries  = 4

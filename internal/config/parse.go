@@ -108,7 +108,7 @@ func makeSetting(field reflect.StructField) Setting {
 	return s
 }
 
-// kindOf needs a case for a new type of a field, as well as, in parse and in Expected.
+// kindOf needs a case for a new type of a field, as do parse and Expected.
 func kindOf(t reflect.Type, s Setting) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

@@ -690,12 +690,12 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 // node of that commit may stop before the release, so the first queued job is due every two seconds.
 
 const (
-	// queuedRetry paces tries. releaseLock is below releaseTimeout, so a lock that somebody keeps is an error that can be told from a slow
-	// database. The statements that queue a job set its due time by the same number; both must be changed together.
+	// queuedRetry is the time by which the statements that queue a job set its due time; both must be changed together. releaseLock is
+	// below releaseTimeout, so a lock that somebody keeps is an error that can be told from a slow database.
 	queuedRetry    = 2 * time.Second // as in the statements
 	releaseLock    = "1s"
 	releaseTimeout = 5 * time.Second
-	// maxQueued jobs of a cron wait at most; two may for a moment in normal operation, when a run takes a little longer than the interval.
+	// maxQueued jobs of a cron may wait for a moment in normal operation, when a run takes a little longer than the interval.
 	maxQueued = 2 // more are logged
 )
 

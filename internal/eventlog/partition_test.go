@@ -315,6 +315,21 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 	}
 }
 
+// waitingReset begins a reset, and requires that it waits for a lock.
+func (b *testBundle) waitingReset(t *testing.T) <-chan error {
+	t.Helper()
+	reset := make(chan error, 1)
+	go func() {
+		_, err := b.pool.Exec(context.Background(), "SELECT ojs.reset()")
+		reset <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(reset) > 0 || b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
+	}, waitFor, time.Millisecond)
+	require.Empty(t, reset, "it has to wait")
+	return reset
+}
+
 // Retention locks the row of the relay before the tables that it drops. A reset that had emptied the tables by then would deadlock with it.
 func TestResetWaitsForRetention(t *testing.T) {
 	t.Parallel()
@@ -322,14 +337,7 @@ func TestResetWaitsForRetention(t *testing.T) {
 	retention := b.open(t)
 	_, err := retention.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
 	require.NoError(t, err)
-	reset := make(chan error, 1)
-	go func() {
-		_, err := b.pool.Exec(context.Background(), "SELECT ojs.reset()")
-		reset <- err
-	}()
-	require.Eventually(t, func() bool {
-		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
-	}, waitFor, time.Millisecond)
+	reset := b.waitingReset(t)
 	_, err = retention.Exec(t.Context(), "LOCK TABLE ojs.events, ojs.queue_counts IN ACCESS EXCLUSIVE MODE")
 	require.NoError(t, err)
 	require.NoError(t, retention.Commit(t.Context()))
@@ -343,15 +351,7 @@ func TestResetWaitsForThePass(t *testing.T) {
 	pass := b.open(t)
 	_, err := pass.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))")
 	require.NoError(t, err)
-	reset := make(chan error, 1)
-	go func() {
-		_, err := b.pool.Exec(context.Background(), "SELECT ojs.reset()")
-		reset <- err
-	}()
-	require.Eventually(t, func() bool {
-		return len(reset) > 0 || b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT ojs.reset()' AND wait_event_type = 'Lock'") == 1
-	}, waitFor, time.Millisecond)
-	require.Empty(t, reset, "it has to wait for the pass")
+	reset := b.waitingReset(t)
 	_, err = pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE NOWAIT")
 	require.NoError(t, err)
 	require.NoError(t, pass.Commit(t.Context()))

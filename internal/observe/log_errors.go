@@ -58,8 +58,8 @@ func ErrorMessage(err error) string {
 }
 
 var (
-	// urlPassword finds the first form, a URL, the second a list of keywords. Both are greedy rather than exact: hiding too much is no
-	// loss.
+	// urlPassword is for the form of a URL, keywordPassword for a list of keywords. Both are greedy rather than exact: hiding too much is
+	// no loss.
 	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
 	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
 )

@@ -300,7 +300,7 @@ func surrogate(b []byte) (rune, bool) {
 	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
 }
 
-// unitsOf sorts code points above U+FFFF by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
+// unitsOf lets code points above U+FFFF sort by their surrogates, before U+E000 to U+FFFF; a comparison of bytes would sort them behind.
 func unitsOf(text []byte) []uint16 {
 	units := make([]uint16, 0, len(text))
 	for i := 0; i < len(text); {

@@ -12,7 +12,7 @@ import (
 // Clients choose the ids of workers, so the numbers of entries are bounded. A beat beyond maxBeats is dropped; the next call
 // of the worker replaces it.
 const (
-	// maxBeats drops beats. Workers above maxKnownFetchers clear the table, and queues above maxFetchQueues are not recorded. Both only
+	// maxBeats: see above. Workers above maxKnownFetchers clear the table, and queues above maxFetchQueues are not recorded. Both only
 	// change what the registry shows.
 	maxBeats         = 100_000
 	maxKnownFetchers = 10_000

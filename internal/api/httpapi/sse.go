@@ -665,7 +665,7 @@ type statsView struct {
 	mu     sync.Mutex // held by the one that reads
 }
 
-// statsShot has in at the clock of the process.
+// statsShot has its time by the clock of the process.
 type statsShot struct {
 	at   time.Time
 	data []byte
