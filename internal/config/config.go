@@ -74,7 +74,7 @@ type Server struct {
 	Tenancy         string        `env:"OJS_TENANCY" default:"optional" values:"off|optional|required" help:"Whether calls name their tenant in the header X-OJS-Tenant: the header is ignored (off), calls without it are those of operators (optional), or these must not enqueue (required)."`
 	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
 	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
-	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM."`
+	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM, before they are cut off."`
 
 	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits).
 	// MaxBatchSize also bounds the jobs that a call with a filter takes.

@@ -8,39 +8,56 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/api"
 )
 
-// TestRoutesAreDocumented covers docs/CONTRIBUTING.md, Add an endpoint: the table of routes on the page lists each of them.
+// TestRoutesAreDocumented covers docs/CONTRIBUTING.md, Add an endpoint: the table of routes on the page lists each of them, with what a
+// tenant gets.
 func TestRoutesAreDocumented(t *testing.T) {
 	t.Parallel()
 	listed := routesOfReference(t)
-	for _, route := range allRoutes() {
+	for route, reach := range allRoutes() {
 		method, path, _ := strings.Cut(route, " ")
 		// Some clients send the prefix twice (docs/reference/http.md, Official clients).
 		path = strings.TrimPrefix(strings.TrimPrefix(path, "/ojs/v1"), "/ojs/v1")
 		path = regexp.MustCompile(`:[a-z]+`).ReplaceAllString(path, "{}")
-		if !listed[method+" "+path] {
+		tenants, ok := listed[method+" "+path]
+		if !ok {
 			t.Errorf("docs/reference/http.md, Routes, does not have %s %s", method, path)
+			continue
+		}
+		want := "own"
+		switch reach {
+		case api.Operators:
+			want = "–"
+		case api.Everybody:
+			want = "all"
+		}
+		if tenants != want {
+			t.Errorf("docs/reference/http.md, Routes, says %q for tenants beside %s %s, which is %q", tenants, method, path, want)
 		}
 	}
 }
 
 // routesOfReference reads cells such as: GET, DELETE `/queues/{name}`; POST `/queues/{name}/pause`, `/resume`. A path behind another one
-// may stand for its last segment, and all of a row may stand below another path, too.
-func routesOfReference(t *testing.T) map[string]bool {
+// may stand for its last segment, and all of a row may stand below another path, too. The values are what a tenant gets.
+func routesOfReference(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/reference/http.md")
 	require.NoError(t, err)
 	_, page, found := strings.Cut(string(text), "\n## Routes\n")
 	require.True(t, found)
 	page, _, _ = strings.Cut(page, "\n## ")
-	listed := map[string]bool{}
+	listed := map[string]string{}
 	parameter, word := regexp.MustCompile(`\{[a-z_]+\}`), regexp.MustCompile("[A-Z]{3,}|`/[^`]*`")
 	for row := range strings.Lines(page) {
 		if !strings.HasPrefix(row, "| ") {
 			continue
 		}
-		cell, _, _ := strings.Cut(row[2:], " |")
+		cells := strings.Split(strings.Trim(row, "| \n"), " | ")
+		require.Len(t, cells, 4, row)
+		cell, tenants := cells[0], cells[2]
 		first, ofRow := "", []string{}
 		for clause := range strings.SplitSeq(cell, ";") {
 			var methods []string
@@ -68,9 +85,9 @@ func routesOfReference(t *testing.T) map[string]bool {
 		}
 		_, below, also := strings.Cut(cell, "all also below `")
 		for _, route := range ofRow {
-			listed[route] = true
+			listed[route] = tenants
 			if also {
-				listed[strings.Replace(route, " "+first, " "+strings.TrimRight(below, "` "), 1)] = true
+				listed[strings.Replace(route, " "+first, " "+strings.TrimRight(below, "` "), 1)] = tenants
 			}
 		}
 	}

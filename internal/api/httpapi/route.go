@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"iter"
 	"net/http"
 	"path"
 	"slices"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/riverqueue/river/rivershared/levenshtein"
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
@@ -170,9 +170,15 @@ func notLiteral(literals map[string][]string, h echo.HandlerFunc) echo.HandlerFu
 	}
 }
 
-// Routes are all routes, such as "GET /ojs/v1/jobs/:id", once Handler was called. HEAD goes with GET.
-func (a *API) Routes() []string {
-	return sliceutil.Map(a.table, func(r route) string { return r.method + " " + r.path })
+// Routes are all routes, such as "GET /ojs/v1/jobs/:id", with what they show to tenants, once Handler was called. HEAD goes with GET.
+func (a *API) Routes() iter.Seq2[string, api.Reach] {
+	return func(yield func(string, api.Reach) bool) {
+		for _, r := range a.table {
+			if !yield(r.method+" "+r.path, r.reach) {
+				return
+			}
+		}
+	}
 }
 
 func (a *API) handle(of route) echo.HandlerFunc {

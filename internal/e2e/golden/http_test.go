@@ -35,7 +35,7 @@ func TestHTTP(t *testing.T) {
 				declared[a.method+" "+a.template] = true
 			}
 		}
-		for _, registered := range shared.take(t, false).node.API().Routes() {
+		for registered := range shared.take(t, false).node.API().Routes() {
 			require.True(t, declared[registered], "%s has no golden: declare it in http_routes_test.go and run make goldens", registered)
 			delete(declared, registered)
 		}
