@@ -66,9 +66,10 @@ N      ?= 30
 ONLY   ?=
 BUDGET ?= 1m
 IDS    ?=
+KINDS  ?=
 TESTS  ?=
 slips: postgres ## Make N small mistakes by SEED in the files that begin with ONLY, one at a time, and list those that no test notices.
-	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only="$(ONLY)" -budget=$(BUDGET) $(if $(IDS),-ids=$(IDS)) $(if $(TESTS),-tests="$(TESTS)")
+	@$(GO) run ./internal/slips/cmd -seed=$(SEED) -n=$(N) -only="$(ONLY)" -budget=$(BUDGET) $(if $(IDS),-ids=$(IDS)) $(if $(KINDS),-kinds="$(KINDS)") $(if $(TESTS),-tests="$(TESTS)")
 
 # Installs PostgreSQL if it is needed and missing. `go run` would compile everything with other flags than build does.
 postgres: $(if $(OJSD_TEST_DATABASE_URL),,build)

@@ -18,6 +18,7 @@ type Config struct {
 	N       int           // how many slips
 	IDs     []int         // numbers of the slips to run; empty: all of them
 	Only    string        // prefixes of their files, with spaces between them; "": all. queries/jobs.sql stands for what sqlc makes of it
+	Kinds   []Kind        // of slips; nil: all
 	Tests   []string      // prefixes of the packages whose tests run; nil: all that link the slips
 	Workers int           // test processes at a time, each with a PostgreSQL
 	Budget  time.Duration // most time for the tests of one slip: what a process takes, or what its tests took by themselves if that is less
@@ -107,7 +108,9 @@ func (t *Tree) drawFrom(ctx context.Context, schema *Schema, cfg Config, servers
 		}
 		all = append(all, found...)
 	}
-	all = slices.DeleteFunc(all, func(s *Slip) bool { return !matches(s, cfg.Only) })
+	all = slices.DeleteFunc(all, func(s *Slip) bool {
+		return !matches(s, cfg.Only) || cfg.Kinds != nil && !slices.Contains(cfg.Kinds, s.Kind)
+	})
 	check := func(ctx context.Context, s *Slip) (bool, error) {
 		server := servers.take()
 		defer servers.give(server)

@@ -33,6 +33,12 @@ func run() error {
 		cfg.Tests = strings.Fields(list)
 		return nil
 	})
+	flag.Func("kinds", "kinds of slips, such as sql-lock, with spaces between them: make only these", func(list string) error {
+		for _, kind := range strings.Fields(list) {
+			cfg.Kinds = append(cfg.Kinds, slips.Kind(kind))
+		}
+		return nil
+	})
 	flag.Func("ids", "numbers of slips, with commas between them: run only these", func(list string) (err error) {
 		for id := range strings.SplitSeq(list, ",") {
 			n, convErr := strconv.Atoi(id)
