@@ -186,6 +186,10 @@ func TestUnnoticedSQL(t *testing.T) {
 		"WITH d AS (DELETE FROM t RETURNING 1) SELECT 3":        {"4"},
 		"DELETE FROM t RETURNING 1, a":                          {"2"},
 		"SELECT f(5000), g(4096), h(999)":                       {"4097", "1000"},
+		"SELECT FROM t WHERE a = x AND b > 1 ORDER BY a, b":     {"(true OR a = x)", "(true OR b > 1)", ">=", "2", "", "b DESC"},
+		"SELECT FROM t, u WHERE t.a = u.a ORDER BY t.a DESC":    {"(true OR t.a = u.a)", "t.a"},
+		"SELECT FROM t WHERE a = ANY(x) ORDER BY a":             {"(true OR a = ANY(x))", "a DESC"},
+		"SELECT FROM t WHERE a = x OR b ORDER BY a":             {"a DESC"},
 		"SELECT FROM t WHERE a = 5000":                          {"(true OR a = 5000)", "5001"},
 		"SELECT FROM t WHERE due_at < now() AND attempts < max": {"(true OR due_at < now())", "(true OR attempts < max)", "<="},
 	} {

@@ -161,6 +161,9 @@ func (f *sqlFinder) order(i int) {
 	from, to := f.clause(i + 2)
 	terms := f.split(from, to, ",")
 	for n, p := range terms {
+		if f.isFixed(p, i) {
+			continue
+		}
 		text := f.text(p[0], p[1])
 		last := f.tokens[p[1]-1]
 		turned := text + " DESC"

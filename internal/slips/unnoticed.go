@@ -356,6 +356,34 @@ func (f *sqlFinder) isUnnoticedNumber(i int, value int64) bool {
 	return isAmount && !f.documented.state(value) || isMark || before == "LIMIT" && f.isFirstRow(i-1)
 }
 
+// isFixed says whether WHERE gives a term of the ORDER BY at i one value in all rows. The term chooses an index, and the plans are tested.
+func (f *sqlFinder) isFixed(term [2]int, i int) bool {
+	depth, where := f.tokens[i].depth, 0
+	for n := i - 1; n > 0 && f.tokens[n].depth >= depth; n-- {
+		if f.tokens[n].depth > depth {
+			continue
+		}
+		switch f.tokens[n].text {
+		case "WHERE":
+			where = n
+		case "JOIN", ",":
+			if where > 0 {
+				return false // the value may be that of another table
+			}
+		case "FROM":
+			from, to := f.clause(where + 1)
+			return where > 0 && len(f.split(from, to, "OR")) == 1 && slices.ContainsFunc(f.split(from, to, "AND"), func(p [2]int) bool {
+				of := p[0] + term[1] - term[0]
+				if f.tokens[term[1]-1].text == "DESC" {
+					of--
+				}
+				return of < p[1]-1 && f.text(p[0], of) == f.text(term[0], term[0]+of-p[0]) && f.is(of, "=") && !f.is(of+1, "ANY")
+			})
+		}
+	}
+	return false
+}
+
 // sparesRows says whether the LIMIT at i, whose operand begins behind it, only spares rows that nobody misses.
 func (f *sqlFinder) sparesRows(i int) bool {
 	return f.sparing[f.tokens[i+1].text] || f.isFirstRow(i)
