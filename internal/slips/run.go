@@ -331,7 +331,7 @@ func nextBatch(tests []*Test, ran int, budget time.Duration) (batch []*Test) {
 		}
 	}
 	if len(batch) == 0 && ran == 0 {
-		return tests[:min(len(tests), 1)]
+		return slices.Clone(tests[:min(len(tests), 1)]) // the caller deletes them from tests
 	}
 	return batch
 }

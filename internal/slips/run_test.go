@@ -166,6 +166,10 @@ func TestNextBatch(t *testing.T) {
 	require.Equal(t, []*Test{other}, nextBatch(append([]*Test{other}, cheap...), 4, 30*time.Second), "a process runs one package")
 	require.Equal(t, []*Test{other, other}, nextBatch([]*Test{long, other, other, other}, 4, 2500*time.Millisecond), "what the budget does not permit is passed over")
 	require.Equal(t, []*Test{long}, nextBatch([]*Test{long}, 0, time.Second), "the only test runs at any cost")
+	all := []*Test{long}
+	batch := nextBatch(all, 0, time.Second)
+	all[0] = nil
+	require.Equal(t, []*Test{long}, batch, "a batch stays when the tests are deleted of which it was taken")
 	require.Empty(t, nextBatch([]*Test{long}, 1, time.Second))
 	require.Empty(t, nextBatch(nil, 0, time.Second))
 }
