@@ -171,6 +171,9 @@ func create(t testing.TB, template string) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
+		if template != "template0" && !t.Failed() {
+			checkInvariants(ctx, t, shared.url(name))
+		}
 		require.NoError(t, shared.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"))
 	})
 	return shared.url(name)

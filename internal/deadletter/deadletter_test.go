@@ -13,6 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // SQL reads the types and codes of stored errors as Go has written them.
@@ -43,6 +45,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("TotalsStopAtTenThousand", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(10_050)
 		found, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: 3})
@@ -60,6 +63,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("ListsLookAtPartsOfThem", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(1000)
 		b.Exec(`UPDATE ojs.jobs SET queue = 'rare' WHERE id IN (SELECT id FROM ojs.jobs ORDER BY finished_at OFFSET 20 LIMIT 3)`)
@@ -80,6 +84,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("ListsThoseOfOneInstant", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(10)
 		b.Exec(`UPDATE ojs.jobs SET finished_at = now(), dead_lettered_at = now()`)
@@ -112,6 +117,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("RetriesInBatches", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(2500)
 		res, err := b.DeadLetters.Retry(t.Context(), deadletter.Filter{Queues: []string{"q1", "q2"}})
@@ -124,6 +130,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("ConcurrentPurgeAndRetryLoseNoJob", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(5000)
 		var wg sync.WaitGroup
@@ -143,6 +150,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 
 	t.Run("PlansUseTheIndexes", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(20_000)
 		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, ready_seq, args) SELECT gen_random_uuid(), 't', 'q', 'available', now(), g, '[]' FROM generate_series(1, 30000) g`)
@@ -171,6 +179,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 // TestFilters: lists, totals, retries and purges choose the same dead letters by the same filter.
 func TestFilters(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	const all = 12
 	now := time.Now().Truncate(time.Second)
 	at := func(g int) time.Time { return now.Add(time.Duration(g-all-60) * time.Second) }
@@ -294,6 +303,7 @@ func TestPruneJobs(t *testing.T) {
 
 	t.Run("DeadLettersByAgeThenCount", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(100)
 		n, err := b.DeadLetters.Prune(t.Context(), 2*time.Minute, 1000)
@@ -313,6 +323,7 @@ func TestPruneJobs(t *testing.T) {
 
 	t.Run("CountSplitsDeadLettersOfOneInstant", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(20)
 		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = now(), finished_at = now()`)

@@ -373,6 +373,7 @@ func (b *Bundle) Silent(seconds int, workers ...string) {
 // InsertDeadLetters inserts n dead letters with their event rows. They are a second apart, and the newest is a minute old.
 func (b *Bundle) InsertDeadLetters(n int) {
 	b.T.Helper()
+	dbtest.WritesTables(b.T)
 	b.Exec(`WITH made AS (
 			INSERT INTO ojs.jobs (id, type, queue, state, attempt, created_at, finished_at, dead_lettered_at, failed, args, retry, error, errors)
 			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]

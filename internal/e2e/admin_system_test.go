@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestAdminQueues covers docs/reference/admin.md, Queues.
@@ -86,6 +88,7 @@ func TestAdminQueueCommands(t *testing.T) {
 // The first job of each lane and priority is looked at.
 func TestOldestAvailable(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	q := queue()
 	oldest := func() string { return a.get("/ojs/v1/admin/queues/" + q).is(200).at("oldest_available_at") }
@@ -141,6 +144,7 @@ func TestAdminStats(t *testing.T) {
 
 func TestStatsHistory(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	q := queue()
 	// 100 jobs took 1 to 100 ms in a minute half an hour ago, and as many three days ago.
@@ -368,6 +372,7 @@ func TestQueueConfiguration(t *testing.T) {
 // TestPurge covers docs/reference/admin.md, Purge.
 func TestPurge(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	purge := func(a *node, q, body string) reply {
 		return a.do("DELETE", "/ojs/v1/admin/queues/"+q+"/jobs", strings.NewReader(body))

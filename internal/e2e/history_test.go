@@ -6,11 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestHistory covers docs/reference/jobs.md, History.
 func TestHistory(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	records := func(a *node, id string, n int) (lines []string) {
 		a.published(id, n)

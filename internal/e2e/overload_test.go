@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestHealthHasAConnectionOfItsOwn keeps all other connections waiting.
@@ -36,6 +38,7 @@ func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
 // TestFetchOfManyLargeJobs asks for all jobs at once, as often as there are some, and counts each.
 func TestFetchOfManyLargeJobs(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	const jobs = 80 // of 1 MiB: 10 answers
 	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args, size)

@@ -27,6 +27,7 @@ import (
 // auto_explain writes the plan of every execution to the log of a PostgreSQL of this test's own.
 func TestPlans(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a, log, e := explained(t)
 
 	for _, state := range []struct {

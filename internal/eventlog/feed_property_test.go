@@ -20,6 +20,7 @@ import (
 // TestFeedProperty: writers with delayed commits and rollbacks, and streams of any speed: each reads all, once, in order.
 func TestFeedProperty(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	url := dbtest.URL(t)
 	w := &world{gapDelay: 2 * time.Millisecond, seed: uint64(env("OJSD_PROPERTY_SEED", int(rand.Uint32())))}
 	t.Logf("seed %d", w.seed)

@@ -25,6 +25,7 @@ type testBundle struct {
 
 func setup(t *testing.T, c RelayConfig) *testBundle {
 	t.Helper()
+	dbtest.WritesTables(t) // events of jobs that there are not
 	pool := dbtest.New(t)
 	c.Events.ServiceName = cmp.Or(c.Events.ServiceName, "ojs")
 	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, c)

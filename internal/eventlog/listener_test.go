@@ -25,6 +25,7 @@ type listenerBundle struct {
 
 func setupListener(t *testing.T, config ListenerConfig) *listenerBundle {
 	t.Helper()
+	dbtest.WritesTables(t)
 	pool := dbtest.New(t)
 	if config.URL == "" {
 		config.URL = pool.Config().ConnString()

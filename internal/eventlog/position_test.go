@@ -15,6 +15,7 @@ func TestPosition(t *testing.T) {
 
 	t.Run("EqualsSQL", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		pool := dbtest.New(t)
 		for _, c := range []struct {
 			time string

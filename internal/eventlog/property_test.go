@@ -69,6 +69,7 @@ type world struct {
 func (w *world) run(t *testing.T) {
 	w.seed = uint64(env("OJSD_PROPERTY_SEED", int(rand.Uint32())))
 	t.Logf("seed %d", w.seed)
+	dbtest.WritesTables(t)
 	url := dbtest.URL(t)
 	w.pool = connect(t, url, writers+8)
 	_, err := w.pool.Exec(t.Context(), `

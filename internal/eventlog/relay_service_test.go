@@ -178,6 +178,7 @@ func traced(t *testing.T, url string) (*pgxpool.Pool, *counter) {
 
 func TestIdleRelay(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	pool, count := traced(t, dbtest.URL(t))
 	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, RelayConfig{PollInterval: 100 * time.Millisecond})
 	relay.TestSignals.Init(t)

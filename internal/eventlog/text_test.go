@@ -16,6 +16,7 @@ import (
 // TestEventText checks what SQL makes of each type of the catalogue.
 func TestEventText(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	pool := dbtest.New(t)
 	makeRows(t, pool)
 	const (

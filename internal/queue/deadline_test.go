@@ -10,6 +10,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // Jobs that no call ends before their deadline.
@@ -52,6 +54,7 @@ func TestDeadlines(t *testing.T) {
 
 	t.Run("AreTold", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		for reason, change := range map[string]string{
 			"": `scheduled_at = now()`, "retry": `state = 'retryable'`, "expired": `expires_at = now()`, "total_timeout": `total_due_at = now()`, "enqueue_ttl_expired": `ttl_due_at = now()`,
 		} {

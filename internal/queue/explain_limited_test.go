@@ -6,10 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestExplainLimited(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	b.served()
 	jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // buffersOf is how many pages a query reads.
@@ -48,6 +50,7 @@ func TestExplainReadsFewHolds(t *testing.T) {
 // more; a count of 10 000 reads some hundred.
 func TestExplainReadsLittle(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	b.served()
 	conn, err := b.Pool.Acquire(t.Context())
@@ -101,6 +104,7 @@ func TestExplainReadsLittle(t *testing.T) {
 // TestDropReadsLittle: an enqueue into a full queue that drops the oldest job reads few of the many that wait.
 func TestDropReadsLittle(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
 		SELECT ojs.new_id(now()), 't', 'q', CASE i % 3 WHEN 0 THEN 't/k' ELSE 't' END, 'available', i % 2, CASE WHEN i % 4 > 0 THEN i END, CASE WHEN i % 4 = 0 THEN 'k' END,

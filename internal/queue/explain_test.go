@@ -12,6 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // explanation is what tests read of an explanation.
@@ -87,6 +89,7 @@ func TestExplainAvailable(t *testing.T) {
 
 	t.Run("ManyAhead", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t, unchecked)
 		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, args) SELECT ojs.new_id(now()), 't', 'q', 'available', -i, now(), '[]' FROM generate_series(1, 10100) i`)
 		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 10100)`)
@@ -152,6 +155,7 @@ func TestExplainAvailable(t *testing.T) {
 
 	t.Run("ItsLane", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.served()
 		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
@@ -255,6 +259,7 @@ func TestExplainOtherStates(t *testing.T) {
 // The first of the times at which a job ends unless it has been run is its deadline.
 func TestExplainDeadline(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	deadline := func(id [16]byte) time.Time {
 		t.Helper()

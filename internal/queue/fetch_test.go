@@ -167,6 +167,7 @@ func TestFetchOfLargeJobs(t *testing.T) {
 
 	t.Run("CountsErrorsAndResults", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		id := b.add("q", 0, "1")[0].ID
 		size := `SELECT COALESCE(max(size), 0) FROM (SELECT id, size FROM ojs.jobs UNION ALL SELECT id, size FROM ojs.jobs_done) j WHERE id = $1`
@@ -204,6 +205,7 @@ func TestFetchOfLargeJobs(t *testing.T) {
 
 	t.Run("NeverCutsSmallOnes", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
 			SELECT gen_random_uuid(), 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 8000)]) FROM generate_series(1, 1000)`)

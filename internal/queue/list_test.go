@@ -10,11 +10,14 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestBoundedList: a filter that matches few jobs looks at a part of them at a time, and the pages together are complete.
 func TestBoundedList(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const id = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid`
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args)
@@ -109,6 +112,7 @@ func TestBoundedList(t *testing.T) {
 // TestListFilters: each filter of a list finds its jobs, newest first, with their number.
 func TestListFilters(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const all = 40
 	b.variedJobs(all)
@@ -163,6 +167,7 @@ func TestListFilters(t *testing.T) {
 // TestBulkFilters: each filter of a bulk change chooses its jobs, oldest first.
 func TestBulkFilters(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const all = 40
 	base := b.variedJobs(all)

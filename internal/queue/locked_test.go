@@ -13,6 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // A locked row delays the calls for its own job only.
@@ -59,6 +61,7 @@ func TestLockedJobs(t *testing.T) {
 // More locked jobs than a sweep reads at a time do not hide those behind them.
 func TestLockedOverdueJobs(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	for name, c := range map[string]struct{ change, then string }{
 		"Waiting": {`UPDATE ojs.jobs SET state = 'scheduled', ready_seq = NULL, due_at = created_at, scheduled_at = created_at`, "available"},
 		"Active":  {`UPDATE ojs.jobs SET state = 'active', ready_seq = NULL, attempt = 1, started_at = created_at, lease_until = created_at, due_at = created_at`, "available"},

@@ -12,6 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestRetry(t *testing.T) {
@@ -95,6 +97,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("KeepsOrTakesTheDeadLetterPolicy", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		stored := b.DeadLetter(func(j *job.Job) { j.OnExhaustion = "dead_letter" })
 		for _, c := range []struct{ override, want string }{

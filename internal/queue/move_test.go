@@ -7,11 +7,14 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestLaneOfMovedJobs is about jobs that change their queue: they wait in the lane that their fairness key has there.
 func TestLaneOfMovedJobs(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	b.configure("fair", `{"fairness":{"key":"meta.customer"}}`)
 	withMeta := func(queue, meta string) *job.Job {

@@ -10,6 +10,8 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // The end of a job wakes the waiters on the same node directly, and those on other nodes by a notification.
@@ -64,6 +66,7 @@ func TestBulkCancelEndsTheWaitForAResult(t *testing.T) {
 // The results of many jobs have a bound together; a single one is always read.
 func TestResultsAreBounded(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	b.Exec(`INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args, result)
 		SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 't', 'q', 'completed', now(), now(), '[]', to_json(repeat('x', 1048576))

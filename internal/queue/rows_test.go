@@ -11,12 +11,15 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // JobFetch and JobComplete return some of the columns, and the others are set here. So a job that has everything that a job can have
 // has to come back as it is stored, and a column that is new has to be named below or to be returned.
 func TestRecordsAreAsStored(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	j := domaintest.NewJob("q")
 	j.Priority = 5
@@ -52,6 +55,7 @@ func TestRecordsAreAsStored(t *testing.T) {
 // A list leaves out what the client has sent of jobs that are too large for it, all of that or nothing.
 func TestRecordsAreCutAboveASize(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	for _, done := range []bool{false, true} {
 		ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}
@@ -84,6 +88,7 @@ func TestRecordsAreCutAboveASize(t *testing.T) {
 // JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
 func TestCancelMovesEveryColumn(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	// What a cancelled job does not have: times at which something is due, and what other ends of a job decide.
 	const gone = `'{state,ready_seq,due_at,finished_at,next_attempt_at,total_due_at,ttl_due_at,lease_until,lease_ms,stall_due_at,stall_ms,

@@ -11,11 +11,14 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // TestBoundedSearch: a filter that matches few jobs looks at a part of them at a time, and the pages together are complete.
 func TestBoundedSearch(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const id = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid`
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args)
@@ -79,6 +82,7 @@ func numberOf(id [16]byte) int { return int(binary.BigEndian.Uint64(id[8:]) & 0x
 // TestSearchFilters: each filter finds its jobs, live ones and ended ones, in each order and page by page.
 func TestSearchFilters(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const all = 40
 	base := b.variedJobs(all)

@@ -233,6 +233,7 @@ func TestLostAnswer(t *testing.T) {
 
 	t.Run("JobThatWasCompletedMeanwhile", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b, _ := prepared(t, call{})
 		b.Exec(`CREATE FUNCTION ojs.done() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, finished_at, args)

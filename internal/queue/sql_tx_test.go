@@ -380,6 +380,7 @@ func TestSQLNeedsNoServer(t *testing.T) {
 
 func TestSQLJobView(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	ids := append(b.oneOfEachState(), b.activeThenCancelled())
 	b.Exec("UPDATE ojs.jobs SET due_at = due_at + interval '1 hour' WHERE id = $1", ids[4]) // PromoteDue leaves the retry alone, however late it comes

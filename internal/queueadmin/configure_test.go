@@ -11,6 +11,8 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestCreate(t *testing.T) {
@@ -86,6 +88,7 @@ func TestConfigure(t *testing.T) {
 
 func TestStrictQueues(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, func(c *domaintest.Config) { c.Jobs.StrictQueues = true })
 	_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 	wire := wireError(t, ojs.ErrNotFound, err)

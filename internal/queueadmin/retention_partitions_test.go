@@ -9,10 +9,13 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestUnusedPartitions(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, func(c *domaintest.Config) { c.Unchecked = true })
 	b.Exec(`INSERT INTO ojs.limits (key, policy) SELECT 'k' || i, '{}' FROM generate_series(1, 3000) i`)
 	const rate = `{"rate":{"limit":1,"period":"P3D","us":259200000000}}`
@@ -48,6 +51,7 @@ func TestUnusedPartitions(t *testing.T) {
 // TestUnusedPartitionOfANewJob is about a job that is stored while the partition of its key, which was unused, is deleted.
 func TestUnusedPartitionOfANewJob(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, func(c *domaintest.Config) { c.Unchecked = true })
 	const policy = `{"concurrency":1}`
 	b.Exec(`SELECT ojs.limit_set('k', $1)`, policy)

@@ -9,6 +9,8 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // doneRows are finished jobs of three queues, one for each of the last hours up to two days, and discarded ones, half of them dead letters.
@@ -36,6 +38,7 @@ func TestRetentionOfQueues(t *testing.T) {
 
 	t.Run("EachStateOfAQueue", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(doneRows)
 		b.Exec(discardedOf)
@@ -52,6 +55,7 @@ func TestRetentionOfQueues(t *testing.T) {
 
 	t.Run("OfDefault", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(doneRows)
 		b.Exec(discardedOf)

@@ -12,6 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/workflow"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at, finished_at, dead_lettered_at, args)
@@ -44,6 +46,7 @@ func TestPruner(t *testing.T) {
 
 	t.Run("EachKindHasItsRetention", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
@@ -74,6 +77,7 @@ func TestPruner(t *testing.T) {
 
 	t.Run("ZeroMeansForEver", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(discardedRows, true)
 		b.Exec(discardedRows, false)
@@ -83,6 +87,7 @@ func TestPruner(t *testing.T) {
 
 	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		p, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: 50 * time.Millisecond}, DeadLetter: config.DeadLetter{MaxCount: 4}})
 		require.Equal(t, queueadmin.Pruned{}, pruned)
@@ -96,6 +101,7 @@ func TestPruner(t *testing.T) {
 	// A call that retries a job has locked it, and the job stays.
 	t.Run("LeavesLockedJobs", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.Exec(discardedRows, false)
 		b.Exec(discardedRows, true)
@@ -114,6 +120,7 @@ func TestPruner(t *testing.T) {
 
 	t.Run("DiscardedJobsThatAreNotDeadLetters", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.InsertDeadLetters(3000)
 		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)

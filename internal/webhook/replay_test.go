@@ -10,6 +10,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // A retry by hand begins the schedule again.
@@ -238,6 +240,7 @@ func TestReplayAllOfLateEvents(t *testing.T) {
 // A delivery that a replay makes is what the first one was, but for its id and its times.
 func TestReplayAllMakesTheSameDeliveries(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	var hooks []*webhook.Webhook
 	for _, format := range []string{"ojs", "cloudevents"} {

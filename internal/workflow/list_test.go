@@ -11,6 +11,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestList(t *testing.T) {
@@ -67,6 +69,7 @@ func TestList(t *testing.T) {
 // TestBoundedList: a filter that matches few roots looks at a part of them at a time, and the pages together are complete.
 func TestBoundedList(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, func(c *domaintest.Config) { c.Unchecked = true })
 	// Each 90th root is rare, and of tenant small; each other one of tenant big; each third one has failed.
 	b.Exec(`INSERT INTO ojs.workflows (id, root_id, tenant, flow, last_flow, ancestors, path, type, name, state, steps_form, total, open, job_count, callbacks, created_at, ended_at)

@@ -16,6 +16,8 @@ import (
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func numbered(t testing.TB, kind workflow.Type, n int) *workflow.Definition {
@@ -284,6 +286,7 @@ func TestFollower(t *testing.T) {
 
 	t.Run("CheckReadsWhatBecameOfJobs", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		for _, lose := range []string{`DELETE FROM ojs.jobs_done`, `DELETE FROM ojs.jobs WHERE id = $1`, `UPDATE ojs.jobs SET state = 'discarded', error = NULL WHERE id = $1`} {
 			w := b.created(define(workflow.Group, member(t, "a")))
