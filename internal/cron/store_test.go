@@ -20,6 +20,8 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // cron registers one. body is the object without its braces.
@@ -747,6 +749,7 @@ func TestListIsBounded(t *testing.T) {
 // A run by hand is refused while the queue of its job is draining, whatever other queues do.
 func TestTriggerIntoADrainingQueue(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	b.cron("c", every, "allow") // in queue q
 	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('other', 'draining')`)

@@ -170,3 +170,42 @@ WHERE c.next_run_at <= c.last_run_at OR c.run_count < 0 OR c.run_count > 0 AND c
 
 -- name: reservations of a pool
 SELECT to_json(h) FROM ojs.pool_holds h WHERE NOT EXISTS (SELECT FROM ojs.pools p WHERE p.name = h.pool);
+
+-- name: columns of a step
+SELECT to_json(s) FROM ojs.workflow_steps s JOIN ojs.workflows f ON f.root_id = s.root_id AND f.flow = s.flow
+WHERE (s.state IN ('completed', 'failed', 'cancelled')) <> (s.ended_at IS NOT NULL) OR s.kind <> 'workflow' AND s.state = 'pending' AND s.job_id IS NULL
+    OR s.state = 'waiting' AND s.job_id IS NOT NULL OR (s.kind = 'workflow') <> (s.child_flow IS NOT NULL)
+    OR (s.kind = 'callback') <> (s.callback IS NOT NULL) OR s.state = 'completed' AND s.error IS NOT NULL OR s.kind <> 'workflow' AND s.state <> 'completed' AND s.result IS NOT NULL
+    OR f.state = 'running' AND s.state = 'waiting' AND s.kind <> 'callback' AND s.waits_on <> (SELECT count(*) FROM ojs.workflow_steps d
+        WHERE d.root_id = s.root_id AND d.flow = s.flow AND d.index = ANY(s.depends_on) AND d.state <> 'completed');
+
+-- name: jobs of a tree
+SELECT json_build_object('root', f, 'steps', s) FROM ojs.workflows f, LATERAL (SELECT count(*) AS jobs, count(*) FILTER (WHERE s.state = 'completed') AS completed
+    FROM ojs.workflow_steps s WHERE s.root_id = f.root_id AND s.flow BETWEEN f.flow AND f.last_flow AND s.kind = 'job') s
+WHERE (f.job_count, f.completed_count) <> (s.jobs, s.completed) OR f.completed_count + f.failed_count > f.job_count;
+
+-- name: columns of a queue
+SELECT to_json(q) FROM ojs.queues q
+WHERE (q.status = 'paused') <> (q.paused_at IS NOT NULL) OR q.config IS NULL AND q.settings IS NOT NULL OR q.updated_at < q.created_at;
+
+-- name: secrets of a webhook
+SELECT to_json(w.id) FROM ojs.webhooks w WHERE (SELECT count(*) FROM ojs.webhook_secrets s WHERE s.webhook_id = w.id AND s.expires_at IS NULL) <> 1
+UNION ALL
+SELECT to_json(s.id) FROM ojs.webhook_secrets s WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = s.webhook_id);
+
+-- name: runs of a cron
+SELECT to_json(r) FROM ojs.cron_runs r
+WHERE (r.outcome = 'skipped') <> (r.reason IS NOT NULL) OR (r.outcome = 'skipped') <> (r.job_id IS NULL) OR (r.kind = 'manual') <> (r.outcome = 'manual')
+    OR NOT EXISTS (SELECT FROM ojs.crons c WHERE c.id = r.cron_id);
+
+-- name: source and time of an event
+SELECT json_build_object('event', e, 'created_at', j.created_at) FROM ojs.events e
+LEFT JOIN (SELECT id, created_at FROM ojs.jobs UNION ALL SELECT id, created_at FROM ojs.jobs_done) j ON j.id = e.job_id
+WHERE e.time < j.created_at OR e.source !~ '^(api|scheduler|cron|workers/.+)(/.+)?$' OR e.type IN ('job.started', 'job.completed') AND e.worker_id IS NOT NULL AND e.source !~ '^workers/';
+
+-- name: what a limit permits
+SELECT to_json(l) FROM ojs.limits l
+WHERE l.concurrency IS DISTINCT FROM COALESCE(l.override ->> 'concurrency', l.policy ->> 'concurrency')::bigint
+    OR l.rate IS DISTINCT FROM (COALESCE(l.override -> 'rate', l.policy -> 'rate') ->> 'limit')::bigint
+    OR l.rate_us IS DISTINCT FROM (COALESCE(l.override -> 'rate', l.policy -> 'rate') ->> 'us')::bigint
+    OR l.throttle_us IS DISTINCT FROM (COALESCE(l.override -> 'throttle', l.policy -> 'throttle') ->> 'us')::bigint / (COALESCE(l.override -> 'throttle', l.policy -> 'throttle') ->> 'limit')::bigint;

@@ -30,6 +30,7 @@ type pass struct {
 // comes back soon, and the next pass must do what is left.
 func TestFailingPasses(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	for name, p := range map[string]pass{
 		"PromoteDue": {
 			prepare: func(b *domaintest.Bundle) {

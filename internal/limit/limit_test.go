@@ -14,6 +14,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 type bundle struct{ *domaintest.Bundle }
@@ -350,6 +352,7 @@ func TestLockedJobs(t *testing.T) {
 // Clients see counts of jobs up to 10 000.
 func TestShownCountsAreBounded(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	b.added(limited(t, `{"key":"k","concurrency":0}`))
 	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, enqueued_at, args, limit_key)

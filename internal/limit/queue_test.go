@@ -12,6 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // A job whose limit cannot be stored is not stored either: it would run without.
@@ -27,6 +29,7 @@ func TestQueueLimitIsNotStored(t *testing.T) {
 
 func TestQueueRate(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	const rate = `{"limit":2,"period":"PT3S"}` // a busy machine must look at the third job meanwhile
 	first, second, third := b.added(limited(t, rate)), b.added(limited(t, rate)), b.added(limited(t, rate))

@@ -15,6 +15,8 @@ import (
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 type bundle struct{ *domaintest.Bundle }
@@ -229,6 +231,7 @@ func TestPools(t *testing.T) {
 
 	t.Run("APoolShowsItsOwn", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.put("limited", `{"queues":["a","b"],"concurrency":3}`)
 		b.put("open", `{"queues":["b","c"]}`)
@@ -327,6 +330,7 @@ func TestPools(t *testing.T) {
 
 	t.Run("AFetchThatGetsNothingKeepsNoRoom", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		b.put("p", `{"queues":["a"],"concurrency":1}`)
 		b.add("a", 1)

@@ -102,6 +102,7 @@ func TestExplainAvailable(t *testing.T) {
 
 	t.Run("PausedWithoutWorkers", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 		require.Equal(t, "no_workers", b.explain(id).codes())

@@ -17,6 +17,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // bundle is the domains of a node on a database of the test's own.
@@ -85,6 +87,7 @@ func TestRegisteredAgain(t *testing.T) {
 // TestFollower has a node that misses the notifications learn of changes of another one because it checks jobs.
 func TestFollower(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, unchecked)
 	other := &bundle{b.Node(unchecked, func(c *domaintest.Config) { c.Listening = func() bool { return true } })}
 	require.False(t, other.refuses(`[]`))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -753,6 +754,7 @@ func TestDeliveryOrder(t *testing.T) {
 // publish does what a relay does, for tests that need no more of it.
 func (b *bundle) publish() {
 	b.T.Helper()
+	dbtest.WritesTables(b.T)
 	b.Exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
 }
 

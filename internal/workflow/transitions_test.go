@@ -12,6 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestJobTransitions(t *testing.T) {
@@ -211,6 +213,7 @@ func TestManualRetry(t *testing.T) {
 
 	t.Run("FollowsEachChangeOfAJob", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		b := setup(t)
 		w := b.created(withCallbacks(t, define(workflow.Batch, member(t, "a")), "on_failure"))
 		j := b.next("a")

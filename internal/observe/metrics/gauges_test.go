@@ -15,6 +15,8 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func (b *bundle) gauges(maxQueues int) metrics.Gauges {
@@ -156,6 +158,7 @@ func TestLimitUsesAreBounded(t *testing.T) {
 
 func TestReadyHeads(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	low, high := domaintest.NewJob("q"), domaintest.NewJob("q")
 	low.Priority, high.Priority = -1, 5

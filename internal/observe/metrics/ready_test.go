@@ -8,10 +8,13 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestReadySurvey(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t)
 	enqueue := func(queue string, priority int16, age time.Duration) {
 		t.Helper()
