@@ -91,7 +91,7 @@ var functions = map[string]lockCase{
 	},
 }
 
-// lockedElsewhere has the functions whose locks need more than one other transaction, or keep the order of a pass of the relay, with their tests.
+// lockedElsewhere has the functions whose locks keep the order of a pass of the relay, or need more than one call, with their tests.
 var lockedElsewhere = map[string]string{
 	"jobs_done_partitions_prune": "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
 	"event_partition_close":      "eventlog.TestRetentionLetsThePassOfTheRelayEnd",

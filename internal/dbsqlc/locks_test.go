@@ -25,14 +25,14 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// lockCase is what a statement does about a row that another transaction has locked: the first of two rows, or the only one. A statement that
-// skips it takes the others, and takes it once it is unlocked. One that waits works with what the other transaction has committed.
+// lockCase is what a statement does about a row that another transaction has locked: the first of two rows, or the only one. A statement
+// that skips it takes the others, and takes it once it is unlocked. One that waits works with what the other transaction has committed.
 type lockCase struct {
 	rows  string // makes rows with which the statement has to do
 	other string // locks the first one in the other transaction; a statement that waits sees the change
 	call  func(c *call) ([]string, error)
 	waits bool
-	gets  []string // the rows that it takes, by their numbers, if none is locked; for a statement that waits, what it gets after the change
+	gets  []string // the numbers of the rows that it takes if none is locked; what a statement that waits gets after the change
 }
 
 // call is how a lockCase calls its statement.
@@ -491,13 +491,15 @@ func TestStatementsAndLockedRows(t *testing.T) {
 	}
 }
 
+// execer is the pool or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
 // run leaves the database as it was.
 func (lc lockCase) run(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	exec := func(db interface {
-		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	}, sql string,
-	) {
+	exec := func(db execer, sql string) {
 		_, err := db.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
@@ -511,7 +513,8 @@ func (lc lockCase) run(t *testing.T, pool *pgxpool.Pool) {
 	if !lc.waits {
 		got, err := lc.called(t.Context(), pool, "50ms")
 		require.NoError(t, err, "it waits, or does what another transaction excludes")
-		require.Equal(t, slices.DeleteFunc(slices.Clone(lc.gets), func(n string) bool { return n == "1" }), append([]string{}, got...), "it takes a locked row")
+		others := slices.DeleteFunc(slices.Clone(lc.gets), func(n string) bool { return n == "1" })
+		require.Equal(t, others, append([]string{}, got...), "it takes what is not locked, and only that")
 		require.NoError(t, other.Rollback(t.Context()))
 		got, err = lc.called(t.Context(), pool, "50ms")
 		require.NoError(t, err)
@@ -529,7 +532,8 @@ func (lc lockCase) run(t *testing.T, pool *pgxpool.Pool) {
 	}()
 	require.Eventually(t, func() bool {
 		var waiting bool
-		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
 		return err != nil || waiting || len(done) > 0
 	}, time.Minute, time.Millisecond)
 	require.Empty(t, done, "it has to wait")
