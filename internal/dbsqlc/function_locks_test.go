@@ -40,8 +40,16 @@ const (
 	jobNumbers = `SELECT right(id::text, 1) FROM ojs.jobs WHERE `
 )
 
-// functions has the functions of the migrations with a locking clause; behind the slash is what they lock.
+// functions has the functions of the migrations that lock rows, or exclude one another; behind the slash is what they lock.
 var functions = map[string]lockCase{
+	"jobs_done_partitions_ensure/itself": {
+		other: `SELECT ojs.jobs_done_partitions_ensure(9)`, waits: true, gets: []string{"9"},
+		call: changes(`SELECT ojs.jobs_done_partitions_ensure(9)`, `SELECT (count(*) - 1)::text FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass`),
+	},
+	"event_partitions_ensure/itself": {
+		other: `SELECT ojs.event_partitions_ensure(9)`, waits: true, gets: []string{"9"},
+		call: changes(`SELECT ojs.event_partitions_ensure(9)`, `SELECT (count(*) - 1)::text FROM ojs.event_partitions()`),
+	},
 	"limit_withdraw/jobs": {
 		rows: parkedJobs + `UPDATE ojs.jobs SET ready_seq = limit_seq, limit_seq = NULL`, other: firstJob, gets: both,
 		call: changes(`SELECT ojs.limit_withdraw('k', 1::smallint, 10)`, jobNumbers+`limit_seq IS NOT NULL ORDER BY id`),
@@ -99,6 +107,7 @@ var lockedElsewhere = map[string]string{
 	"queues_prune":               "eventlog.TestQueueUsedDuringThePrune, for the relay",
 	"reset":                      "eventlog.TestResetWaitsForRetention",
 	"bounds_check_noted":         "queue.TestBoundsHoldForSQL",
+	"unique_check":               "queue.TestUniqueInSQLWaitsForOpenTransactions",
 }
 
 func TestFunctionsAndLockedRows(t *testing.T) {
@@ -112,7 +121,7 @@ func TestFunctionsAndLockedRows(t *testing.T) {
 		covered[function] = true
 	}
 	require.Equal(t, withLocks(t, "../../migrations/*.sql", regexp.MustCompile(`^CREATE (?:OR REPLACE )?FUNCTION ojs\.(\w+)`)), covered,
-		"each function that locks rows, and no other")
+		"each function with locks, and no other")
 	pool := dbtest.New(t)
 	for name, c := range functions {
 		t.Run(name, func(t *testing.T) { c.run(t, pool) })

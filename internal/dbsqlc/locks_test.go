@@ -453,11 +453,11 @@ var statements = map[string]lockCase{
 	},
 }
 
-// locking is a clause that locks rows.
-var locking = regexp.MustCompile(`\bFOR (NO KEY )?UPDATE\b|\bFOR (KEY )?SHARE\b`)
+// locking is a clause that locks rows, or a call that waits for an advisory lock of functions.
+var locking = regexp.MustCompile(`\bFOR (NO KEY )?UPDATE\b|\bFOR (KEY )?SHARE\b|PERFORM pg_advisory_xact_lock`)
 
-// withLocks are the parts of SQL files that lock rows, by their names. A part begins with the line that has its name. Comments may speak of
-// locks, too.
+// withLocks are the parts of SQL files that lock something, by their names. A part begins with the line that has its name. Comments may speak
+// of locks, too.
 func withLocks(t *testing.T, files string, name *regexp.Regexp) map[string]bool {
 	t.Helper()
 	paths, err := filepath.Glob(files)
