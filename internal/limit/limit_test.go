@@ -448,4 +448,23 @@ func TestLeftOver(t *testing.T) {
 	require.Positive(t, next)
 	require.Empty(t, b.fetched(), "the node has a second for it")
 	b.untilFetched(second)
+
+	third := dying.added(limited(t, `{"key":"new","concurrency":1}`))
+	require.True(t, b.waits(third))
+	b.admitDue()
+	require.False(t, b.waits(third))
+}
+
+// waits says whether an available job waits for a limit.
+func (b *bundle) waits(id [16]byte) bool {
+	b.T.Helper()
+	return b.One(`SELECT (ready_seq IS NULL)::text FROM ojs.jobs WHERE id = $1 AND state = 'available'`, id) == "true"
+}
+
+// admitDue admits jobs as any node does after the second in which the node that made room for them has done so.
+func (b *bundle) admitDue() {
+	b.T.Helper()
+	b.Exec(`UPDATE ojs.limit_pending SET due_at = now()`)
+	_, err := b.Limits.AdmitDue(b.T.Context())
+	require.NoError(b.T, err)
 }

@@ -147,6 +147,22 @@ func TestQueueOnLimit(t *testing.T) {
 		})
 	}
 
+	// The job has room that its key gave it, and another one waits for.
+	t.Run("JobWithAKey", func(t *testing.T) {
+		t.Parallel()
+		for _, effect := range []string{"drop", "reschedule"} {
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('full', '{"rate_limit":{"concurrency":0,"on_limit":"` + effect + `"}}')`)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			first, second := b.added(in(t, "full", `{"key":"k","concurrency":1}`)), b.added(limited(t, `{"key":"k","concurrency":1}`))
+			require.True(t, b.waits(second))
+			require.Empty(t, b.fetched("full"))
+			require.NotEqual(t, ojs.StateAvailable, b.State(first))
+			b.admitDue()
+			require.False(t, b.waits(second), effect)
+		}
+	})
+
 	t.Run("Paused", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -84,7 +84,7 @@ func TestSQLEnqueueWakes(t *testing.T) {
 	}
 
 	id := b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
-	require.Empty(t, woken())
+	require.Empty(t, woken(), "ojs.enqueue wakes the nodes")
 	b.sqlEnqueue(b.Pool, options(`"notify":true`))
 	require.Empty(t, woken())
 	quietID := b.sqlEnqueue(b.Pool, options(`"notify":false`))

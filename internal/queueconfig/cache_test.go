@@ -155,18 +155,40 @@ func TestFollowerStartStopStress(t *testing.T) {
 func TestQueueVersion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	listener, err := b.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer listener.Release()
+	_, err = listener.Exec(t.Context(), `LISTEN ojs_queues`)
+	require.NoError(t, err)
+	notified := func() (names []string) { // since the last call
+		b.exec(t, `SELECT pg_notify('ojs_queues', 'mark')`)
+		for {
+			n, err := listener.Conn().WaitForNotification(t.Context())
+			require.NoError(t, err)
+			if n.Payload == "mark" {
+				return names
+			}
+			names = append(names, n.Payload)
+		}
+	}
 	b.exec(t, `INSERT INTO ojs.queues (name) VALUES ('a') ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at`)
 	b.exec(t, `INSERT INTO ojs.queues (name) VALUES ('a') ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at`)
 	require.Zero(t, b.version(t))
+	require.Empty(t, notified())
 	last := int64(0)
-	for _, sql := range []string{
-		`UPDATE ojs.queues SET status = 'paused' WHERE name = 'a'`, `UPDATE ojs.queues SET config = '{}' WHERE name = 'a'`,
-		`DELETE FROM ojs.queues WHERE name = 'a'`, `INSERT INTO ojs.queues (name, config) VALUES ('b', '{}')`,
+	for _, c := range []struct{ sql, name string }{
+		{`UPDATE ojs.queues SET status = 'paused' WHERE name = 'a'`, "a"},
+		{`UPDATE ojs.queues SET config = '{}' WHERE name = 'a'`, "a"},
+		{`DELETE FROM ojs.queues WHERE name = 'a'`, "a"},
+		{`INSERT INTO ojs.queues (name, config) VALUES ('b', '{}')`, "b"},
 	} {
-		b.exec(t, sql)
-		require.Greater(t, b.version(t), last, sql)
+		b.exec(t, c.sql)
+		require.Greater(t, b.version(t), last, c.sql)
+		require.Equal(t, []string{c.name}, notified(), c.sql)
 		last = b.version(t)
 	}
+	_, err = listener.Exec(t.Context(), `UNLISTEN *`)
+	require.NoError(t, err)
 	b.exec(t, `SELECT ojs.reset()`)
 	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('b', '{}')`)
 	require.Greater(t, b.version(t), last, "a number is not used again after a reset")
