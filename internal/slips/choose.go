@@ -180,8 +180,12 @@ func (c *chooser) reachingRoutine(name string) map[*Test]int {
 	}
 	for object, steps := range c.schema.callers(name) {
 		for _, known := range c.coverage.packages {
-			for _, test := range c.mentioning(known, object) {
+			direct, others := c.mentioning(known, object)
+			for _, test := range direct {
 				note(test, steps)
+			}
+			for _, test := range others {
+				note(test, steps+1)
 			}
 			for _, q := range c.queryOf[object] {
 				for _, test := range known.reaching([]span{q.reach}) {
@@ -193,30 +197,23 @@ func (c *chooser) reachingRoutine(name string) map[*Test]int {
 	return found
 }
 
-// mentioning returns the tests whose source names an object of the schema; where only a helper does, all of its file.
-func (c *chooser) mentioning(known *covered, object string) (tests []*Test) {
+// mentioning returns the tests whose source names an object of the schema, and the others of these files, because a helper may name it too.
+func (c *chooser) mentioning(known *covered, object string) (direct, others []*Test) {
 	for _, name := range slices.Sorted(maps.Keys(c.files[known.pkg])) {
 		text := c.files[known.pkg][name]
 		if !names(text, object) {
 			continue
 		}
-		var here, direct []*Test
 		for _, test := range known.Tests {
-			body, ok := functionBody(text, test.Name)
-			if !ok {
-				continue
-			}
-			here = append(here, test)
-			if names(body, object) {
+			switch body, ok := functionBody(text, test.Name); {
+			case ok && names(body, object):
 				direct = append(direct, test)
+			case ok:
+				others = append(others, test)
 			}
 		}
-		if len(direct) == 0 {
-			direct = here
-		}
-		tests = append(tests, direct...)
 	}
-	return tests
+	return direct, others
 }
 
 // perFunction is how many slips of one function a draw has at most, while others remain.
