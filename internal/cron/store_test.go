@@ -20,8 +20,6 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
-
-	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // cron registers one. body is the object without its braces.
@@ -749,7 +747,6 @@ func TestListIsBounded(t *testing.T) {
 // A run by hand is refused while the queue of its job is draining, whatever other queues do.
 func TestTriggerIntoADrainingQueue(t *testing.T) {
 	t.Parallel()
-	dbtest.WritesTables(t)
 	b := setup(t)
 	b.cron("c", every, "allow") // in queue q
 	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('other', 'draining')`)
@@ -758,7 +755,7 @@ func TestTriggerIntoADrainingQueue(t *testing.T) {
 	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('q', 'draining') ON CONFLICT (name) DO UPDATE SET status = 'draining'`)
 	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 	domaintest.RequireCode(t, err, ojs.ErrQueuePaused)
-	b.Exec(`UPDATE ojs.queues SET status = 'paused' WHERE name = 'q'`)
+	b.Exec(`UPDATE ojs.queues SET status = 'paused', paused_at = now() WHERE name = 'q'`)
 	_, err = b.Crons.Trigger(t.Context(), cron.Ref{Name: "c"})
 	require.NoError(t, err, "a paused queue takes jobs")
 	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE cron = 'c'`))

@@ -330,13 +330,12 @@ func TestPools(t *testing.T) {
 
 	t.Run("AFetchThatGetsNothingKeepsNoRoom", func(t *testing.T) {
 		t.Parallel()
-		dbtest.WritesTables(t)
 		b := setup(t)
 		b.put("p", `{"queues":["a"],"concurrency":1}`)
 		b.add("a", 1)
 		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
 		b.ack(first)
-		b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('a', 'paused') ON CONFLICT (name) DO UPDATE SET status = 'paused'`)
+		b.Exec(`INSERT INTO ojs.queues (name, status, paused_at) VALUES ('a', 'paused', now()) ON CONFLICT (name) DO UPDATE SET status = 'paused', paused_at = now()`)
 		b.add("a", 1)
 		require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds WHERE started_at IS NULL`))

@@ -17,7 +17,7 @@ import (
 // status sets the status of a queue as an administrator does. Nodes that are given hear of it.
 func (b *bundle) status(name, status string, nodes ...*bundle) {
 	b.T.Helper()
-	b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET status = EXCLUDED.status`, name, status)
+	b.Exec(`INSERT INTO ojs.queues (name, status, paused_at) VALUES ($1, $2, CASE $2 WHEN 'paused' THEN now() END) ON CONFLICT (name) DO UPDATE SET status = EXCLUDED.status, paused_at = EXCLUDED.paused_at`, name, status)
 	hear(b.T, name, nodes...)
 }
 

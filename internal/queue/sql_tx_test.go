@@ -99,7 +99,7 @@ func TestSQLEnqueueWakes(t *testing.T) {
 func TestSQLEnqueueRefuses(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
-	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
+	b.Exec("INSERT INTO ojs.queues (name, status, paused_at) VALUES ('drain', 'draining', NULL), ('pause', 'paused', now())")
 	for message, p := range map[string]push{
 		spec.QueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
 		"'rate_limit' must be left out, because it is not supported by ojs.enqueue: nothing would enforce it.": options(`"rate_limit":{"key":"k"}`),
