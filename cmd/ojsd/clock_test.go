@@ -40,6 +40,7 @@ const (
 // that of the test, decides.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	for name, offsets := range map[string][]time.Duration{"AheadThenBehind": {time.Hour, -time.Hour}, "BehindThenAhead": {-time.Hour, time.Hour}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -122,6 +122,7 @@ func TestExamine(t *testing.T) {
 
 	t.Run("NamesTheCountsThatDiffer", func(t *testing.T) {
 		t.Parallel()
+		dbtest.WritesTables(t)
 		pool := dbtest.New(t)
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)

@@ -198,10 +198,9 @@ SELECT to_json(r) FROM ojs.cron_runs r
 WHERE (r.outcome = 'skipped') <> (r.reason IS NOT NULL) OR (r.outcome = 'skipped') <> (r.job_id IS NULL) OR (r.kind = 'manual') <> (r.outcome = 'manual')
     OR NOT EXISTS (SELECT FROM ojs.crons c WHERE c.id = r.cron_id);
 
--- name: source and time of an event
-SELECT json_build_object('event', e, 'created_at', j.created_at) FROM ojs.events e
-LEFT JOIN (SELECT id, created_at FROM ojs.jobs UNION ALL SELECT id, created_at FROM ojs.jobs_done) j ON j.id = e.job_id
-WHERE e.time < j.created_at OR e.source !~ '^(api|scheduler|cron|workers/.+)(/.+)?$' OR e.type IN ('job.started', 'job.completed') AND e.worker_id IS NOT NULL AND e.source !~ '^workers/';
+-- name: source of an event
+SELECT to_json(e) FROM ojs.events e
+WHERE e.source !~ '^(api|scheduler|cron|workers/.+)(/.+)?$' OR e.type IN ('job.started', 'job.completed') AND e.worker_id IS NOT NULL AND e.source !~ '^workers/';
 
 -- name: what a limit permits
 SELECT to_json(l) FROM ojs.limits l

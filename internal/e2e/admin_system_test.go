@@ -121,7 +121,7 @@ func TestAdminStats(t *testing.T) {
 	a.nack(a.fetch(q).at("jobs.0.id")).is(200)
 	a.ack(a.fetch(q).at("jobs.0.id")).is(200)
 	a.beat("w1")
-	a.exec(`UPDATE ojs.queues SET status = 'paused' WHERE name = $1`, other)
+	a.exec(`UPDATE ojs.queues SET status = 'paused', paused_at = now() WHERE name = $1`, other)
 
 	r := a.get("/ojs/v1/admin/stats").is(200)
 	for path, want := range map[string]string{
