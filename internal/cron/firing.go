@@ -76,13 +76,49 @@ func (s *Store) Fire(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	f.committed(ctx)
+	eventlog.Emit(ctx, s.commits, f.changes, sameChange)
+	// Jobs that were cancelled are told before those that are new, in the order in which they happened. Serial crons of which a job was
+	// cancelled may release another one.
+	crons := f.cancelled.AfterCommit(ctx)
+	var serial []string
+	for _, t := range f.ticks {
+		if !t.next.IsZero() {
+			// If this node stops, the timers of others find the time in the database.
+			s.timer.Schedule(max(0, t.next.Sub(t.now)))
+		}
+		if t.refused != nil {
+			s.jobs.CountRefused(ctx, t.refused)
+		}
+		if t.reason == "" && t.row.OverlapPolicy == OverlapEnqueue {
+			serial = append(serial, t.row.Name)
+		}
+	}
+	// Spans end before the fetches are woken, so that the span of the enqueue ends before that of the run begins. Those of jobs
+	// that were not inserted are not ended, and so not exported.
+	inserted := f.inserted.Records()
+	for _, t := range f.ticks {
+		if !t.span.Begun() {
+			continue
+		}
+		for _, r := range inserted {
+			if r.ID == t.job.ID {
+				t.span.Accepted(r.ID, r.State)
+			}
+		}
+	}
+	f.inserted.AfterCommit(ctx)
+	if len(f.ticks) > 0 {
+		s.commits.Committed()
+	}
+	// Last, when the new jobs of serial crons are there.
+	s.Release(ctx, append(crons, serial...))
+	s.warnQueued(ctx, serial)
 	pass.End(len(f.ticks), nil)
 	return len(f.ticks), nil
 }
 
 // firing is one transaction that fires due crons. It belongs to one try and one goroutine. inserted, cancelled and changes
-// are collected for committed.
+// are what Fire tells of after the commit.
 //
 // All crons of a pass share its statements and its commit, so 200 crons that are due at midnight cost little more than one.
 // One cron whose job cannot be stored must not stop the others, hence the savepoints in fireAll.
@@ -175,48 +211,6 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 	// The span begins here, so that the job is stored with its trace context.
 	t.job, t.span = job, f.store.tracer.Enqueue(ctx, job)
 	return t
-}
-
-// committed emits the events, wakes fetches for the jobs, and schedules the next ticks. Jobs that were cancelled are told
-// before those that are new, in the order in which they happened. Crons with the policy enqueue are released last, when
-// their new job is there.
-func (f *firing) committed(ctx context.Context) {
-	s := f.store
-	eventlog.Emit(ctx, s.commits, f.changes, sameChange)
-	// Serial crons of which a job was cancelled may release another one.
-	crons := f.cancelled.AfterCommit(ctx)
-	var serial []string
-	for _, t := range f.ticks {
-		if !t.next.IsZero() {
-			// If this node stops, the timers of others find the time in the database.
-			s.timer.Schedule(max(0, t.next.Sub(t.now)))
-		}
-		if t.refused != nil {
-			s.jobs.CountRefused(ctx, t.refused)
-		}
-		if t.reason == "" && t.row.OverlapPolicy == OverlapEnqueue {
-			serial = append(serial, t.row.Name)
-		}
-	}
-	// Spans end before the fetches are woken, so that the span of the enqueue ends before that of the run begins. Those of jobs
-	// that were not inserted are not ended, and so not exported.
-	inserted := f.inserted.Records()
-	for _, t := range f.ticks {
-		if !t.span.Begun() {
-			continue
-		}
-		for _, r := range inserted {
-			if r.ID == t.job.ID {
-				t.span.Accepted(r.ID, r.State)
-			}
-		}
-	}
-	f.inserted.AfterCommit(ctx)
-	if len(f.ticks) > 0 {
-		s.commits.Committed()
-	}
-	s.Release(ctx, append(crons, serial...))
-	s.warnQueued(ctx, serial)
 }
 
 // open are the ticks that no reason prevents yet; if policies are given, only those of crons with one of them. The names
