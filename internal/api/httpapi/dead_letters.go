@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // deadLetterRoutes are those of docs/reference/retries.md, Dead-letter endpoints, with their admin aliases.
@@ -284,25 +282,4 @@ func days(d time.Duration) string {
 		return "P" + strconv.FormatInt(int64(d/day), 10) + "D"
 	}
 	return jsonread.FormatDuration(d)
-}
-
-// appendReplays appends what a job shows of its dead-letter mark and of manual retries (docs/reference/retries.md, Dead letters).
-// dead_lettered_at is absent for a discarded job that is no dead letter. total_attempts repeats attempt under the name of the
-// dead-letter API.
-func appendReplays(b []byte, j *job.Record) []byte {
-	if len(j.PreviousErrors) > 0 {
-		b = append(b, `,"previous_errors":[`...)
-		b = append(append(b, bytes.Join(j.PreviousErrors, []byte{','})...), ']')
-	}
-	if j.ReplayCount > 0 {
-		b = append(b, `,"replay_count":`...)
-		b = strconv.AppendInt(b, int64(j.ReplayCount), 10)
-	}
-	b = appendTime(b, "re_enqueued_at", j.ReEnqueuedAt)
-	b = appendTime(b, "dead_lettered_at", j.DeadLetteredAt)
-	if j.State == string(ojs.StateDiscarded) {
-		b = append(b, `,"total_attempts":`...)
-		b = strconv.AppendInt(b, int64(j.Attempt), 10)
-	}
-	return b
 }

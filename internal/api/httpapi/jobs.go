@@ -329,7 +329,7 @@ func (a *API) getAdminJob(r *request, id [16]byte) error {
 	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
 	policy.MaxAttempts = j.MaxAttempts
 	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as
-	// in appendJobTimes: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
+	// in appendJobFields: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
 	// it ran.
 	completed, cancelled, discarded := j.FinishedAt, j.FinishedAt, j.FinishedAt
 	state := ojs.JobState(j.State)
@@ -616,13 +616,6 @@ func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
 		}
 	}
 	return n
-}
-
-// after is a time so many seconds later; a client's number may be larger than a duration can be.
-// A time.Duration ends at 292 years.
-func after(t time.Time, seconds int64) time.Time {
-	const day = 86_400
-	return t.AddDate(0, 0, int(seconds/day)).Add(time.Duration(seconds%day) * time.Second)
 }
 
 // Names of the headers of bounded queues (docs/reference/backpressure.md).
