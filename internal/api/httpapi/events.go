@@ -404,8 +404,8 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 }
 
 // getRetries shows the failures among the newest 1 000 starts and failures, oldest first, each with the start before it, as the CLI shows
-// them (docs/reference/jobs.md, History). A job may have more, and the events are kept for a shorter time than the job may live, so the list
-// may begin later than the first attempt. All times are by the clock of the database.
+// them (docs/reference/jobs.md, History). A job may have more, and the events are kept for a shorter time than the job may live, so the
+// list may begin later than the first attempt. All times are by the clock of the database.
 func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.

@@ -107,7 +107,12 @@ func (a *API) answered(c echo.Context, err error) outcome {
 // report runs once for each request: for a stream when the stream has ended, so a duration may be hours.
 func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start time.Time, end outcome) {
 	end.RequestID, end.Remote = c.Response().Header().Get("X-Request-Id"), c.Request().RemoteAddr
-	end.Method, end.Route = methodLabel(c.Request().Method), routeOf(e, c)
+	end.Method, end.Route = methodOther, routeOf(e, c)
+	// One of few words: a client may send any as a method.
+	switch method := c.Request().Method; method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		end.Method = method
+	}
 	end.Took, end.Status, end.OK = time.Since(start), slog.IntValue(end.status), end.status < http.StatusBadRequest
 	end.Log(c.Request().Context(), a.logger)
 	// The attributes are made only for spans that somebody collects.
@@ -133,13 +138,4 @@ func routeOf(e *echo.Echo, c echo.Context) string {
 		return path
 	}
 	return api.RouteUnknown
-}
-
-// methodLabel is one of few words: a client may send any as a method.
-func methodLabel(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return method
-	}
-	return methodOther
 }

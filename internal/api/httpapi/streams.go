@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -209,24 +208,12 @@ func stateFrame(e *eventlog.Event) []byte {
 	if e.Attempt != nil {
 		b = strconv.AppendInt(append(b, `,"attempt":`...), int64(*e.Attempt), 10)
 	}
-	if reason := reasonOf(e); reason != nil {
-		b = append(append(b, `,"reason":`...), reason...)
+	if e.Type == typeState || e.Type == "job.cancelled" { // the others have none
+		if reason := membersOf(e.Data)["reason"]; reason != nil {
+			b = append(append(b, `,"reason":`...), reason...)
+		}
 	}
 	return endFrame(append(b, '}'))
-}
-
-// reasonOf is the reason as JSON; nil without one. Only cancels and internal rows have one.
-func reasonOf(e *eventlog.Event) json.RawMessage {
-	if e.Type != typeState && e.Type != "job.cancelled" {
-		return nil
-	}
-	var data struct {
-		Reason json.RawMessage `json:"reason"`
-	}
-	if json.Unmarshal([]byte(e.Data), &data) != nil {
-		return nil
-	}
-	return data.Reason
 }
 
 // idSize is the length of every event id, which frameData relies on.
