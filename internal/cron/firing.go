@@ -542,19 +542,12 @@ func (f *firing) addChanges(ticks []*tick, fresh map[[16]byte]bool) {
 	}
 }
 
-// recordGaps stores the local times that clocks have skipped. A gap is in the log once, by its time, although it may be
-// found twice: at the tick before it and at a change of the cron.
-func (f *firing) recordGaps(ctx context.Context) error {
-	p := dbsqlc.CronRunInsertGapParams{Node: f.store.commits.Node, EventType: ojs.EventCronSkipped}
+func (f *firing) recordGaps(ctx context.Context) (err error) {
+	var p dbsqlc.CronRunInsertGapParams
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}
-	if p.Ids == nil {
-		return nil
-	}
-	// Only rows that were new come back, so each gap has one event.
-	rows, err := f.q.CronRunInsertGap(ctx, p)
-	f.changes = append(f.changes, gapChanges(rows)...)
+	f.changes, err = f.store.insertGaps(ctx, f.q, p, f.changes)
 	return err
 }
 
@@ -781,6 +774,24 @@ func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	}
 }
 
+// insertGaps stores the local times that clocks have skipped, if there are any, and appends their changes. A gap is in the log once, by its
+// time, although it may be found twice: at the tick before it and at a change of the cron. Only rows that were new come back, so each gap
+// has one event.
+func (s *Store) insertGaps(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.CronRunInsertGapParams,
+	changes []eventlog.Change) ([]eventlog.Change, error) {
+	if len(p.Ids) == 0 {
+		return changes, nil
+	}
+	p.Node, p.EventType = s.commits.Node, ojs.EventCronSkipped
+	rows, err := q.CronRunInsertGap(ctx, p)
+	for _, r := range rows {
+		changes = append(changes, eventlog.Change{
+			Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap,
+		})
+	}
+	return changes, err
+}
+
 // cronEvent begins the payload of a cron's event; reason is "" if the cron fired. The caller closes the object
 // (docs/reference/events.md, Payloads).
 func cronEvent(row *Record, reason string) []byte {
@@ -820,15 +831,6 @@ func tickEvent(reason string) string {
 		return ojs.EventCronSkipped
 	}
 	return ojs.EventCronTriggered
-}
-
-// gapChanges are made from the rows that were inserted, not from those that were asked for.
-func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
-	changes := make([]eventlog.Change, len(rows))
-	for i, r := range rows {
-		changes[i] = eventlog.Change{Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}
-	}
-	return changes
 }
 
 func sameChange(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change {
