@@ -283,10 +283,7 @@ func configChange(body []byte) (queueconfig.Change, error) {
 		return queueconfig.Change{}, wire
 	}
 	change, wire := queueconfig.ParseChange(value, "$")
-	if wire != nil {
-		return queueconfig.Change{}, wire
-	}
-	return change, nil
+	return change, asError(wire)
 }
 
 // respondConfig has the same in config and configuration; clients read different names. The retention that is shown is the one that holds.

@@ -233,9 +233,13 @@ func (s *eventStream) show(items []*eventlog.Item) (over bool, err error) {
 	sent := 0
 	for i, item := range items {
 		if s.filter == nil || s.filter.Match(item.Event) {
-			var n int
-			*buf, n = s.api.frames(*buf, item, s.selected, s.cloud)
-			sent += n
+			// The state frame comes first; both have the same id, so a client that resumes from it misses neither.
+			if s.selected.state(item.Event) {
+				*buf, sent = append(*buf, item.Shown(formState, stateFrame)...), sent+1
+			}
+			if s.selected.event(item.Event) {
+				*buf, sent = append(*buf, eventFrame(item, s.cloud)...), sent+1
+			}
 		}
 		// Also for events that are not shown: the end of a job ends its stream, whatever the client asked for.
 		over = s.ends != nil && s.ends(item.Event)

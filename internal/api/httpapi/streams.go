@@ -166,22 +166,8 @@ func isTransition(e *eventlog.Event) bool {
 	return e.To != "" && e.JobID != nil && !moved
 }
 
-// frames appends the frames of an event and returns how many they are.
-// The state frame comes first; both have the same id, so a client that resumes from it misses neither. The bytes are shared
-// by all streams and are copied into b.
-func (a *API) frames(b []byte, item *eventlog.Item, s choice, cloud bool) ([]byte, int) {
-	n := 0
-	if s.state(item.Event) {
-		b, n = append(b, item.Shown(formState, stateFrame)...), n+1
-	}
-	if s.event(item.Event) {
-		b, n = append(b, a.eventFrame(item, cloud)...), n+1
-	}
-	return b, n
-}
-
 // eventFrame estimates a capacity that avoids a second allocation.
-func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
+func eventFrame(item *eventlog.Item, cloud bool) []byte {
 	form := formEvent
 	if cloud {
 		form = formCloud

@@ -641,7 +641,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 			sent++
 		}
 		if sub.selected.event(item.Event) {
-			if !s.write(sub.message(item.Event, frameData(s.api.eventFrame(item, false), item.Event.Type))) {
+			if !s.write(sub.message(item.Event, frameData(eventFrame(item, false), item.Event.Type))) {
 				return false
 			}
 			sent++
