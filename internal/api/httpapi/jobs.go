@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -99,17 +97,10 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	if err != nil {
 		return err
 	}
-	// A replay knows the job only by the stored answer.
-	var first struct {
-		Job struct {
-			ID string `json:"id"`
-		} `json:"job"`
-	}
-	if err := json.Unmarshal(answer.Body, &first); err != nil {
-		return fmt.Errorf("read remembered job: %w", err)
-	}
+	// A replay knows the job only by the stored answer, in which unknown attributes may differ from these names by their case.
+	id, _ := jsonread.Text(jsonread.Find(jsonread.Find(answer.Body, "job"), "id"))
 	a.rateLimitHeaders(c, in)
-	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+first.Job.ID)
+	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+id)
 	return send(c, answer.Status, answer.Body)
 }
 
