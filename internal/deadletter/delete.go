@@ -71,7 +71,8 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 			// The change has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
 			eventlog.Emit(bounded, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 				return append(changes, eventlog.Change{
-					Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: d.reason,
+					Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time,
+					Reason: d.reason,
 				})
 			})
 		}

@@ -25,8 +25,8 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			start, r := time.Now(), c.Request()
-			// The context of the request gets the trace context, and its span if there is one, before everything else, so that every span and
-			// log line of the request belongs to the trace, those of refusals, too. Without a trace the request is not copied.
+			// The context of the request gets the trace context, and its span if there is one, before everything else, so that every span
+			// and log line of the request belongs to the trace, those of refusals, too. Without a trace the request is not copied.
 			ctx := tracing.Receive(r.Context(), r.Header["Traceparent"], r.Header["Tracestate"])
 			ctx, span := a.tracer.Request(ctx, r.Method)
 			if ctx != r.Context() {

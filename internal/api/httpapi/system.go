@@ -284,8 +284,8 @@ func (a *API) metricsRoutes() []route {
 // The status is sent before the figures are read: WriteText leaves out what it cannot read and fails only if the connection
 // does.
 func (a *API) getMetrics(r *request) error {
-	// The format follows Accept, and nothing is refused. OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that name
-	// it prefer it.
+	// The format follows Accept, and nothing is refused. OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that
+	// name it prefer it.
 	kind, accept := typePrometheus, strings.Join(r.Request().Header["Accept"], ",")
 	switch {
 	case strings.Contains(strings.ToLower(accept), mediaOpenMetrics):
