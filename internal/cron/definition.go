@@ -100,33 +100,65 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	if r.root != nil {
 		r.root = append(r.root, '}')
 	}
-	// All four add their problems; none of them ends the reading.
-	r.name()
+	// All parts add their problems; none of them ends the reading.
+	sent := r.Get("name")
+	name, isText := jsonread.Text(sent)
+	switch {
+	case r.c.Name == "":
+		r.c.Name = name
+		if !ValidName(name) {
+			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
+		}
+	// A name in the path that is not valid cannot be one of a cron.
+	case !ValidName(r.c.Name):
+		r.RefuseValue(ojs.ErrInvalidPayload, "name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
+	// It may repeat that of the path, as clients send back what they have read.
+	case sent != nil && (!isText || name != r.c.Name):
+		r.Refuse("name", "absent or the name in the path")
+	}
 	r.schedule()
-	r.switches()
+	// Absent members keep what base has.
+	if r.Get("overlap_policy") != nil {
+		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue",
+			func(text string) (string, bool) {
+				return overlaps[text], overlaps[text] != ""
+			})
+	}
+	if r.Get("enabled") != nil {
+		r.c.Enabled = r.Boolean("enabled")
+	}
+	// The one member that null takes away.
+	if _, sent := r.Sent("description"); sent {
+		r.c.Description = jsonread.OptionalText(&r.Object, "description", "a string of at most 4096 bytes without U+0000",
+			func(text string) (*string, bool) {
+				return &text, len(text) <= maxDescriptionBytes && !strings.Contains(text, "\x00")
+			})
+	}
 	r.content()
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	return r.c.checked(lim)
-}
-
-// A name in the path that is not valid cannot be one of a cron. A name in the body may repeat that of the path, as clients
-// send back what they have read.
-func (r *reader) name() {
-	v := r.Get("name")
-	text, ok := jsonread.Text(v)
-	switch {
-	case r.c.Name == "":
-		r.c.Name = text
-		if !ValidName(text) {
-			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
-		}
-	case !ValidName(r.c.Name):
-		r.RefuseValue(ojs.ErrInvalidPayload, "name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
-	case v != nil && (!ok || text != r.c.Name):
-		r.Refuse("name", "absent or the name in the path")
+	// The template is read as it will be at each firing. The time is any: only the form matters.
+	c := &r.c
+	j, err := c.Job(time.Unix(0, 0), lim)
+	if err != nil {
+		return nil, err
 	}
+	c.Queue, c.TraceID, c.Tenant = j.Queue, j.TraceID, job.TenantOf(j.Lane)
+	c.caller = lim.Tenant
+	if lim.Tenant != "" { // a call of another one must not take it out of the template again
+		// The template then carries the tenant, so each of its jobs belongs to it.
+		if c.Meta, _, err = lim.WithTenant(c.Meta); err != nil {
+			return nil, err
+		}
+	}
+	if string(c.Meta) == "{}" {
+		c.Meta = nil
+	}
+	if string(c.Options) == "{}" {
+		c.Options = nil
+	}
+	return c, nil
 }
 
 // ValidName reports whether s is ^[a-z0-9][a-z0-9\-.]*$ of at most 255 bytes.
@@ -192,26 +224,6 @@ func ErrNever(expression string) *ojs.Error {
 	return ps.Err()
 }
 
-// switches keep for absent members what c has.
-func (r *reader) switches() {
-	if r.Get("overlap_policy") != nil {
-		r.c.Overlap = jsonread.OptionalText(&r.Object, "overlap_policy", "skip, allow, cancel_previous or enqueue",
-			func(text string) (string, bool) {
-				return overlaps[text], overlaps[text] != ""
-			})
-	}
-	if r.Get("enabled") != nil {
-		r.c.Enabled = r.Boolean("enabled")
-	}
-	// The one member that null takes away.
-	if _, sent := r.Sent("description"); sent {
-		r.c.Description = jsonread.OptionalText(&r.Object, "description", "a string of at most 4096 bytes without U+0000",
-			func(text string) (*string, bool) {
-				return &text, len(text) <= maxDescriptionBytes && !strings.Contains(text, "\x00")
-			})
-	}
-}
-
 // content reads the template, at the top level or in job_template. A member at the top level wins over the same one in
 // job_template.
 func (r *reader) content() {
@@ -248,18 +260,14 @@ func (r *reader) content() {
 		}
 		r.c.Meta = jsonread.Compact(v)
 	}
-	r.options(template.Get("options"))
-}
-
-// options merges what a patch sends into what there is. A queue beside the options counts if they have none, because
-// the cron is shown like that. Without a patch, options replace those that were stored.
-func (r *reader) options(template jsontext.Value) {
+	// What a patch sends is merged into the options that there are; without a patch, options replace those that were stored. A queue
+	// beside the options counts if they have none, because the cron is shown like that.
 	queue := r.Get("queue")
 	if r.patch && r.root != nil {
 		r.c.Options = job.MergeObjects(r.c.Options, r.root)
 	}
 	var strongest jsontext.Value
-	for _, v := range []jsontext.Value{template, r.Get("options")} {
+	for _, v := range []jsontext.Value{template.Get("options"), r.Get("options")} {
 		if v == nil {
 			continue
 		}
@@ -287,33 +295,24 @@ func (r *reader) options(template jsontext.Value) {
 	}
 }
 
-// checked reads the template as it will be read at each firing. The time is any: only the form matters.
-func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
-	j, err := c.Job(time.Unix(0, 0), lim)
-	if err != nil {
-		return nil, err
-	}
-	c.Queue, c.TraceID, c.Tenant = j.Queue, j.TraceID, job.TenantOf(j.Lane)
-	c.caller = lim.Tenant
-	if lim.Tenant != "" { // a call of another one must not take it out of the template again
-		// The template then carries the tenant, so each of its jobs belongs to it.
-		if c.Meta, _, err = lim.WithTenant(c.Meta); err != nil {
-			return nil, err
-		}
-	}
-	if string(c.Meta) == "{}" {
-		c.Meta = nil
-	}
-	if string(c.Options) == "{}" {
-		c.Options = nil
-	}
-	return c, nil
-}
-
 // Job is the job of a firing (docs/reference/scheduling.md, Firing). Relative times count from the insert. at is the
 // scheduled time, not that of the insert. It is made anew at each firing and may be changed by the caller.
 func (c *Definition) Job(at time.Time, lim job.Limits) (*job.Job, *ojs.Error) {
-	return job.Template{Type: c.Type, Args: c.Args, Meta: c.appendMeta(nil, at), Options: c.Options}.Job(lim)
+	meta := []byte{'{'}
+	// What the template says about the two members of the server is replaced. Members keep their order, and these two stand at the end.
+	if c.Meta != nil {
+		for literal, value := range jsonread.Members(c.Meta) {
+			if name := string(jsonread.Name(literal)); name != "cron_name" && name != "cron_triggered_at" {
+				meta = jsonread.AppendMember(meta, literal, value)
+			}
+		}
+	}
+	if len(meta) > 1 {
+		meta = append(meta, ',')
+	}
+	meta, _ = jsontext.AppendQuote(append(meta, `"cron_name":`...), c.Name)
+	meta = append(append(append(meta, `,"cron_triggered_at":"`...), spec.FormatTime(at)...), `"}`...)
+	return job.Template{Type: c.Type, Args: c.Args, Meta: meta, Options: c.Options}.Job(lim)
 }
 
 // Template is the job as it was registered, without what each firing adds. Schemas are checked against it when the cron is
@@ -324,22 +323,4 @@ func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
 		meta = []byte(`{}`)
 	}
 	return job.Template{Type: c.Type, Args: c.Args, Meta: meta, Options: c.Options}.Job(lim)
-}
-
-// appendMeta is the meta of a firing. What the template says about these two members is replaced. Members keep their order,
-// and the two of the server stand at the end.
-func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
-	b = append(b, '{')
-	if c.Meta != nil {
-		for literal, value := range jsonread.Members(c.Meta) {
-			if name := string(jsonread.Name(literal)); name != "cron_name" && name != "cron_triggered_at" {
-				b = jsonread.AppendMember(b, literal, value)
-			}
-		}
-	}
-	if b[len(b)-1] != '{' {
-		b = append(b, ',')
-	}
-	b, _ = jsontext.AppendQuote(append(b, `"cron_name":`...), c.Name)
-	return append(append(append(b, `,"cron_triggered_at":"`...), spec.FormatTime(at)...), `"}`...)
 }

@@ -76,13 +76,49 @@ func (s *Store) Fire(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	f.committed(ctx)
+	eventlog.Emit(ctx, s.commits, f.changes, sameChange)
+	// Jobs that were cancelled are told before those that are new, in the order in which they happened. Serial crons of which a job was
+	// cancelled may release another one.
+	crons := f.cancelled.AfterCommit(ctx)
+	var serial []string
+	for _, t := range f.ticks {
+		if !t.next.IsZero() {
+			// If this node stops, the timers of others find the time in the database.
+			s.timer.Schedule(max(0, t.next.Sub(t.now)))
+		}
+		if t.refused != nil {
+			s.jobs.CountRefused(ctx, t.refused)
+		}
+		if t.reason == "" && t.row.OverlapPolicy == OverlapEnqueue {
+			serial = append(serial, t.row.Name)
+		}
+	}
+	// Spans end before the fetches are woken, so that the span of the enqueue ends before that of the run begins. Those of jobs
+	// that were not inserted are not ended, and so not exported.
+	inserted := f.inserted.Records()
+	for _, t := range f.ticks {
+		if !t.span.Begun() {
+			continue
+		}
+		for _, r := range inserted {
+			if r.ID == t.job.ID {
+				t.span.Accepted(r.ID, r.State)
+			}
+		}
+	}
+	f.inserted.AfterCommit(ctx)
+	if len(f.ticks) > 0 {
+		s.commits.Committed()
+	}
+	// Last, when the new jobs of serial crons are there.
+	s.Release(ctx, append(crons, serial...))
+	s.warnQueued(ctx, serial)
 	pass.End(len(f.ticks), nil)
 	return len(f.ticks), nil
 }
 
 // firing is one transaction that fires due crons. It belongs to one try and one goroutine. inserted, cancelled and changes
-// are collected for committed.
+// are what Fire tells of after the commit.
 //
 // All crons of a pass share its statements and its commit, so 200 crons that are due at midnight cost little more than one.
 // One cron whose job cannot be stored must not stop the others, hence the savepoints in fireAll.
@@ -175,48 +211,6 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 	// The span begins here, so that the job is stored with its trace context.
 	t.job, t.span = job, f.store.tracer.Enqueue(ctx, job)
 	return t
-}
-
-// committed emits the events, wakes fetches for the jobs, and schedules the next ticks. Jobs that were cancelled are told
-// before those that are new, in the order in which they happened. Crons with the policy enqueue are released last, when
-// their new job is there.
-func (f *firing) committed(ctx context.Context) {
-	s := f.store
-	eventlog.Emit(ctx, s.commits, f.changes, sameChange)
-	// Serial crons of which a job was cancelled may release another one.
-	crons := f.cancelled.AfterCommit(ctx)
-	var serial []string
-	for _, t := range f.ticks {
-		if !t.next.IsZero() {
-			// If this node stops, the timers of others find the time in the database.
-			s.timer.Schedule(max(0, t.next.Sub(t.now)))
-		}
-		if t.refused != nil {
-			s.jobs.CountRefused(ctx, t.refused)
-		}
-		if t.reason == "" && t.row.OverlapPolicy == OverlapEnqueue {
-			serial = append(serial, t.row.Name)
-		}
-	}
-	// Spans end before the fetches are woken, so that the span of the enqueue ends before that of the run begins. Those of jobs
-	// that were not inserted are not ended, and so not exported.
-	inserted := f.inserted.Records()
-	for _, t := range f.ticks {
-		if !t.span.Begun() {
-			continue
-		}
-		for _, r := range inserted {
-			if r.ID == t.job.ID {
-				t.span.Accepted(r.ID, r.State)
-			}
-		}
-	}
-	f.inserted.AfterCommit(ctx)
-	if len(f.ticks) > 0 {
-		s.commits.Committed()
-	}
-	s.Release(ctx, append(crons, serial...))
-	s.warnQueued(ctx, serial)
 }
 
 // open are the ticks that no reason prevents yet; if policies are given, only those of crons with one of them. The names
@@ -548,19 +542,12 @@ func (f *firing) addChanges(ticks []*tick, fresh map[[16]byte]bool) {
 	}
 }
 
-// recordGaps stores the local times that clocks have skipped. A gap is in the log once, by its time, although it may be
-// found twice: at the tick before it and at a change of the cron.
-func (f *firing) recordGaps(ctx context.Context) error {
-	p := dbsqlc.CronRunInsertGapParams{Node: f.store.commits.Node, EventType: ojs.EventCronSkipped}
+func (f *firing) recordGaps(ctx context.Context) (err error) {
+	var p dbsqlc.CronRunInsertGapParams
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}
-	if p.Ids == nil {
-		return nil
-	}
-	// Only rows that were new come back, so each gap has one event.
-	rows, err := f.q.CronRunInsertGap(ctx, p)
-	f.changes = append(f.changes, gapChanges(rows)...)
+	f.changes, err = f.store.insertGaps(ctx, f.q, p, f.changes)
 	return err
 }
 
@@ -787,6 +774,24 @@ func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	}
 }
 
+// insertGaps stores the local times that clocks have skipped, if there are any, and appends their changes. A gap is in the log once, by its
+// time, although it may be found twice: at the tick before it and at a change of the cron. Only rows that were new come back, so each gap
+// has one event.
+func (s *Store) insertGaps(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.CronRunInsertGapParams,
+	changes []eventlog.Change) ([]eventlog.Change, error) {
+	if len(p.Ids) == 0 {
+		return changes, nil
+	}
+	p.Node, p.EventType = s.commits.Node, ojs.EventCronSkipped
+	rows, err := q.CronRunInsertGap(ctx, p)
+	for _, r := range rows {
+		changes = append(changes, eventlog.Change{
+			Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap,
+		})
+	}
+	return changes, err
+}
+
 // cronEvent begins the payload of a cron's event; reason is "" if the cron fired. The caller closes the object
 // (docs/reference/events.md, Payloads).
 func cronEvent(row *Record, reason string) []byte {
@@ -826,15 +831,6 @@ func tickEvent(reason string) string {
 		return ojs.EventCronSkipped
 	}
 	return ojs.EventCronTriggered
-}
-
-// gapChanges are made from the rows that were inserted, not from those that were asked for.
-func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
-	changes := make([]eventlog.Change, len(rows))
-	for i, r := range rows {
-		changes[i] = eventlog.Change{Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}
-	}
-	return changes
 }
 
 func sameChange(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change {

@@ -384,15 +384,10 @@ func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err erro
 }
 
 // recordGaps may be called without gaps.
-func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
+func (c *cronChange) recordGaps(ctx context.Context, row *Record) (err error) {
 	var p dbsqlc.CronRunInsertGapParams
 	addGaps(&p, row, c.gaps)
-	if len(p.Ids) == 0 {
-		return nil
-	}
-	p.Node, p.EventType = c.store.commits.Node, ojs.EventCronSkipped
-	rows, err := c.q.CronRunInsertGap(ctx, p)
-	c.changes = append(c.changes, gapChanges(rows)...)
+	c.changes, err = c.store.insertGaps(ctx, c.q, p, c.changes)
 	return err
 }
 

@@ -533,7 +533,7 @@ func (d *days) matchMonthDay(day time.Time) bool {
 			return true
 		}
 	}
-	return d.lastWork && n == nearestWorkBefore(day, last)
+	return d.lastWork && n == nearestWork(day, last, last)
 }
 
 // matchWeekday takes 5L for the last one if a week later is another month; 5#3 compares the number of the week in the month.
@@ -550,7 +550,8 @@ func lastDay(day time.Time) int {
 // nearestWork is the Monday to Friday nearest to day n of the month. It stays in the month: the 1st, a Saturday, becomes
 // Monday the 3rd, and the last, a Sunday, the Friday before.
 func nearestWork(month time.Time, n, last int) int {
-	switch weekday(month, n) {
+	// No zone is needed: the day of the week of a date is the same everywhere.
+	switch time.Date(month.Year(), month.Month(), n, 0, 0, 0, 0, time.UTC).Weekday() {
 	case time.Saturday:
 		if n == 1 {
 			return 3
@@ -563,20 +564,4 @@ func nearestWork(month time.Time, n, last int) int {
 		return n + 1
 	}
 	return n
-}
-
-// nearestWorkBefore is the last Monday to Friday up to day n. LW uses it with the last day of the month.
-func nearestWorkBefore(month time.Time, n int) int {
-	switch weekday(month, n) {
-	case time.Saturday:
-		return n - 1
-	case time.Sunday:
-		return n - 2
-	}
-	return n
-}
-
-// weekday needs no zone: the day of the week of a date is the same everywhere.
-func weekday(month time.Time, n int) time.Weekday {
-	return time.Date(month.Year(), month.Month(), n, 0, 0, 0, 0, time.UTC).Weekday()
 }

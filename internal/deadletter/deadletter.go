@@ -253,10 +253,11 @@ func (s *Store) Stats(ctx context.Context, tenant string, queues []string) (Stat
 	// An error leaves the sums of the rows that have come; the caller must look at the error first.
 	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues), tenant)
 	for _, g := range groups {
+		errorType, _ := jsontext.AppendUnquote(nil, `"`+g.ErrorType+`"`) // the reverse of literals; SQL has cut it out of valid JSON
 		stats.Total += g.Count
 		stats.ByQueue[g.Queue] += g.Count
 		stats.ByType[g.Type] += g.Count
-		stats.ByErrorType[unquoted(g.ErrorType)] += g.Count
+		stats.ByErrorType[string(errorType)] += g.Count
 		if stats.Oldest.IsZero() || g.Oldest.Time.Before(stats.Oldest) {
 			stats.Oldest = g.Oldest.Time
 		}
@@ -265,19 +266,4 @@ func (s *Store) Stats(ctx context.Context, tenant string, queues []string) (Stat
 		}
 	}
 	return stats, pg.ClientError(err)
-}
-
-// unquoted is the reverse of literals.
-func unquoted(literal string) string {
-	text, _ := jsontext.AppendUnquote(nil, `"`+literal+`"`) // SQL has cut the literal out of valid JSON
-	return string(text)
-}
-
-// deleteChange has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
-func deleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
-	return func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
-		return append(changes, eventlog.Change{
-			Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reason,
-		})
-	}
 }

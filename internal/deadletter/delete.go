@@ -21,21 +21,17 @@ func (s *Store) Delete(ctx context.Context, id ID) error {
 	if !id.valid {
 		return id.missing()
 	}
-	deleted, err := s.deleteDiscarded(ctx, id.id)
+	deleted := false
+	// Bulk checks the state under the lock of the row, so a job that is retried at the moment is not deleted.
+	err := s.jobs.InTx(ctx, func(tx *queue.Tx) error {
+		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id.id}, States: []ojs.JobState{ojs.StateDiscarded}})
+		deleted = res.Changed[id.id]
+		return err
+	})
 	if err == nil && !deleted {
 		err = id.missing()
 	}
 	return err
-}
-
-// deleteDiscarded checks the state under the lock of the row, so a job that is retried at the moment is not deleted.
-func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool, err error) {
-	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
-		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
-		deleted = res.Changed[id]
-		return err
-	})
-	return deleted, err
 }
 
 // Purge deletes the dead letters that match, oldest first, in statements of up to 1 000 rows. It returns their number.
@@ -69,8 +65,23 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 		p.Until, p.UntilID = pgtype.Timestamptz{Time: d.upTo.At, Valid: true}, d.upTo.ID
 	}
 	for {
-		rows, err := s.deleteBatch(ctx, p)
-		if err != nil && deleted > 0 {
+		bounded, cancel := s.db.Bounded(ctx)
+		rows, err := s.db.Q.DeadLetterDelete(bounded, p)
+		if err == nil {
+			// The change has no To: the job leaves the counts of discarded ones, and subscribers see no public event.
+			eventlog.Emit(bounded, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
+				return append(changes, eventlog.Change{
+					Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time,
+					Reason: d.reason,
+				})
+			})
+		}
+		// The relay is woken after each statement, not at the end: a purge may take minutes.
+		if len(rows) > 0 {
+			s.commits.Committed()
+		}
+		cancel()
+		if err = pg.WriteError(err); err != nil && deleted > 0 {
 			return deleted, pg.PartlyError(err)
 		}
 		deleted += int64(len(rows))
@@ -82,20 +93,6 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 		// The next statement begins behind the dead index entries of this one.
 		p.After, p.AfterID = last.DeadLetteredAt, last.ID
 	}
-}
-
-// deleteBatch emits the events and wakes the relay after each batch, not at the end: a purge may take minutes.
-func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams) ([]dbsqlc.DeadLetterDeleteRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.DeadLetterDelete(ctx, p)
-	if err == nil {
-		eventlog.Emit(ctx, s.commits, rows, deleteChange(p.Reason))
-	}
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	return rows, pg.WriteError(err)
 }
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
@@ -118,7 +115,10 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 	if maxCount == 0 {
 		return deleted, nil
 	}
-	beyond, err := s.beyond(ctx, maxCount)
+	bounded, cancel := s.db.Bounded(ctx)
+	// The newest one that is not among the newest maxCount; none if there are not more than that.
+	beyond, err := s.db.Q.DeadLetterCutoff(bounded, maxCount)
+	cancel()
 	if err != nil || len(beyond) == 0 {
 		return deleted, err
 	}
@@ -126,11 +126,4 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 		source: "scheduler", reason: "retention", upTo: Key{At: beyond[0].DeadLetteredAt.Time, ID: beyond[0].ID},
 	})
 	return deleted + n, err
-}
-
-// beyond returns the newest dead letter that is not among the newest maxCount; none if there are not more than that.
-func (s *Store) beyond(ctx context.Context, maxCount int64) ([]dbsqlc.DeadLetterCutoffRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return s.db.Q.DeadLetterCutoff(ctx, maxCount)
 }

@@ -60,10 +60,13 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 		TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: batchRows,
 	}
 	for {
-		// The rows are not locked here. Bulk checks their state under the lock.
-		rows, err := s.listForBulk(ctx, p)
+		// The rows are not locked here. Bulk checks their state under the lock. The read is bounded by the statement timeout and takes no
+		// place among the slow reads, because the change that follows has none either.
+		bounded, cancel := s.db.Bounded(ctx)
+		rows, err := s.db.Q.DeadLetterListForBulk(bounded, p)
+		cancel()
 		if err != nil || len(rows) == 0 {
-			return res, err
+			return res, pg.ClientError(err)
 		}
 		ids := make([][16]byte, len(rows))
 		for i, r := range rows {
@@ -83,15 +86,6 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 			return res, nil
 		}
 	}
-}
-
-// listForBulk is bounded by the statement timeout and takes no place among the slow reads, because the change that follows has none
-// either.
-func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.DeadLetterListForBulk(ctx, p)
-	return rows, pg.ClientError(err)
 }
 
 // retryBatch changes res only after the commit, so a batch that is tried again after a deadlock counts once.

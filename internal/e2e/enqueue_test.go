@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,7 @@ func TestPush(t *testing.T) {
 		for _, name := range []string{"job", `j\u006fb`} { // the wrapper wins the name
 			r = a.post("/ojs/v1/jobs", `{"type":"t","args":[],"`+name+`":{"x":1},"after":2}`).is(201)
 			require.Equal(t, `{"x":1}`, r.at("job.job"))
+			require.Equal(t, 1, strings.Count(r.body, `"`+name+`":{"x":1}`))
 			require.Equal(t, "2", r.at("after"))
 			require.Equal(t, "2", a.get("/ojs/v1/jobs/"+r.at("id")).at("job.after"))
 		}

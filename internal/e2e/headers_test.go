@@ -66,8 +66,11 @@ func TestResponseHeaders(t *testing.T) {
 
 	t.Run("LocationOfNewJob", func(t *testing.T) {
 		t.Parallel()
-		r := a.in(t).post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(201)
-		require.Equal(t, "/ojs/v1/jobs/"+r.at("job.id"), r.header.Get("Location"))
+		for _, header := range []string{"X-Request-Id: r", "Idempotency-Key: location"} {
+			// Unknown attributes whose names differ by their case alone are not those of the server.
+			r := a.in(t).post("/ojs/v1/jobs", `{"type":"t","args":[],"ID":5,"Job":{"id":"x"}}`, header).is(201)
+			require.Equal(t, "/ojs/v1/jobs/"+r.at("job.id"), r.header.Get("Location"))
+		}
 	})
 
 	t.Run("BulkSize", func(t *testing.T) {

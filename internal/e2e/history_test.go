@@ -170,6 +170,16 @@ func TestHistory(t *testing.T) {
 		a.get("/ojs/v1/jobs/"+newID()+"/retries").fails(404, "not_found", "not_found")
 	})
 
+	t.Run("ShowsRecordedRetriesWithoutEvents", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		id := a.jobIn("discarded")
+		a.settled(id)
+		a.exec(`DELETE FROM ojs.events WHERE job_id = $1`, id)
+		require.Contains(t, a.get("/ojs/v1/jobs/"+id+"/retries").is(200).body, `"retries":[{"attempt":1,"state":"retryable","error":"boom","failed_at":"`+
+			a.job(id).at("job.errors.0.occurred_at")+`"}]`)
+	})
+
 	t.Run("ShowsTheNewestOfManyRetries", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

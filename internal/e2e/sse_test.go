@@ -191,6 +191,22 @@ func TestStreamJob(t *testing.T) {
 		}
 	})
 
+	t.Run("ShowsTheStateOfAnEndedJobWithoutEvents", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		id := a.jobIn("discarded")
+		a.settled(id)
+		a.exec(`DELETE FROM ojs.events WHERE job_id = $1`, id)
+		job := a.job(id)
+		s := a.open("/ojs/v1/jobs/" + id + "/events")
+		f := s.next()
+		require.Empty(t, f.id)
+		require.Equal(t, `{"job_id":"`+id+`","queue":"`+job.at("job.queue")+`","type":"`+job.at("job.type")+`","to":"discarded","timestamp":"`+
+			job.at("job.discarded_at")+`"}`, f.data)
+		s.ends()
+		a.open("/ojs/v1/jobs/" + id + "/events?types=job.started").ends()
+	})
+
 	t.Run("EndsWhateverTheFilter", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

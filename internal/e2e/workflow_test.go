@@ -245,6 +245,7 @@ func TestWorkflowEndpoints(t *testing.T) {
 		a, q := a.in(t), queue()
 		key := newID()
 		first := a.post("/ojs/v1/workflows", group(q, "i"), "Idempotency-Key: "+key).is(201).shownTwice()
+		require.Equal(t, "/ojs/v1/workflows/"+first.at("id"), first.header.Get("Location"))
 		a.run(q, "a", "1")
 		again := a.post("/ojs/v1/workflows", group(q, "i"), "Idempotency-Key: "+key).is(201)
 		require.Equal(t, first.body, again.body)

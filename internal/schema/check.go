@@ -36,10 +36,23 @@ func (s *Store) Check(ctx context.Context, q *dbsqlc.Queries, jobs ...*job.Job) 
 		return 0, err
 	}
 	for i, j := range jobs {
-		if info := ix.applies(j); info != nil {
-			if err := s.checkOne(ctx, q, info, j); err != nil {
+		info := ix.applies(j)
+		if info == nil {
+			continue
+		}
+		c := s.compiled.get(info)
+		if c == nil {
+			if c, err = s.load(ctx, q, info); err != nil {
 				return i, err
 			}
+		}
+		// A schema that was deleted since the index was read refuses nothing.
+		if c == nil {
+			continue
+		}
+		// A typed nil must not become an error, hence the test.
+		if refused := c.check(j.Args); refused != nil {
+			return i, refused
 		}
 	}
 	return -1, nil
@@ -66,22 +79,6 @@ func (s *Store) CheckEach(ctx context.Context, q *dbsqlc.Queries, jobs []*job.Jo
 		next += at + 1
 	}
 	return errs
-}
-
-// checkOne refuses nothing by a schema that was deleted since the index was read.
-func (s *Store) checkOne(ctx context.Context, q *dbsqlc.Queries, info *Info, j *job.Job) error {
-	c := s.compiled.get(info)
-	if c == nil {
-		var err error
-		if c, err = s.load(ctx, q, info); err != nil || c == nil {
-			return err
-		}
-	}
-	// A typed nil must not become an error, hence the test.
-	if refused := c.check(j.Args); refused != nil {
-		return refused
-	}
-	return nil
 }
 
 // load reads and compiles a schema; nil: it was deleted meanwhile. It runs once per schema and node, and again after the

@@ -45,7 +45,16 @@ func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 	if !job.ValidType(in.Type) {
 		o.RefuseValue(ojs.ErrInvalidJobType, "type", "a job type such as invoice.render", o.Get("type"))
 	}
-	in.Version, in.VersionNumber = readVersion(&o)
+	// The version is echoed with the JSON type that it was sent with. 1 and "1" are the same version (docs/reference/schemas.md,
+	// Registration object).
+	version := o.Get("version")
+	in.Version, _ = jsonread.Text(version)
+	if version != nil && version[0] != '"' {
+		in.Version, in.VersionNumber = string(version), true
+	}
+	if !ValidVersion(in.Version) || in.VersionNumber && !IsNumber(in.Version) {
+		o.Refuse("version", versionExpected)
+	}
 	return finish(&o, in)
 }
 
@@ -63,20 +72,6 @@ func readURI(o *jsonread.Object) string {
 }
 
 const versionExpected = "an integer >= 0, or a string of letters, digits and . _ + - that starts with a letter or digit, at most 128 bytes long"
-
-// readVersion: it is echoed with the JSON type that it was sent with. 1 and "1" are the same version (docs/reference/schemas.md,
-// Registration object).
-func readVersion(o *jsonread.Object) (text string, number bool) {
-	v := o.Get("version")
-	text, isText := jsonread.Text(v)
-	if !isText && v != nil {
-		text, number = string(v), true
-	}
-	if !ValidVersion(text) || number && !IsNumber(text) {
-		o.Refuse("version", versionExpected)
-	}
-	return text, number
-}
 
 // finish reads the document, last of all: compiling it takes longest. The compiled form is thrown away: it belongs to a
 // registration that may still be refused.
@@ -97,14 +92,9 @@ func finish(o *jsonread.Object, in *Registration) (*Registration, *ojs.Error) {
 		return nil, spec.TooLarge("schema", MaxBytes, len(document))
 	}
 	in.Document = jsonread.Compact(document)
-	if _, err := compile(in.Info, in.Document); err != nil {
-		return nil, badSchema(err)
+	if _, err := compile(in.Info, in.Document); err != nil { // it names the place in the document, where the compiler tells it
+		wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
+		return nil, spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: err.Error()}})
 	}
 	return in, nil
-}
-
-// badSchema names the place in the document, where the compiler tells it.
-func badSchema(err error) *ojs.Error {
-	wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
-	return spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: err.Error()}})
 }

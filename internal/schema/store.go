@@ -169,7 +169,9 @@ func (s *Store) Changed() { s.index.Changed() }
 // Forget drops what this node knows, after a reset of the database. The next check reads the names again.
 func (s *Store) Forget() {
 	s.index.Forget()
-	s.compiled.clear()
+	s.compiled.mu.Lock()
+	defer s.compiled.mu.Unlock()
+	s.compiled.byKey, s.compiled.bytes = nil, 0
 }
 
 // Registration is a request to register a schema. The document was compiled by the decoder, so Put does not look at it
@@ -347,7 +349,12 @@ func (s *Store) List(ctx context.Context) ([]*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ix.all(), nil
+	// The infos are shared and must not be changed.
+	list := make([]*Info, 0, len(ix.uris))
+	for _, name := range slices.Sorted(maps.Keys(ix.types)) {
+		list = append(list, ix.types[name]...)
+	}
+	return list, nil
 }
 
 // fresh is the index as it is now, for answers that list schemas. It costs one row while nothing has changed.
@@ -362,20 +369,6 @@ type index struct {
 	version int64              // of ojs.schema_change
 	types   map[string][]*Info // newest version first
 	uris    map[string]*Info
-}
-
-// newIndex has infos that point into list, which must not be changed after.
-func newIndex(version int64, list []Info) *index {
-	ix := &index{version: version, types: map[string][]*Info{}, uris: make(map[string]*Info, len(list))}
-	for i := range list {
-		info := &list[i]
-		ix.types[info.Type] = append(ix.types[info.Type], info)
-		ix.uris[info.URI] = info
-	}
-	for _, versions := range ix.types {
-		slices.SortStableFunc(versions, func(a, b *Info) int { return compareVersions(b.Version, a.Version) })
-	}
-	return ix
 }
 
 // applies is the schema that the args of a job must satisfy: the one that the job names, or the newest of its type if that is
@@ -404,15 +397,6 @@ func (ix *index) applies(j *job.Job) *Info {
 		return versions[0]
 	}
 	return nil
-}
-
-// all lists the schemas by type, newest version first. The infos are shared and must not be changed.
-func (ix *index) all() []*Info {
-	list := make([]*Info, 0, len(ix.uris))
-	for _, name := range slices.Sorted(maps.Keys(ix.types)) {
-		list = append(list, ix.types[name]...)
-	}
-	return list
 }
 
 // maxCompiled bounds the documents, in bytes, whose compiled form a node keeps. A compiled schema has about thirty times the bytes of its
@@ -465,12 +449,6 @@ func (s *compiledSchemas) put(c *compiled) {
 	s.byKey[keyOf(&c.info)] = c
 }
 
-func (s *compiledSchemas) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byKey, s.bytes = nil, 0
-}
-
 // NewFollower returns the service that reads the changes of schemas that other nodes make. It bounds how long a node checks
 // by old schemas (docs/reference/schemas.md, Which schema applies).
 func NewFollower(archetype *baseservice.Archetype, s *Store) *loop.Follower[index] {
@@ -488,9 +466,13 @@ func readIndex(ctx context.Context, q *dbsqlc.Queries, known *index) (*index, er
 	if err != nil {
 		return nil, err
 	}
-	list := make([]Info, len(rows))
-	for i, r := range rows {
-		list[i] = Info{Key{r.Type, r.Version}, r.VersionNumber, r.Uri, r.Enforce, r.CreatedAt.Time}
+	ix := &index{version: version, types: map[string][]*Info{}, uris: make(map[string]*Info, len(rows))}
+	for _, r := range rows {
+		info := &Info{Key{r.Type, r.Version}, r.VersionNumber, r.Uri, r.Enforce, r.CreatedAt.Time}
+		ix.types[info.Type], ix.uris[info.URI] = append(ix.types[info.Type], info), info
 	}
-	return newIndex(version, list), nil
+	for _, versions := range ix.types {
+		slices.SortStableFunc(versions, func(a, b *Info) int { return compareVersions(b.Version, a.Version) })
+	}
+	return ix, nil
 }

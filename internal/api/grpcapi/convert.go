@@ -168,7 +168,8 @@ func millisecondsOf(v jsontext.Value) *durationpb.Duration {
 	if kind != jsonread.IsInt {
 		return nil
 	}
-	return milliseconds(n)
+	// The division cuts towards zero and the rest has the same sign, as protobuf asks.
+	return &durationpb.Duration{Seconds: n / 1000, Nanos: int32(n % 1000 * int64(time.Millisecond))}
 }
 
 // texts makes elements that are no texts to "".
@@ -282,19 +283,14 @@ func valueOf(v jsontext.Value) *structpb.Value {
 		text, _ := jsonread.Text(v)
 		return structpb.NewStringValue(text)
 	case '0':
-		return structpb.NewNumberValue(number(v))
+		f, _ := strconv.ParseFloat(string(v), 64) // infinite if it is out of range, which protojson cannot show
+		return structpb.NewNumberValue(min(max(f, -math.MaxFloat64), math.MaxFloat64))
 	case '{':
 		return structpb.NewStructValue(structOf(v))
 	case '[':
 		return structpb.NewListValue(&structpb.ListValue{Values: valuesOf(v)})
 	}
 	return structpb.NewNullValue()
-}
-
-// number is the largest double for infinities, which protojson cannot show.
-func number(v jsontext.Value) float64 {
-	f, _ := strconv.ParseFloat(string(v), 64) // infinite if it is out of range
-	return min(max(f, -math.MaxFloat64), math.MaxFloat64)
 }
 
 func valuesOf(array jsontext.Value) []*structpb.Value {
@@ -333,11 +329,6 @@ func momentOf(t pgtype.Timestamptz) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(t.Time)
-}
-
-// milliseconds cuts the division towards zero and the rest has the same sign, as protobuf asks.
-func milliseconds(n int64) *durationpb.Duration {
-	return &durationpb.Duration{Seconds: n / 1000, Nanos: int32(n % 1000 * int64(time.Millisecond))}
 }
 
 // narrow is the nearest int32.

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -93,7 +94,7 @@ func TestNumbers(t *testing.T) {
 		require.Equal(t, want, string(jsonread.AppendNumber(nil, f)))
 	}
 	require.Equal(t, structpb.NewNullValue().GetKind(), valueOf(jsontext.Value("null")).GetKind())
-	require.InDelta(t, math.MaxFloat64, number(jsontext.Value("1e400")), 0)
+	require.InDelta(t, math.MaxFloat64, valueOf(jsontext.Value("1e400")).GetNumberValue(), 0)
 	broken := valueOf(jsontext.Value(`{"\ud800":"a\udc00b\u0000"}`)) // what SQL producers may store
 	_, err := proto.Marshal(broken)
 	require.NoError(t, err)
@@ -117,7 +118,7 @@ func TestMilliseconds(t *testing.T) {
 		_, err := object(func(w *jsonWriter) { w.milliseconds("ms", "field", d) })
 		require.ErrorContains(t, err, "'field' must be a valid duration")
 	}
-	require.Equal(t, 1500*time.Millisecond, milliseconds(1500).AsDuration())
+	require.Equal(t, 1500*time.Millisecond, millisecondsOf(jsontext.Value("1500")).AsDuration())
 }
 
 // TestJobAsJSON: members and their order are what a cron or a workflow stores, and the bytes that the limit of an envelope counts.
@@ -199,8 +200,10 @@ func TestDetailsFitIntoTrailers(t *testing.T) {
 	}
 	e := spec.With(spec.With(spec.InvalidPayload("field", huge, huge, huge+"\xff"), "validation_errors", violations), "bad", "\xff")
 	size := 0
-	for _, d := range a.details(t.Context(), e, codes.InvalidArgument) {
-		size += proto.Size(d.(proto.Message))
+	_, shown := a.statusOf(t.Context(), e)
+	require.Equal(t, codes.InvalidArgument, status.Code(shown))
+	for _, d := range status.Convert(shown).Proto().GetDetails() {
+		size += proto.Size(d)
 	}
 	require.Less(t, size, 7000)
 	require.Len(t, violationsOf(e), maxViolations)

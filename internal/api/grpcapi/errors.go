@@ -50,8 +50,18 @@ func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown e
 	if code == codes.Canceled {
 		return wire, status.Error(code, "The call was cancelled.")
 	}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: wire.Code, Domain: domain, Metadata: errorMetadata(ctx, wire)}}
+	if code == codes.InvalidArgument {
+		if violations := violationsOf(wire); len(violations) > 0 {
+			details = append(details, &errdetails.BadRequest{FieldViolations: violations})
+		}
+	}
+	// The two kinds that a client should repeat after a pause.
+	if wire.Type == string(ojs.ErrRateLimited) || wire.Type == string(ojs.ErrQueueFull) {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(wire))})
+	}
 	s := status.New(code, shorten(wire.Message, maxMessageLen))
-	if detailed, dErr := s.WithDetails(a.details(ctx, wire, code)...); dErr == nil {
+	if detailed, dErr := s.WithDetails(details...); dErr == nil {
 		s = detailed
 	}
 	if code == codes.ResourceExhausted && wire.Retryable || code == codes.Unavailable {
@@ -99,20 +109,6 @@ func fromLibrary(s *status.Status) *ojs.Error {
 		return spec.Unavailable()
 	}
 	return spec.Internal()
-}
-
-// details has BadRequest with INVALID_ARGUMENT only, RetryInfo with the two kinds that a client should repeat after a pause.
-func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []protoadapt.MessageV1 {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: e.Code, Domain: domain, Metadata: errorMetadata(ctx, e)}}
-	if code == codes.InvalidArgument {
-		if violations := violationsOf(e); len(violations) > 0 {
-			details = append(details, &errdetails.BadRequest{FieldViolations: violations})
-		}
-	}
-	if e.Type == string(ojs.ErrRateLimited) || e.Type == string(ojs.ErrQueueFull) {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(e))})
-	}
-	return details
 }
 
 // errorMetadata shows the details that are no objects or lists.

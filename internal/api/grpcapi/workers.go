@@ -50,7 +50,9 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	out := jobsOf(jobs)
 	fit := fitting(out)
 	a.Jobs.HandBack(ctx, jobs[fit:])
-	claimedFor(ctx, jobs[:fit])
+	if d, ok := ctx.Value(deliveryKey{}).(*delivery); ok {
+		d.jobs = jobs[:fit]
+	}
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
 }
 
@@ -210,10 +212,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 	if err != nil {
 		return err
 	}
-	s := &jobStream{
-		sender: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
-		fetch: want,
-	}
+	s := &jobStream{sender: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())), fetch: want}
 	return s.run(s.serve)
 }
 
@@ -451,13 +450,6 @@ type delivery struct {
 }
 
 type deliveryKey struct{}
-
-// claimedFor records the jobs that the answer of a unary call carries.
-func claimedFor(ctx context.Context, jobs []*job.Record) {
-	if d, ok := ctx.Value(deliveryKey{}).(*delivery); ok {
-		d.jobs = jobs
-	}
-}
 
 // TagRPC prepares a call whose answer carries claimed jobs.
 func (deliveries) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {

@@ -140,14 +140,17 @@ func (a *API) postNackBatch(r *request) error {
 func eachItem[Req any](
 	a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), id func(Req) [16]byte, do storeCall[Req],
 ) error {
-	// A fetch that is refused after the acks were stored would hide their outcomes behind its own 400.
-	next, err := nextFetch(in) // before anything is changed
-	if err != nil {
-		return err
-	}
-	if next != nil {
-		// The decoder knows only the body.
-		next.Tenant = a.tenant(c.Request())
+	// The fetch that a worker may send with its acks, to save a round trip, is read before anything is changed: one that is refused after
+	// the acks were stored would hide their outcomes behind its own 400. wait_ms above 0 is refused, because the outcomes of the acks would
+	// wait with it.
+	var next *job.Fetch
+	if body := in.rest.Get("fetch"); body != nil {
+		fetch, wire := job.DecodeNextFetch(body)
+		if wire != nil {
+			return wire
+		}
+		fetch.Tenant = a.tenant(c.Request())
+		next = &fetch
 	}
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
@@ -160,7 +163,8 @@ func eachItem[Req any](
 		}
 		reqs, at = append(reqs, req), append(at, i)
 	}
-	if reqs, at, err = ownItems(a, c, reqs, at, errs, id); err != nil {
+	reqs, at, err := ownItems(a, c, reqs, at, errs, id)
+	if err != nil {
 		return err
 	}
 	done, failed := do(c.Request().Context(), reqs)
@@ -214,17 +218,6 @@ func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []erro
 	return reqs[:kept], at[:kept], nil
 }
 
-// nextFetch is the fetch that a worker sends with its acks, to save a round trip; nil if there is none.
-// DecodeNextFetch refuses wait_ms above 0, because the outcomes of the acks would wait with it. The caller sets the tenant.
-func nextFetch(in batch) (*job.Fetch, error) {
-	body := in.rest.Get("fetch")
-	if body == nil {
-		return nil, nil
-	}
-	fetch, wire := job.DecodeNextFetch(body)
-	return &fetch, asError(wire)
-}
-
 // itemsAndJobs answers with the outcomes of a batch and then with the jobs that its worker gets next. The outcomes stand even if
 // the fetch fails.
 // If the client is gone or the answer breaks, the jobs are handed back without counting the attempt; the acks are committed
@@ -275,7 +268,11 @@ func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job
 		b = spec.AppendID(b, job.ID)
 		b = append(b, '"')
 	} else {
-		b = appendQuoted(b, sentJobID(item))
+		sent := "" // also for a value that is no text
+		if item[0] == '{' {
+			sent, _ = jsonread.Text(jsonread.Find(item, "job_id"))
+		}
+		b = appendQuoted(b, sent)
 	}
 	if err != nil {
 		b = append(b, `,"status":"failed","error":`...)
@@ -286,24 +283,10 @@ func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job
 	return append(b, '}')
 }
 
-// sentJobID finds the job_id of an item that was refused.
-// The last member of that name counts, as in all bodies. A value that is no text is shown as "".
-func sentJobID(item jsontext.Value) (id string) {
-	if item[0] != '{' {
-		return ""
-	}
-	for literal, value := range jsonread.Members(item) {
-		if string(jsonread.Name(literal)) == "job_id" {
-			id, _ = jsonread.Text(value)
-		}
-	}
-	return id
-}
-
-// appendError appends the error of an item and logs it if it is the fault of the server: the request as a whole may be 200,
-// so the access log says nothing of it. The text must not be built twice, or it is logged twice.
+// appendError appends the error of an item, without request_id, and logs it if it is the fault of the server: the request as a whole may
+// be 200, so the access log says nothing of it. The text must not be built twice, or it is logged twice.
 func (a *API) appendError(b []byte, c echo.Context, err error) []byte {
-	shown, mErr := marshal(a.itemError(c, err))
+	shown, mErr := marshal(api.LogItem(c.Request().Context(), a.logger, c.Response().Header().Get("X-Request-Id"), c.Path(), err))
 	if mErr != nil {
 		shown = []byte(`{"code":"internal_error"}`)
 	}
@@ -338,7 +321,22 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 	// A full queue ends the transaction. RetryFull waits outside of it, without connection and without the lock of the key;
 	// jobs has at least one element.
 	err = a.Jobs.RetryFull(ctx, jobs[0].BlockFor, func() error {
-		answer, err = a.tryEnqueueOnce(ctx, k, jobs, show)
+		// An error of one job rolls back all and forgets the key, so the client may correct the call and use the key again.
+		answer, err = a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
+			stored, errs, err := tx.Enqueue(ctx, jobs, true)
+			if err != nil {
+				return queue.Answer{}, false, err
+			}
+			// The error of a single enqueue has no index; that of a batch names its job.
+			for i, err := range errs {
+				if err != nil && len(jobs) > 1 {
+					return queue.Answer{}, false, api.Indexed(err, i)
+				} else if err != nil {
+					return queue.Answer{}, false, err
+				}
+			}
+			return queue.Answer{Status: enqueuedStatus(jobs), Body: show(stored)}, true, nil
+		})
 		return err
 	})
 	// The pressure of a replayed call was that of another time.
@@ -349,27 +347,6 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 		c.Response().Header().Set("Idempotent-Replayed", "true")
 	}
 	return answer, err
-}
-
-// tryEnqueueOnce is one transaction. An error of one job rolls back all and forgets the key, so the client may correct the
-// call and use the key again.
-func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job,
-	show func(stored []*job.Record) []byte) (queue.Answer, error) {
-	return a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
-		stored, errs, err := tx.Enqueue(ctx, jobs, true)
-		if err != nil {
-			return queue.Answer{}, false, err
-		}
-		// The error of a single enqueue has no index; that of a batch names its job.
-		for i, err := range errs {
-			if err != nil && len(jobs) > 1 {
-				return queue.Answer{}, false, api.Indexed(err, i)
-			} else if err != nil {
-				return queue.Answer{}, false, err
-			}
-		}
-		return queue.Answer{Status: enqueuedStatus(jobs), Body: show(stored)}, true, nil
-	})
 }
 
 // once answers a bulk call, from memory if its key was used before.
@@ -417,19 +394,24 @@ func (a *API) postBulk(r *request) error {
 	if err != nil {
 		return err
 	}
-	// jobs[i] stays nil for a refused item; errs[i] keeps its error until the answer.
+	// jobs[i] stays nil for a refused item; errs[i] keeps its error until the answer. valid are the others, and at their places among all.
 	jobs, errs, lim := make([]*job.Job, len(in.items)), make([]error, len(in.items)), a.limits(r)
+	var valid []*job.Job
+	var at []int
 	for i, item := range in.items {
 		job, wire := job.DecodeItem(item, lim)
-		if jobs[i] = job; wire != nil {
+		if wire != nil {
 			errs[i] = spec.Indexed(wire, i)
+			continue
 		}
+		jobs[i], valid, at = job, append(valid, job), append(at, i)
 	}
-	if err := blockFor(r, jobs...); err != nil {
+	if err := blockFor(r, valid...); err != nil {
 		return err
 	}
 	if key.Key == "" && !options.Atomic {
-		stored := a.enqueueEach(r.Request().Context(), jobs, errs)
+		done, failed := a.Jobs.EnqueueEach(r.Request().Context(), valid)
+		stored := scatter(len(jobs), at, done, failed, errs)
 		if err := outage(stored, errs); err != nil {
 			return err
 		}
@@ -442,51 +424,26 @@ func (a *API) postBulk(r *request) error {
 	}
 	return a.once(r, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 		errs := slices.Clone(errs) // a transaction may be tried again
-		stored, err := enqueueIn(ctx, tx, jobs, errs, options.Atomic)
-		if err != nil {
-			return queue.Answer{}, false, err
+		stored := make([]*job.Record, len(jobs))
+		// With atomic, one refused item means that nothing is tried; the others are then rolled_back in the answer, which has neither a
+		// record nor an error for them.
+		if !options.Atomic || len(valid) == len(jobs) {
+			done, failed, err := tx.Enqueue(ctx, valid, options.Atomic)
+			if err != nil {
+				return queue.Answer{}, false, err
+			}
+			stored = scatter(len(jobs), at, done, failed, errs)
 		}
+		status, succeeded := bulkOutcome(stored, errs)
+		answer := queue.Answer{Status: status, Body: a.appendBulk(nil, r, bulkItems{jobs, stored, errs}, succeeded, whole)}
 		// A failed call changed nothing and may be tried again with its key.
 		// A call with partial success is kept: its key would otherwise store the good items twice.
-		answer := a.bulkAnswer(r, bulkItems{jobs, stored, errs})
-		return answer, answer.Status < 300, nil
+		return answer, status < 300, nil
 	})
 }
 
-// enqueueEach goes through the group commit, like single jobs.
-// It changes errs. The jobs may be committed by several statements; each item is answered for itself.
-func (a *API) enqueueEach(ctx context.Context, jobs []*job.Job, errs []error) []*job.Record {
-	valid, at := validJobs(jobs, errs)
-	done, failed := a.Jobs.EnqueueEach(ctx, valid)
-	return scatter(len(jobs), at, done, failed, errs)
-}
-
-// enqueueIn stores the items in the transaction of a key. With atomic, one refused item means that nothing is tried; the
-// others are then rolled_back in the answer, which has neither a record nor an error for them.
-func enqueueIn(ctx context.Context, tx *queue.Tx, jobs []*job.Job, errs []error, atomic bool) ([]*job.Record, error) {
-	valid, at := validJobs(jobs, errs)
-	if atomic && len(valid) < len(jobs) {
-		return make([]*job.Record, len(jobs)), nil
-	}
-	done, failed, err := tx.Enqueue(ctx, valid, atomic)
-	if err != nil {
-		return nil, err
-	}
-	return scatter(len(jobs), at, done, failed, errs), nil
-}
-
-// validJobs are the jobs without an error, and their places among all.
-func validJobs(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
-	for i, job := range jobs {
-		if errs[i] == nil {
-			valid, at = append(valid, job), append(at, i)
-		}
-	}
-	return valid, at
-}
-
 // scatter puts outcomes back to where their items were.
-// at comes from validJobs; done and failed are in its order. It changes errs. failed is nil if nothing failed.
+// at are these places; done and failed are in their order. It changes errs. failed is nil if nothing failed.
 func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.Record {
 	stored := make([]*job.Record, n)
 	for from, to := range at {
@@ -496,12 +453,6 @@ func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.R
 		}
 	}
 	return stored
-}
-
-// bulkAnswer is the answer as it is remembered for its key.
-func (a *API) bulkAnswer(c echo.Context, items bulkItems) queue.Answer {
-	status, succeeded := bulkOutcome(items.stored, items.errs)
-	return queue.Answer{Status: status, Body: a.appendBulk(nil, c, items, succeeded, whole)}
 }
 
 // bulkItems are the items of a bulk enqueue with their outcomes.
@@ -669,7 +620,15 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		{"total", total}, {"total_matched", total}, {word, changed}, {"succeeded", changed}, {"skipped", skipped}, {"failed", skipped},
 		{"has_more", given(s.more)}, {"items", items},
 	}
-	return queue.Answer{Status: bulkStatus(total, changed, skipped), Body: body.append(nil)}
+	// A filter that matches nothing is 200. 422 is also for an atomic call that was rolled back, of which nothing may be skipped.
+	code := http.StatusMultiStatus
+	switch changed {
+	case total:
+		code = http.StatusOK
+	case 0:
+		code = http.StatusUnprocessableEntity
+	}
+	return queue.Answer{Status: code, Body: body.append(nil)}
 }
 
 // skipReason says why a bulk operation did not change a job.
@@ -683,16 +642,4 @@ func skipReason(id [16]byte, res queue.BulkResult) string {
 		return "job is " + string(state)
 	}
 	return "not found"
-}
-
-// bulkStatus is 422 for an atomic call that was rolled back, which has changed nothing, although nothing may be skipped: total > 0 covers
-// it. A filter that matches nothing is 200.
-func bulkStatus(total, changed, skipped int) int {
-	switch {
-	case changed == total:
-		return http.StatusOK
-	case changed == 0 && (skipped > 0 || total > 0):
-		return http.StatusUnprocessableEntity
-	}
-	return http.StatusMultiStatus
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // deadLetterRoutes are those of docs/reference/retries.md, Dead-letter endpoints, with their admin aliases.
@@ -28,7 +26,7 @@ func (a *API) deadLetterRoutes() []route {
 		{"POST", "/dead-letter/purge", api.Confined, commandBody, filter, a.postPurge},
 		{"GET", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.getDeadLetter},
 		{"DELETE", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.deleteDeadLetter},
-		{"POST", "/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter},
+		{"POST", "/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter(false)},
 
 		{"GET", "/admin/dead-letter", api.Confined, noBody, paging + filter + "include",
 			a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
@@ -36,7 +34,7 @@ func (a *API) deadLetterRoutes() []route {
 		{"GET", "/admin/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/admin/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
 		{"DELETE", "/admin/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.adminDeleteDeadLetter},
-		{"POST", "/admin/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.adminRetryDeadLetter},
+		{"POST", "/admin/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter(true)},
 	}
 }
 
@@ -52,29 +50,22 @@ func (a *API) getDeadLetter(r *request) error {
 // deadLetterID does not refuse a malformed id: the store answers for it as for an unknown one, with the text that was sent.
 func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
-// retryDeadLetter shows the job as the retry has left it; a worker may have it by the time the client reads it.
-func (a *API) retryDeadLetter(r *request) error {
-	return a.deadLetterRetried(r, false)
-}
-
-// adminRetryDeadLetter answers with the job at the top level as well.
-func (a *API) adminRetryDeadLetter(r *request) error {
-	return a.deadLetterRetried(r, true)
-}
-
-// deadLetterRetried is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
+// retryDeadLetter shows the job as the retry has left it; a worker may have it by the time the client reads it. flat: the job is at the
+// top level as well. It is not idempotent for clients: after a success the job is no dead letter, and a repetition is 404. The override is
 // checked before anything is read.
-func (a *API) deadLetterRetried(r *request, flat bool) error {
-	// An override that would change the tenant is refused.
-	override, wire := job.DecodeRetry(r.body, a.limits(r))
-	if wire != nil {
-		return wire
+func (a *API) retryDeadLetter(flat bool) handler {
+	return func(r *request) error {
+		// An override that would change the tenant is refused.
+		override, wire := job.DecodeRetry(r.body, a.limits(r))
+		if wire != nil {
+			return wire
+		}
+		job, err := a.DeadLetters.RetryOne(r.Request().Context(), deadLetterID(r), override)
+		if err != nil {
+			return err
+		}
+		return wrapped(r, job, shape{}, flat)
 	}
-	job, err := a.DeadLetters.RetryOne(r.Request().Context(), deadLetterID(r), override)
-	if err != nil {
-		return err
-	}
-	return wrapped(r, job, shape{}, flat)
 }
 
 // adminRetryJob is 409 for a job in another state, where the dead-letter route is 404: its path names a job, not a dead
@@ -284,25 +275,4 @@ func days(d time.Duration) string {
 		return "P" + strconv.FormatInt(int64(d/day), 10) + "D"
 	}
 	return jsonread.FormatDuration(d)
-}
-
-// appendReplays appends what a job shows of its dead-letter mark and of manual retries (docs/reference/retries.md, Dead letters).
-// dead_lettered_at is absent for a discarded job that is no dead letter. total_attempts repeats attempt under the name of the
-// dead-letter API.
-func appendReplays(b []byte, j *job.Record) []byte {
-	if len(j.PreviousErrors) > 0 {
-		b = append(b, `,"previous_errors":[`...)
-		b = append(append(b, bytes.Join(j.PreviousErrors, []byte{','})...), ']')
-	}
-	if j.ReplayCount > 0 {
-		b = append(b, `,"replay_count":`...)
-		b = strconv.AppendInt(b, int64(j.ReplayCount), 10)
-	}
-	b = appendTime(b, "re_enqueued_at", j.ReEnqueuedAt)
-	b = appendTime(b, "dead_lettered_at", j.DeadLetteredAt)
-	if j.State == string(ojs.StateDiscarded) {
-		b = append(b, `,"total_attempts":`...)
-		b = strconv.AppendInt(b, int64(j.Attempt), 10)
-	}
-	return b
 }

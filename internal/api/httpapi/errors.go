@@ -84,9 +84,3 @@ func (a *API) routeError(err error, c echo.Context) error {
 	}
 	return err
 }
-
-// itemError is the error member of one item of a bulk answer: the same object without request_id.
-// It also logs what is the fault of the server.
-func (a *API) itemError(c echo.Context, err error) *ojs.Error {
-	return api.LogItem(c.Request().Context(), a.logger, c.Response().Header().Get("X-Request-Id"), c.Path(), err)
-}

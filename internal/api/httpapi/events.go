@@ -306,20 +306,15 @@ func respondHistory(c echo.Context, page eventlog.HistoryPage, total string, res
 	if page.More {
 		end = page.End.String()
 	}
-	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+	bytes := 0 // an estimate, in which 256 stand for the members beside data
+	for i := range page.Events {
+		bytes += 256 + len(page.Events[i].Data)
+	}
+	return respondEach(c, http.StatusOK, bytes, func(b []byte, next flush) []byte {
 		b = appendEach(append(b, `{"events":`...), page.Events, next, func(b []byte, e *eventlog.Event) []byte { return showRecord(e).append(b) })
 		b = object{{"next_cursor", orNull(end)}, {total, page.Total}}.appendMembers(b)
 		return append(rest().appendMembers(b), '}')
 	})
-}
-
-// recordBytes estimates what records have.
-// 256 bytes stand for the members beside data.
-func recordBytes(events []eventlog.Event) (n int) {
-	for i := range events {
-		n += 256 + len(events[i].Data)
-	}
-	return n
 }
 
 // showRecord gets an event of a job: JobID is set. data has the members that the table of docs/reference/jobs.md, History names, so new
@@ -408,8 +403,9 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	return "user", by
 }
 
-// getRetries shows the failures among the newest 1 000 starts and failures, oldest first. A job may have more, and the events are kept for
-// a shorter time than the job may live, so the list may begin later than the first attempt.
+// getRetries shows the failures among the newest 1 000 starts and failures, oldest first, each with the start before it, as the CLI shows
+// them (docs/reference/jobs.md, History). A job may have more, and the events are kept for a shorter time than the job may live, so the
+// list may begin later than the first attempt. All times are by the clock of the database.
 func (a *API) getRetries(r *request, id [16]byte) error {
 	ctx := r.Request().Context()
 	// The job is read first, so that an unknown one is 404 and not an empty list.
@@ -423,54 +419,38 @@ func (a *API) getRetries(r *request, id [16]byte) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	runs := failedRuns(events)
-	// A job that never failed has neither, and the list is empty.
-	if len(runs) == 0 { // retention may have dropped the events
-		runs = recordedRuns(record.Errors)
+	runs, started := []object{}, time.Time{}
+	for _, e := range events { // in the order of the log, where a start precedes its failure
+		if e.Type == "job.started" {
+			// A start that was lost without a failure of its own is replaced by the next one.
+			started = e.Time
+			continue
+		}
+		// state is what followed: retryable, discarded or available. started_at is left out if the start is not in the log any more,
+		// next_retry_at if the job is not tried again.
+		data := membersOf(e.Data)
+		attempt, _ := jsonread.Int(data["attempt"])
+		state, _ := jsonread.Text(data["next_state"])
+		nextRetry, _ := jsonread.Text(data["retry_at"])
+		runs = append(runs, object{
+			{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started},
+			{"failed_at", spec.FormatTime(e.Time)}, {"next_retry_at", given(nextRetry)},
+		})
+	}
+	// Retention may have dropped the events. The job's own list of failures knows less: it does not say what followed, so each is shown as
+	// retryable, and it has no starts. A job that never failed has neither, and the list is empty.
+	if len(runs) == 0 {
+		runs = sliceutil.Map(record.Errors, func(e []byte) object {
+			data := membersOf(string(e))
+			attempt, _ := jsonread.Int(data["attempt"])
+			failedAt, _ := jsonread.Text(data["occurred_at"])
+			return object{{"attempt", attempt}, {"state", string(ojs.StateRetryable)}, {"error", errorText(e)}, {"failed_at", failedAt}}
+		})
 	}
 	return r.answer(http.StatusOK, object{{"job_id", id}, {"retries", runs}, {"policy", object{
 		{"max_attempts", record.MaxAttempts}, {"initial_interval", jsonread.FormatDuration(policy.InitialInterval)},
 		{"backoff_strategy", policy.Strategy},
 	}}})
-}
-
-// failedRuns finds the failures among a job's events, each with the start before it, as the CLI shows them (docs/reference/jobs.md,
-// History). events are in the order of the log, where a start precedes its failure. state is what followed: retryable, discarded or
-// available. started_at is left out if the start is not in the log any more, next_retry_at if the job is not tried again. All times are by
-// the clock of the database.
-func failedRuns(events []eventlog.Event) []object {
-	runs, started := []object{}, time.Time{}
-	for _, e := range events {
-		switch e.Type {
-		// A start that was lost without a failure of its own is replaced by the next one.
-		case "job.started":
-			started = e.Time
-		case "job.failed":
-			data := membersOf(e.Data)
-			attempt, _ := jsonread.Int(data["attempt"])
-			state, _ := jsonread.Text(data["next_state"])
-			nextRetry, _ := jsonread.Text(data["retry_at"])
-			runs = append(runs, object{
-				{"attempt", attempt}, {"state", state}, {"error", errorText(data["error"])}, {"started_at", started},
-				{"failed_at", spec.FormatTime(e.Time)},
-				{"next_retry_at", given(nextRetry)},
-			})
-		}
-	}
-	return runs
-}
-
-// recordedRuns reads the job's own list of failures, which knows less.
-// It does not say what followed, so each is shown as retryable, and it has no starts.
-func recordedRuns(errors [][]byte) []object {
-	runs := make([]object, len(errors))
-	for i, e := range errors {
-		data := membersOf(string(e))
-		attempt, _ := jsonread.Int(data["attempt"])
-		failedAt, _ := jsonread.Text(data["occurred_at"])
-		runs[i] = object{{"attempt", attempt}, {"state", string(ojs.StateRetryable)}, {"error", errorText(e)}, {"failed_at", failedAt}}
-	}
-	return runs
 }
 
 // errorText is what the CLI shows; the message says more than the code.

@@ -64,39 +64,28 @@ func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = strconv.AppendInt(b, int64(j.Attempt), 10)
 	b = append(b, `,"max_attempts":`...)
 	b = strconv.AppendInt(b, j.MaxAttempts, 10)
-	b = appendExtra(b, j.Extra, as)
-	b = appendJobTimes(b, j, as)
-	return appendJobOutcome(b, j, as)
-}
-
-// appendExtra appends the members of the object that holds everything else the client sent.
-// extra is a valid object or nil. A job that was fetched shows no timeout, because a worker of the JS SDK reads that number
-// as milliseconds and it is in seconds.
-func appendExtra(b, extra []byte, as shape) []byte {
+	// What the client sent besides: a valid object or nil. A job that was fetched shows no timeout, because a worker of the JS SDK reads
+	// that number as milliseconds and it is in seconds.
+	extra := j.Extra
 	if as.fetched {
 		extra = job.WithoutTimeout(extra)
 	}
-	if len(extra) <= len(`{}`) {
-		return b
-	}
-	if !as.noWrapper {
+	switch {
+	case len(extra) <= len(`{}`):
+	case !as.noWrapper:
 		b = append(b, ',')
-		return append(b, extra[1:len(extra)-1]...)
-	}
-	for literal, value := range jsonread.Members(extra) {
-		if string(jsonread.Name(literal)) != "job" {
-			b = append(b, ',')
-			b = append(b, literal...)
-			b = append(b, ':')
-			b = append(b, value...)
+		b = append(b, extra[1:len(extra)-1]...)
+	default:
+		for literal, value := range jsonread.Members(extra) {
+			if string(jsonread.Name(literal)) != "job" {
+				b = append(b, ',')
+				b = append(b, literal...)
+				b = append(b, ':')
+				b = append(b, value...)
+			}
 		}
 	}
-	return b
-}
-
-// appendJobTimes appends the times that belong to the state. FinishedAt is one column: its name in the answer follows from
-// the state.
-func appendJobTimes(b []byte, j *job.Record, as shape) []byte {
+	// The times that belong to the state. FinishedAt is one column: its name in the answer follows from the state.
 	b = appendTime(b, "created_at", j.CreatedAt)
 	b = appendTime(b, "enqueued_at", j.EnqueuedAt)
 	b = appendTime(b, "started_at", j.StartedAt)
@@ -116,12 +105,12 @@ func appendJobTimes(b []byte, j *job.Record, as shape) []byte {
 	if as.activated {
 		b = appendTime(b, "activated_at", j.EnqueuedAt)
 	}
-	return b
+	return appendJobOutcome(b, j, as)
 }
 
-// appendJobOutcome appends what became of the attempts. worker_id is shown while the job is active only; the column keeps it
-// to answer late acks.
+// appendJobOutcome appends what became of the attempts, and what workers have reported and left.
 func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
+	state := ojs.JobState(j.State)
 	if j.RetryDelayMs.Valid {
 		b = append(b, `,"retry_delay_ms":`...)
 		b = strconv.AppendInt(b, j.RetryDelayMs.Int64, 10)
@@ -135,13 +124,52 @@ func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
 		b = append(b, bytes.Join(j.Errors, []byte{','})...)
 		b = append(b, ']')
 	}
-	b = appendReplays(b, j)
+	// The dead-letter mark and manual retries (docs/reference/retries.md, Dead letters). dead_lettered_at is absent for a discarded job
+	// that is no dead letter. total_attempts repeats attempt under the name of the dead-letter API.
+	if len(j.PreviousErrors) > 0 {
+		b = append(b, `,"previous_errors":[`...)
+		b = append(b, bytes.Join(j.PreviousErrors, []byte{','})...)
+		b = append(b, ']')
+	}
+	if j.ReplayCount > 0 {
+		b = append(b, `,"replay_count":`...)
+		b = strconv.AppendInt(b, int64(j.ReplayCount), 10)
+	}
+	b = appendTime(b, "re_enqueued_at", j.ReEnqueuedAt)
+	b = appendTime(b, "dead_lettered_at", j.DeadLetteredAt)
+	if state == ojs.StateDiscarded {
+		b = append(b, `,"total_attempts":`...)
+		b = strconv.AppendInt(b, int64(j.Attempt), 10)
+	}
 	if j.Result != nil {
 		b = append(b, `,"result":`...)
 		b = append(b, j.Result...)
 	}
-	b = appendReports(b, j, as)
-	if j.WorkerID.Valid && j.State == string(ojs.StateActive) {
+	if j.Progress.Valid {
+		b = appendFloat(append(b, `,"progress":`...), j.Progress.Float64)
+	}
+	if j.ProgressData != nil {
+		b = append(append(b, `,"progress_data":`...), j.ProgressData...)
+	}
+	if as.fetched { // only the worker that fetches the job is shown it
+		if checkpoint, _, _ := job.CheckpointParts(j.Checkpoint); checkpoint != nil {
+			b = append(append(b, `,"last_checkpoint":`...), checkpoint...)
+		}
+	}
+	// These three come with a result that is kept.
+	if j.Result != nil && state == ojs.StateCompleted {
+		b = appendTime(b, "result_stored_at", j.FinishedAt)
+		// -1 means as long as the job, so no time is shown. NULL means the default, whose end is not shown either.
+		if ttl := j.ResultTtlS; ttl.Valid && ttl.Int64 >= 0 {
+			// A client's number of seconds may be larger than a time.Duration, which ends at 292 years.
+			const day = 86_400
+			expires := j.FinishedAt.Time.AddDate(0, 0, int(ttl.Int64/day)).Add(time.Duration(ttl.Int64%day) * time.Second)
+			b = appendMoment(b, "result_expires_at", &expires)
+		}
+		b = strconv.AppendInt(append(b, `,"result_size_bytes":`...), int64(len(j.Result)), 10)
+	}
+	// While the job is active only; the column keeps it to answer late acks.
+	if j.WorkerID.Valid && state == ojs.StateActive {
 		b = appendText(b, "worker_id", j.WorkerID.String)
 	}
 	if as.previous != "" {

@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -99,17 +97,10 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	if err != nil {
 		return err
 	}
-	// A replay knows the job only by the stored answer.
-	var first struct {
-		Job struct {
-			ID string `json:"id"`
-		} `json:"job"`
-	}
-	if err := json.Unmarshal(answer.Body, &first); err != nil {
-		return fmt.Errorf("read remembered job: %w", err)
-	}
+	// A replay knows the job only by the stored answer, in which unknown attributes may differ from these names by their case.
+	id, _ := jsonread.Text(jsonread.Find(jsonread.Find(answer.Body, "job"), "id"))
 	a.rateLimitHeaders(c, in)
-	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+first.Job.ID)
+	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+id)
 	return send(c, answer.Status, answer.Body)
 }
 
@@ -329,7 +320,7 @@ func (a *API) getAdminJob(r *request, id [16]byte) error {
 	// The column wins over the stored policy: it holds what an enqueue, the queue and a manual retry have made of it.
 	policy.MaxAttempts = j.MaxAttempts
 	// The table has one time of the end. Which of the three names shows it follows from the state, and is the same choice as
-	// in appendJobTimes: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
+	// in appendJobFields: a discarded job was completed, too, if a failed attempt discarded it, and not if it expired before
 	// it ran.
 	completed, cancelled, discarded := j.FinishedAt, j.FinishedAt, j.FinishedAt
 	state := ojs.JobState(j.State)
@@ -513,7 +504,14 @@ const (
 // While it waits it holds no connection of the pool. It also ends early, as if the time were over, when the node stops, so a
 // client asks another node.
 func (a *API) getResult(r *request) error {
-	wait := r.resultWait()
+	wait, seconds := time.Duration(0), r.integer(defaultResultWait, 1, "timeout") // which is checked without wait, too
+	switch text := r.QueryParam("wait"); text {
+	case "", "false", "0":
+	case "true", "1":
+		wait = time.Duration(min(seconds, maxResultWait)) * time.Second
+	default:
+		r.refuse(spec.InvalidRequest("wait", "true or false", text, "wait must be true or false."))
+	}
 	id, err := jobID(r)
 	r.refuse(err)
 	if r.err != nil {
@@ -536,19 +534,6 @@ func (a *API) getResult(r *request) error {
 			map[string]any{"job_id": spec.FormatID(id), "current_state": res.State})
 	}
 	return r.answer(http.StatusOK, append(object{{"job_id", id}}, showResult(res)...))
-}
-
-// resultWait checks a timeout without wait, which has no effect.
-func (r *request) resultWait() time.Duration {
-	seconds := r.integer(defaultResultWait, 1, "timeout")
-	switch text := r.QueryParam("wait"); text {
-	case "", "false", "0":
-	case "true", "1":
-		return time.Duration(min(seconds, maxResultWait)) * time.Second
-	default:
-		r.refuse(spec.InvalidRequest("wait", "true or false", text, "wait must be true or false."))
-	}
-	return 0
 }
 
 // showResult has result always, null without one. A job in backoff has failed, but not for good: its error is not shown.
@@ -586,7 +571,14 @@ func (a *API) postResults(r *request) error {
 			byID[res.ID] = res
 		}
 	}
-	return respondEach(r, http.StatusOK, resultBytes(in.Texts, byID), func(b []byte, next flush) []byte {
+	bytes := 0 // an estimate
+	for _, text := range in.Texts {
+		bytes += 64
+		if id, _ := spec.ParseID(text); byID[id] != nil {
+			bytes += 128 + len(byID[id].Result) + len(byID[id].Error)
+		}
+	}
+	return respondEach(r, http.StatusOK, bytes, func(b []byte, next flush) []byte {
 		b = append(b, `{"results":{`...)
 		for i, text := range in.Texts {
 			if i > 0 {
@@ -606,25 +598,6 @@ func (a *API) postResults(r *request) error {
 	})
 }
 
-// resultBytes estimates what the results of these ids have.
-// It is an estimate for respondEach.
-func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
-	for _, text := range texts {
-		n += 64
-		if id, _ := spec.ParseID(text); byID[id] != nil {
-			n += 128 + len(byID[id].Result) + len(byID[id].Error)
-		}
-	}
-	return n
-}
-
-// after is a time so many seconds later; a client's number may be larger than a duration can be.
-// A time.Duration ends at 292 years.
-func after(t time.Time, seconds int64) time.Time {
-	const day = 86_400
-	return t.AddDate(0, 0, int(seconds/day)).Add(time.Duration(seconds%day) * time.Second)
-}
-
 // Names of the headers of bounded queues (docs/reference/backpressure.md).
 // OJS-Block-Timeout is a request header, the others are of answers.
 const (
@@ -634,15 +607,13 @@ const (
 	headerQueuePressure = "X-OJS-Queue-Pressure"
 )
 
-// blockFor sets how long the enqueue of the jobs may wait for room, as the header says. nil jobs are left out.
+// blockFor sets how long the enqueue of the jobs may wait for room, as the header says.
 // It must be called after decoding and before the store, which reads BlockFor of the first job for all jobs of a call. An
 // invalid header is 400 even if no queue of the call is bounded, so that a mistake is found before the queue is full.
 func blockFor(c echo.Context, jobs ...*job.Job) error {
 	wait, err := blockTimeout(c)
 	for _, j := range jobs {
-		if j != nil {
-			j.BlockFor = wait
-		}
+		j.BlockFor = wait
 	}
 	return err
 }

@@ -24,9 +24,14 @@ const (
 func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
-			start := time.Now()
-			// Before everything else, so that refusals are part of the trace, too.
-			span := a.trace(c)
+			start, r := time.Now(), c.Request()
+			// The context of the request gets the trace context, and its span if there is one, before everything else, so that every span
+			// and log line of the request belongs to the trace, those of refusals, too. Without a trace the request is not copied.
+			ctx := tracing.Receive(r.Context(), r.Header["Traceparent"], r.Header["Tracestate"])
+			ctx, span := a.tracer.Request(ctx, r.Method)
+			if ctx != r.Context() {
+				c.SetRequest(r.WithContext(ctx))
+			}
 			// The deferred function sees the panic of a handler; recover works nowhere else.
 			defer func() {
 				p := recover()
@@ -51,20 +56,6 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 			return next(c)
 		}
 	}
-}
-
-// trace puts the trace context of a request, and its span if there is one, where the stores find them.
-// The context of the request is replaced before any handler runs, so every span and log line of the request belongs to the
-// trace.
-func (a *API) trace(c echo.Context) tracing.Request {
-	r := c.Request()
-	ctx := tracing.Receive(r.Context(), r.Header["Traceparent"], r.Header["Tracestate"])
-	ctx, span := a.tracer.Request(ctx, r.Method)
-	// Without a trace the request is not copied.
-	if ctx != r.Context() {
-		c.SetRequest(r.WithContext(ctx))
-	}
-	return span
 }
 
 // outcome is how a request ended, with its status.
@@ -107,7 +98,12 @@ func (a *API) answered(c echo.Context, err error) outcome {
 // report runs once for each request: for a stream when the stream has ended, so a duration may be hours.
 func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start time.Time, end outcome) {
 	end.RequestID, end.Remote = c.Response().Header().Get("X-Request-Id"), c.Request().RemoteAddr
-	end.Method, end.Route = methodLabel(c.Request().Method), routeOf(e, c)
+	end.Method, end.Route = methodOther, routeOf(e, c)
+	// One of few words: a client may send any as a method.
+	switch method := c.Request().Method; method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		end.Method = method
+	}
 	end.Took, end.Status, end.OK = time.Since(start), slog.IntValue(end.status), end.status < http.StatusBadRequest
 	end.Log(c.Request().Context(), a.logger)
 	// The attributes are made only for spans that somebody collects.
@@ -133,13 +129,4 @@ func routeOf(e *echo.Echo, c echo.Context) string {
 		return path
 	}
 	return api.RouteUnknown
-}
-
-// methodLabel is one of few words: a client may send any as a method.
-func methodLabel(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return method
-	}
-	return methodOther
 }

@@ -157,7 +157,8 @@ func (r *request) texts(names ...string) []string {
 func (r *request) list(names ...string) []string {
 	var values []string
 	for _, name := range names {
-		for _, text := range r.values(name) {
+		r.checkDeclared(name)
+		for _, text := range r.QueryParams()[name] {
 			for item := range strings.SplitSeq(text, ",") {
 				if item = strings.TrimSpace(item); item != "" {
 					values = append(values, item)

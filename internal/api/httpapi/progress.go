@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -13,13 +12,27 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// progressRoutes are those of docs/reference/jobs.md, Progress and Checkpoints. The durable helpers of the JS and Python SDKs put their
+// prefix in front twice. PUT and POST do the same.
 func (a *API) progressRoutes() []route {
-	return append(a.checkpointRoutes(),
-		route{"PUT", "/jobs/:id/progress", api.Confined, reportBody, "", a.putProgress},
-		route{"POST", "/workers/progress", api.Confined, reportBody, "", a.postProgress},
-		route{"GET", "/jobs/:id/progress", api.AboutJob, noBody, "", about(jobID, a.getProgress)},
-		route{"GET", "/jobs/:id/progress/stream", api.AboutJob, noBody, "", a.streamProgress},
-	)
+	routes := []route{
+		{"PUT", "/jobs/:id/progress", api.Confined, reportBody, "", a.putProgress},
+		{"POST", "/workers/progress", api.Confined, reportBody, "", a.postProgress},
+		{"GET", "/jobs/:id/progress", api.AboutJob, noBody, "", about(jobID, a.getProgress)},
+		{"GET", "/jobs/:id/progress/stream", api.AboutJob, noBody, "", a.streamProgress},
+		{"PUT", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"POST", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
+		{"GET", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.getCheckpoint)},
+		{"DELETE", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
+	}
+	for _, prefix := range []string{"", basePath} {
+		routes = append(routes,
+			route{"POST", prefix + "/checkpoints/:id", api.AboutJob, checkpointBody, "", a.checkpointSaver(true)},
+			route{"DELETE", prefix + "/checkpoints/:id", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
+			route{"GET", prefix + "/checkpoints/:id/resume", api.AboutJob, noBody, "", about(jobID, a.getResume)},
+		)
+	}
+	return routes
 }
 
 // putProgress takes a share from 0 to 1, postProgress a percentage.
@@ -90,52 +103,6 @@ func appendOrNull(b, value []byte) []byte {
 
 // appendFloat writes the shortest text that reads back as the same number.
 func appendFloat(b []byte, f float64) []byte { return jsontext.AppendFloat(b, f, 64) }
-
-// appendReports appends what workers have reported of a job and what it left: progress, checkpoint, times of its result.
-// last_checkpoint is shown to the worker that fetches the job only. The three members of the result come with a result that
-// is kept.
-func appendReports(b []byte, j *job.Record, as shape) []byte {
-	if j.Progress.Valid {
-		b = appendFloat(append(b, `,"progress":`...), j.Progress.Float64)
-	}
-	if j.ProgressData != nil {
-		b = append(append(b, `,"progress_data":`...), j.ProgressData...)
-	}
-	if as.fetched {
-		if state, _, _ := job.CheckpointParts(j.Checkpoint); state != nil {
-			b = append(append(b, `,"last_checkpoint":`...), state...)
-		}
-	}
-	if j.Result == nil || j.State != string(ojs.StateCompleted) {
-		return b
-	}
-	b = appendTime(b, "result_stored_at", j.FinishedAt)
-	// -1 means as long as the job, so no time is shown. NULL means the default, whose end is not shown either.
-	if j.ResultTtlS.Valid && j.ResultTtlS.Int64 >= 0 {
-		expires := after(j.FinishedAt.Time, j.ResultTtlS.Int64)
-		b = appendMoment(b, "result_expires_at", &expires)
-	}
-	return strconv.AppendInt(append(b, `,"result_size_bytes":`...), int64(len(j.Result)), 10)
-}
-
-// checkpointRoutes are those of docs/reference/jobs.md, Progress. The durable helpers of the JS and Python SDKs put their prefix in front
-// twice (docs/reference/jobs.md, Checkpoints). PUT and POST do the same.
-func (a *API) checkpointRoutes() []route {
-	routes := []route{
-		{"PUT", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
-		{"POST", "/jobs/:id/checkpoint", api.AboutJob, checkpointBody, "", a.checkpointSaver(false)},
-		{"GET", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.getCheckpoint)},
-		{"DELETE", "/jobs/:id/checkpoint", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
-	}
-	for _, prefix := range []string{"", basePath} {
-		routes = append(routes,
-			route{"POST", prefix + "/checkpoints/:id", api.AboutJob, checkpointBody, "", a.checkpointSaver(true)},
-			route{"DELETE", prefix + "/checkpoints/:id", api.AboutJob, noBody, "", about(jobID, a.deleteCheckpoint)},
-			route{"GET", prefix + "/checkpoints/:id/resume", api.AboutJob, noBody, "", about(jobID, a.getResume)},
-		)
-	}
-	return routes
-}
 
 // checkpointSaver takes optionalState for the durable helpers, which leave state out when it is undefined; refusing it would fail their
 // job. A save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.

@@ -82,47 +82,38 @@ func (a *API) listQueues(r *request) error {
 	if r.err != nil {
 		return r.err
 	}
-	items, total, more, err := a.queuePage(r, page)
-	if err != nil {
-		return err
+	list, next := []object{}, ""
+	add := func(name, status string, createdAt pgtype.Timestamptz) {
+		list = append(list, append(showQueueStatus(name, status), member{"created_at", spec.FormatTime(createdAt.Time)}))
+		next = name
 	}
-	next := ""
-	if len(items) > 0 {
-		next = items[len(items)-1].name
-	}
-	list := each(items, func(q *queueItem) object {
-		return append(showQueueStatus(q.name, q.status), member{"created_at", spec.FormatTime(q.createdAt.Time)})
-	})
-	return r.answer(http.StatusOK, object{{"queues", list}, {"total", total}, {"pagination", page.shown(total, more, next)}})
-}
-
-// queueItem is a queue in the list.
-// It has what both sources of the list know.
-type queueItem struct {
-	name, status string
-	createdAt    pgtype.Timestamptz
-}
-
-// queuePage lists all queues, or to a tenant those in which it has had jobs.
-// A tenant is shown no queue of others, not even its name.
-func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64, more bool, err error) {
-	ctx, caller := c.Request().Context(), a.tenant(c.Request())
-	if caller == "" {
-		// With an error the page is empty and not shown.
-		found, err := a.Queues.List(ctx, p.cursor, p.offset, p.limit)
-		for _, q := range found.Queues {
-			items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
+	var total int64
+	var more bool
+	if caller := a.tenant(r.Request()); caller == "" {
+		found, err := a.Queues.List(r.Request().Context(), page.cursor, page.offset, page.limit)
+		if err != nil {
+			return err
 		}
-		return items, found.Total, found.More, err
+		for _, q := range found.Queues {
+			add(q.Name, q.Status, q.CreatedAt)
+		}
+		total, more = found.Total, found.More
+	} else {
+		// A tenant is shown the queues in which it has had jobs, and no queue of others, not even its name.
+		if err := checkTenantOffset(page); err != nil {
+			return err
+		}
+		own, err := a.Tenants.QueuesPage(r.Request().Context(), caller,
+			queueadmin.TenantFilter{After: page.cursor, Offset: page.offset, Limit: page.limit})
+		if err != nil {
+			return err
+		}
+		for _, q := range own.Queues {
+			add(q.Name, q.Status, q.CreatedAt)
+		}
+		total, more = own.Total, own.More
 	}
-	if err := checkTenantOffset(p); err != nil {
-		return nil, 0, false, err
-	}
-	own, err := a.Tenants.QueuesPage(ctx, caller, queueadmin.TenantFilter{After: p.cursor, Offset: p.offset, Limit: p.limit})
-	for _, q := range own.Queues {
-		items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
-	}
-	return items, own.Total, own.More, err
+	return r.answer(http.StatusOK, object{{"queues", list}, {"total", total}, {"pagination", page.shown(total, more, next)}})
 }
 
 // showQueueStatus is the short form of a queue.
@@ -292,10 +283,7 @@ func configChange(body []byte) (queueconfig.Change, error) {
 		return queueconfig.Change{}, wire
 	}
 	change, wire := queueconfig.ParseChange(value, "$")
-	if wire != nil {
-		return queueconfig.Change{}, wire
-	}
-	return change, nil
+	return change, asError(wire)
 }
 
 // respondConfig has the same in config and configuration; clients read different names. The retention that is shown is the one that holds.
@@ -533,7 +521,7 @@ func (a *API) getAdminQueue(r *request, name string) error {
 	return sendJSON(r, http.StatusOK, detail)
 }
 
-// queueDetail is everything about one queue.
+// queueDetail is everything about one queue, with the effective configuration.
 // PUT of a configuration answers with it, too, read after the change in a transaction of its own: another change may lie
 // between them.
 func (a *API) queueDetail(ctx context.Context, name string) (object, error) {
@@ -541,13 +529,9 @@ func (a *API) queueDetail(ctx context.Context, name string) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(showAdminQueue(&q), member{"configuration", a.shownConfig(q)}), nil
-}
-
-// shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
-// The two members are taken out of the configuration and appended in their longer form; all others are copied as they are
-// stored, so a member that this release does not know is shown as well.
-func (a *API) shownConfig(q queueadmin.QueueStatistics) json.RawMessage {
+	// Retention shows what holds if the queue sets none, and a bound how full the queue is. The two members are taken out of the
+	// configuration and appended in their longer form; all others are copied as they are stored, so a member that this release does not
+	// know is shown as well.
 	b := []byte{'{'}
 	for literal, value := range jsonread.Members(q.Config.JSON()) {
 		if name := string(jsonread.Name(literal)); name != "retention" && name != "backpressure" {
@@ -573,7 +557,7 @@ func (a *API) shownConfig(q queueadmin.QueueStatistics) json.RawMessage {
 	if bound := showBound(q); bound != nil {
 		shown = append(shown, member{"backpressure", bound})
 	}
-	return append(shown.appendMembers(b), '}')
+	return append(showAdminQueue(&q), member{"configuration", json.RawMessage(append(shown.appendMembers(b), '}'))}), nil
 }
 
 // showBound returns nil for a queue that nothing bounds. threshold repeats max_depth under the name that the admin UI reads.

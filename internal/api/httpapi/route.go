@@ -97,12 +97,6 @@ func (r *request) QueryParam(name string) string {
 	return r.Context.QueryParam(name)
 }
 
-// values are those of a parameter that may be repeated. It panics as QueryParam does.
-func (r *request) values(name string) []string {
-	r.checkDeclared(name)
-	return r.QueryParams()[name]
-}
-
 func (r *request) checkDeclared(parameter string) {
 	if !slices.Contains(r.parameters, parameter) {
 		panic("httpapi: the route " + r.Request().Method + " " + r.Path() + " does not declare the parameter " + parameter)

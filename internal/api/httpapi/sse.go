@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,9 +233,13 @@ func (s *eventStream) show(items []*eventlog.Item) (over bool, err error) {
 	sent := 0
 	for i, item := range items {
 		if s.filter == nil || s.filter.Match(item.Event) {
-			var n int
-			*buf, n = s.api.frames(*buf, item, s.selected, s.cloud)
-			sent += n
+			// The state frame comes first; both have the same id, so a client that resumes from it misses neither.
+			if s.selected.state(item.Event) {
+				*buf, sent = append(*buf, item.Shown(formState, stateFrame)...), sent+1
+			}
+			if s.selected.event(item.Event) {
+				*buf, sent = append(*buf, eventFrame(item, s.cloud)...), sent+1
+			}
 		}
 		// Also for events that are not shown: the end of a job ends its stream, whatever the client asked for.
 		over = s.ends != nil && s.ends(item.Event)
@@ -496,9 +501,17 @@ func endsJob(e *eventlog.Event) bool { return isTransition(e) && ojs.JobState(e.
 // runEnded replays what was asked for and shows the latest transition of a job that is over.
 // The end may not be published yet, although the job shows it: the row is committed before the relay has seen its event.
 func (s *eventStream) runEnded(c echo.Context, job *job.Record, replay bool) error {
-	last, err := s.api.lastTransition(c, job.ID)
+	const newest = 50 // heartbeats may follow each other, but none follows the end
+	// It waits for publication first, up to 100 ms, so the end is nearly always found.
+	ctx := c.Request().Context()
+	s.api.Events.WaitCaughtUp(ctx)
+	events, _, err := s.api.Events.ListNewest(ctx, eventlog.Query{JobID: &job.ID, Internal: true, Limit: newest}, 0)
 	if err != nil {
-		return err
+		return api.EventError(err)
+	}
+	var last *eventlog.Event
+	if i := slices.IndexFunc(events, func(e eventlog.Event) bool { return isTransition(&e) }); i >= 0 {
+		last = &events[i]
 	}
 	if goOn, err := s.open(c); err != nil || !goOn {
 		return err
@@ -509,7 +522,11 @@ func (s *eventStream) runEnded(c echo.Context, job *job.Record, replay bool) err
 		if !s.selected.states {
 			return nil
 		}
-		return s.send(systemFrame(typeState, nil, stateOf(job)))
+		// It has no from, attempt and reason, which the job does not keep.
+		b := spec.AppendID([]byte(`{"job_id":"`), job.ID)
+		b = appendText(append(b, '"'), "queue", job.Queue)
+		b = appendText(appendText(b, "type", job.Type), "to", job.State)
+		return s.send(systemFrame(typeState, nil, append(appendTime(b, "timestamp", job.FinishedAt), '}')))
 	case !endsJob(last): // not published yet
 		// It waits for the end, which comes within the time of a publication.
 		s.ends = func(e *eventlog.Event) bool { return last.Position.Before(e.Position) && endsJob(e) }
@@ -523,34 +540,6 @@ func (s *eventStream) runEnded(c echo.Context, job *job.Record, replay bool) err
 	// the job is over.
 	_, err = s.show([]*eventlog.Item{{Event: last}})
 	return err
-}
-
-// lastTransition is the newest published one of a job; nil if there is none.
-// It waits for publication first, up to 100 ms, so the end is nearly always found.
-func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, error) {
-	const newest = 50 // heartbeats may follow each other, but none follows the end
-	ctx := c.Request().Context()
-	a.Events.WaitCaughtUp(ctx)
-	events, _, err := a.Events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
-	if err != nil {
-		return nil, api.EventError(err)
-	}
-	for i := range events {
-		if isTransition(&events[i]) {
-			return &events[i], nil
-		}
-	}
-	return nil, nil
-}
-
-// stateOf is a state frame made of the job itself.
-// It has no from, attempt and reason, which the job does not keep.
-func stateOf(job *job.Record) []byte {
-	b := spec.AppendID([]byte(`{"job_id":"`), job.ID)
-	b = appendText(append(b, '"'), "queue", job.Queue)
-	b = appendText(b, "type", job.Type)
-	b = appendText(b, "to", job.State)
-	return append(appendTime(b, "timestamp", job.FinishedAt), '}')
 }
 
 // streamProgress is GET /jobs/{id}/progress/stream (docs/reference/events.md, Progress stream): the current object, then each change.
@@ -831,24 +820,10 @@ func liveFrame(e *eventlog.Event) []byte {
 	if e.DurationMS != nil {
 		b = strconv.AppendInt(append(b, `,"duration":`...), *e.DurationMS, 10)
 	}
-	if message := failureOf(e); message != nil {
-		b = append(append(b, `,"error":`...), message...)
+	if e.Type == "job.failed" {
+		if message := membersOf(string(membersOf(e.Data)["error"]))["message"]; message != nil {
+			b = append(append(b, `,"error":`...), message...)
+		}
 	}
 	return endFrame(append(b, '}'))
-}
-
-// failureOf is the message of a failure as JSON; nil without one.
-func failureOf(e *eventlog.Event) json.RawMessage {
-	if e.Type != "job.failed" {
-		return nil
-	}
-	var data struct {
-		Error struct {
-			Message json.RawMessage `json:"message"`
-		} `json:"error"`
-	}
-	if json.Unmarshal([]byte(e.Data), &data) != nil {
-		return nil
-	}
-	return data.Error.Message
 }

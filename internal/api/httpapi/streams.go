@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -167,22 +166,8 @@ func isTransition(e *eventlog.Event) bool {
 	return e.To != "" && e.JobID != nil && !moved
 }
 
-// frames appends the frames of an event and returns how many they are.
-// The state frame comes first; both have the same id, so a client that resumes from it misses neither. The bytes are shared
-// by all streams and are copied into b.
-func (a *API) frames(b []byte, item *eventlog.Item, s choice, cloud bool) ([]byte, int) {
-	n := 0
-	if s.state(item.Event) {
-		b, n = append(b, item.Shown(formState, stateFrame)...), n+1
-	}
-	if s.event(item.Event) {
-		b, n = append(b, a.eventFrame(item, cloud)...), n+1
-	}
-	return b, n
-}
-
 // eventFrame estimates a capacity that avoids a second allocation.
-func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
+func eventFrame(item *eventlog.Item, cloud bool) []byte {
 	form := formEvent
 	if cloud {
 		form = formCloud
@@ -209,24 +194,12 @@ func stateFrame(e *eventlog.Event) []byte {
 	if e.Attempt != nil {
 		b = strconv.AppendInt(append(b, `,"attempt":`...), int64(*e.Attempt), 10)
 	}
-	if reason := reasonOf(e); reason != nil {
-		b = append(append(b, `,"reason":`...), reason...)
+	if e.Type == typeState || e.Type == "job.cancelled" { // the others have none
+		if reason := membersOf(e.Data)["reason"]; reason != nil {
+			b = append(append(b, `,"reason":`...), reason...)
+		}
 	}
 	return endFrame(append(b, '}'))
-}
-
-// reasonOf is the reason as JSON; nil without one. Only cancels and internal rows have one.
-func reasonOf(e *eventlog.Event) json.RawMessage {
-	if e.Type != typeState && e.Type != "job.cancelled" {
-		return nil
-	}
-	var data struct {
-		Reason json.RawMessage `json:"reason"`
-	}
-	if json.Unmarshal([]byte(e.Data), &data) != nil {
-		return nil
-	}
-	return data.Reason
 }
 
 // idSize is the length of every event id, which frameData relies on.

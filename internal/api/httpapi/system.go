@@ -85,6 +85,19 @@ func (a *API) getManifest(r *request) error {
 	if a.config.Server.PublicURL != nil {
 		base = a.config.Server.PublicURL.String()
 	}
+	// One absolute URL; the others are paths, as the specification has them.
+	endpoints := map[string]string{
+		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
+		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream",
+		"websocket": "/ojs/v1/ws", "metrics": "/metrics",
+	}
+	transports := []string{"notify", "poll", "sse", "websocket"} // of events; notify is LISTEN in SQL
+	if a.config.GRPC.Enabled() {
+		transports = append(transports, "grpc")
+	}
+	if a.config.Webhooks.Enabled {
+		transports, endpoints["webhooks"] = append(transports, "webhook"), "/ojs/v1/webhooks"
+	}
 	// They are those without a tenant.
 	limits := a.JobLimits
 	return sendJSON(r, http.StatusOK, map[string]any{
@@ -100,7 +113,7 @@ func (a *API) getManifest(r *request) error {
 			"realtime": true, "grpc": a.config.GRPC.Enabled(), "multi_tenancy": a.tenancy != queueadmin.TenantsOff,
 		},
 		"extensions":        api.Extensions(a.config.Webhooks.Enabled),
-		"endpoints":         a.endpoints(base),
+		"endpoints":         endpoints,
 		"schema_validation": true, "unique_job_strength": "strong", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
 			"max_envelope_bytes": a.JobLimits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
@@ -110,35 +123,9 @@ func (a *API) getManifest(r *request) error {
 		// These promises are docs/reference/events.md, Guarantees.
 		"events": map[string]any{
 			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": hours(a.config.Events.RetentionPeriod),
-			"max_count": a.config.Events.MaxCount, "transports": a.transports(),
+			"max_count": a.config.Events.MaxCount, "transports": transports,
 		},
 	})
-}
-
-// endpoints has one absolute URL, base_url; the others are paths, as the specification has them.
-func (a *API) endpoints(base string) map[string]string {
-	endpoints := map[string]string{
-		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
-		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream",
-		"websocket": "/ojs/v1/ws", "metrics": "/metrics",
-	}
-	if a.config.Webhooks.Enabled {
-		endpoints["webhooks"] = "/ojs/v1/webhooks"
-	}
-	return endpoints
-}
-
-// transports are the ways in which events reach clients.
-// notify is LISTEN in SQL.
-func (a *API) transports() []string {
-	list := []string{"notify", "poll", "sse", "websocket"}
-	if a.config.GRPC.Enabled() {
-		list = append(list, "grpc")
-	}
-	if a.config.Webhooks.Enabled {
-		list = append(list, "webhook")
-	}
-	return list
 }
 
 // hours is a duration without the zero parts that String adds: 168h, not 168h0m0s.
@@ -297,8 +284,16 @@ func (a *API) metricsRoutes() []route {
 // The status is sent before the figures are read: WriteText leaves out what it cannot read and fails only if the connection
 // does.
 func (a *API) getMetrics(r *request) error {
+	// The format follows Accept, and nothing is refused. OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that
+	// name it prefer it.
+	kind, accept := typePrometheus, strings.Join(r.Request().Header["Accept"], ",")
+	switch {
+	case strings.Contains(strings.ToLower(accept), mediaOpenMetrics):
+		kind = typeOpenMetrics
+	case strings.EqualFold(strings.TrimSpace(accept), mediaText):
+		kind = mediaText
+	}
 	h := r.Response().Header()
-	kind := metricsType(r.Request())
 	h["Content-Type"] = []string{kind}
 	h.Add("Vary", "Accept")
 	r.Response().WriteHeader(http.StatusOK)
@@ -306,19 +301,6 @@ func (a *API) getMetrics(r *request) error {
 		return nil
 	}
 	return a.metrics.WriteText(r.Request().Context(), r.Response(), kind == typeOpenMetrics)
-}
-
-// metricsType follows Accept, and never refuses.
-// OpenMetrics is chosen whenever it is named, whatever its weight: scrapers that name it prefer it.
-func metricsType(r *http.Request) string {
-	accept := strings.Join(r.Header["Accept"], ",")
-	switch {
-	case strings.Contains(strings.ToLower(accept), mediaOpenMetrics):
-		return typeOpenMetrics
-	case strings.EqualFold(strings.TrimSpace(accept), mediaText):
-		return mediaText
-	}
-	return typePrometheus
 }
 
 // getMetricsSummary is GET /ojs/v1/metrics, for the CLI: figures of the whole deployment, but for the uptime, with rates over the last 60

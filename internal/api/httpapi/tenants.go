@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"net/http"
 
@@ -47,61 +46,35 @@ func (a *API) confine(of api.Reach, next echo.HandlerFunc) echo.HandlerFunc {
 		case of == api.Operators:
 			return queueadmin.ErrOperators()
 		}
-		found, err := a.inReach(c, of, caller)
+		kind, read, has := "job", jobID, a.Tenants.HasJob
+		switch of {
+		case api.AboutDeadLetter:
+			kind = "dead_letter_job"
+		case api.AboutWorkflow:
+			kind, read, has = "workflow", workflowID, a.Tenants.HasWorkflow
+		case api.AboutWebhook:
+			kind, read, has = "webhook_subscription", webhookID, a.Tenants.HasWebhook
+		case api.AboutDelivery:
+			kind, read, has = "webhook_delivery", deliveryID, a.Tenants.HasDelivery
+		}
+		// read is that of the handler, so both agree on what an id is; the handler refuses a malformed one in its own words.
+		id, err := read(c)
+		if err != nil {
+			return next(c)
+		}
+		found, err := has(c.Request().Context(), caller, id)
+		if err == nil && !found {
+			// The error is that of the handler for what does not exist: a tenant must not be able to tell the two cases apart.
+			text := param(c, "id")
+			if of == api.AboutJob || of == api.AboutWorkflow {
+				text = spec.FormatID(id)
+			}
+			err = spec.NotFound(kind, text)
+		}
 		if err != nil {
 			return err
 		}
-		if !found {
-			return missing(c, of)
-		}
 		return next(c)
-	}
-}
-
-// inReach reports whether what the path names is the tenant's. What cannot name anything is left to the handler.
-// A malformed id is "in reach", so that the handler refuses it in its own words.
-func (a *API) inReach(c echo.Context, of api.Reach, caller string) (bool, error) {
-	switch of {
-	case api.AboutJob, api.AboutDeadLetter:
-		return ownID(c, caller, jobID, a.Tenants.HasJob)
-	case api.AboutWorkflow:
-		return ownID(c, caller, workflowID, a.Tenants.HasWorkflow)
-	case api.AboutWebhook:
-		return ownID(c, caller, webhookID, a.Tenants.HasWebhook)
-	default:
-		return ownID(c, caller, deliveryID, a.Tenants.HasDelivery)
-	}
-}
-
-// hasID is a method of queueadmin.Tenants.
-type hasID func(ctx context.Context, tenant string, id [16]byte) (bool, error)
-
-// ownID takes the function with which the handler reads the id, so both agree on what an id is.
-func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, error), has hasID) (bool, error) {
-	id, err := read(c)
-	if err != nil {
-		return true, nil //nolint:nilerr // the handler reports it
-	}
-	return has(c.Request().Context(), caller, id)
-}
-
-// missing is the error that the handler gives for what does not exist.
-// A tenant must not be able to tell the two cases apart.
-func missing(c echo.Context, of api.Reach) error {
-	id := param(c, "id")
-	switch of {
-	case api.AboutJob:
-		id, _ := jobID(c)
-		return spec.NotFound("job", spec.FormatID(id))
-	case api.AboutDeadLetter:
-		return spec.NotFound("dead_letter_job", id)
-	case api.AboutWorkflow:
-		id, _ := workflowID(c)
-		return spec.NotFound("workflow", spec.FormatID(id))
-	case api.AboutWebhook:
-		return spec.NotFound("webhook_subscription", id)
-	default:
-		return spec.NotFound("webhook_delivery", id)
 	}
 }
 

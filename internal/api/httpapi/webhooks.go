@@ -121,9 +121,14 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 		return match, spec.InvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern,
 			"'"+pattern.Parameter+"': "+pattern.Error())
 	}
+	// Those that this server writes, without webhook.test, which nobody subscribes to.
+	written := ojs.EventTypes
+	if a.config.Events.ExtensionTypes {
+		written = slices.Concat(written, ojs.ExtensionEventTypes)
+	}
 	// Polling takes an unknown type, which matches nothing; a subscription that would never get an event is refused.
 	for i, p := range types {
-		if !slices.ContainsFunc(a.eventTypes(), func(t string) bool { return eventlog.MatchPattern(p, t) }) {
+		if !slices.ContainsFunc(written, func(t string) bool { return eventlog.MatchPattern(p, t) }) {
 			return match, spec.Validation("events", in.Events[i],
 				"'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
 		}
@@ -136,23 +141,6 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 		return match, spec.Validation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
 	}
 	return webhook.Match{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
-}
-
-// eventTypes are those that this server writes.
-// It does not have webhook.test, which nobody subscribes to.
-func (a *API) eventTypes() []string {
-	if a.config.Events.ExtensionTypes {
-		return slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes)
-	}
-	return ojs.EventTypes
-}
-
-// newSecret is what Standard Webhooks calls one, too.
-// It has 256 bits.
-func newSecret() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 }
 
 // judgeSecret must never log the secret itself.
@@ -243,7 +231,10 @@ func (a *API) rotateSecret(r *request, id [16]byte) error {
 		return wire
 	}
 	if secret == "" {
-		secret = newSecret()
+		// What Standard Webhooks calls one, too, of 256 bits.
+		var b [32]byte
+		_, _ = rand.Read(b[:]) // never fails
+		secret = "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 	}
 	w, err := a.Webhooks.RotateSecret(r.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
 	if err != nil {
@@ -321,11 +312,19 @@ func twice(shown map[string]any) map[string]any {
 
 // showWebhook leaves out times and figures that do not exist. Nothing of it is a secret.
 func showWebhook(w *webhook.Webhook) map[string]any {
+	secrets := make([]map[string]any, len(w.Secrets))
+	for i, s := range w.Secrets {
+		// The hint is the last four characters.
+		secrets[i] = map[string]any{
+			"id": webhook.SecretPrefix + spec.FormatID(s.ID), "created_at": spec.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
+		}
+		showTime(secrets[i], "expires_at", s.ExpiresAt)
+	}
 	m := map[string]any{
 		"id": webhook.ID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
 		"timeout_ms": w.TimeoutMs, "max_in_flight": w.MaxInFlight, "ordering": w.Ordering, "payload_format": w.PayloadFormat,
 		"standard_webhooks": w.StandardWebhooks, "success_count": w.SuccessCount, "failure_count": w.FailureCount,
-		"created_at": spec.FormatTime(w.CreatedAt.Time), "updated_at": spec.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),
+		"created_at": spec.FormatTime(w.CreatedAt.Time), "updated_at": spec.FormatTime(w.UpdatedAt.Time), "secrets": secrets,
 	}
 	showJSON(m, "filter", w.Filter)
 	showJSON(m, "metadata", w.Metadata)
@@ -339,18 +338,6 @@ func showWebhook(w *webhook.Webhook) map[string]any {
 	showTime(m, "disabled_at", w.DisabledAt)
 	showTime(m, "failing_since", w.FailingSince)
 	return m
-}
-
-// showSecrets has for a hint the last four characters.
-func showSecrets(w *webhook.Webhook) []map[string]any {
-	shown := make([]map[string]any, len(w.Secrets))
-	for i, s := range w.Secrets {
-		shown[i] = map[string]any{
-			"id": webhook.SecretPrefix + spec.FormatID(s.ID), "created_at": spec.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
-		}
-		showTime(shown[i], "expires_at", s.ExpiresAt)
-	}
-	return shown
 }
 
 // showJSON gets what a client has sent, stored as valid JSON.
@@ -474,10 +461,16 @@ func (a *API) retryDelivery(r *request, id [16]byte) error {
 
 // showDelivery shows what the list has. Secrets and the body are not in it.
 func showDelivery(d *webhook.DeliveryRecord) map[string]any {
+	var event struct{ ID string }
+	if d.EventSeq > 0 {
+		event.ID = eventlog.NewPosition(d.EventTime.Time, d.EventSeq, d.EventSub).String()
+	} else { // that of a test is in no log; its id stands in the body only
+		_ = json.Unmarshal([]byte(d.Body), &event) // it is ours
+	}
 	m := map[string]any{
 		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.ID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
-		"created_at": spec.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
+		"created_at": spec.FormatTime(d.CreatedAt.Time), "event_id": event.ID,
 	}
 	// While a node sends the delivery, the column has the end of the lease.
 	if d.Status == "pending" || d.Status == "failed" {
@@ -492,17 +485,6 @@ func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 	}
 	showTime(m, "completed_at", d.CompletedAt)
 	return m
-}
-
-// deliveredEvent is the id of the event; that of a test stands in the body only.
-// event_seq is 0 for the event of a test, which is in no log.
-func deliveredEvent(d *webhook.DeliveryRecord) string {
-	if d.EventSeq > 0 {
-		return eventlog.NewPosition(d.EventTime.Time, d.EventSeq, d.EventSub).String()
-	}
-	var body struct{ ID string }
-	_ = json.Unmarshal([]byte(d.Body), &body) // it is ours
-	return body.ID
 }
 
 // showDeliveryWhole adds the body that was sent and the attempts. error and response_snippet are null, not absent, because

@@ -282,7 +282,8 @@ func refuse(code, format string, args ...any) error {
 // handle runs on the goroutine of run, so no two requests of a connection overlap, and answers come in the order of the requests.
 func (s *socket) handle(message []byte) {
 	var req socketRequest
-	if err := json.Unmarshal(message, &req); err != nil || !isObject(message) {
+	// null would unmarshal without an error.
+	if err := json.Unmarshal(message, &req); err != nil || !bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) {
 		s.tell(req, refuse("invalid_request", "A message is a JSON object with action, and its members have the types of the documentation."))
 		return
 	}
@@ -308,9 +309,6 @@ func (s *socket) handle(message []byte) {
 		s.tell(req, err)
 	}
 }
-
-// isObject refuses null, which would unmarshal without an error.
-func isObject(message []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) }
 
 // tell sends an error in the client's terms.
 // Errors that the client has not caused are logged, and shown as backend_error without their text.
@@ -429,7 +427,13 @@ func (s *socket) subscribe(req socketRequest) error {
 	if err != nil {
 		return err
 	}
-	old := s.on(ch)
+	// The one that the new one replaces. There may be many on events.
+	var old *socketSubscription
+	for _, sub := range s.subs {
+		if sub.channel.name == ch.name && ch.name != "events" {
+			old = sub
+		}
+	}
 	// A replacement does not need another place.
 	if old == nil && len(s.subs) >= maxSubscriptions {
 		return refuse("limit_exceeded", "A connection may have %d subscriptions.", maxSubscriptions)
@@ -474,17 +478,6 @@ func defaultOf(ch channel) choice {
 		return ofAll
 	}
 	return wholeCatalogue
-}
-
-// on is the subscription that a new one on the channel replaces. There may be many on events.
-// It is nil if there is none.
-func (s *socket) on(ch channel) *socketSubscription {
-	for _, sub := range s.subs {
-		if sub.channel.name == ch.name && ch.name != "events" {
-			return sub
-		}
-	}
-	return nil
 }
 
 // requireSubject refuses an unknown job or queue, which would be silent for ever.
@@ -648,7 +641,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 			sent++
 		}
 		if sub.selected.event(item.Event) {
-			if !s.write(sub.message(item.Event, frameData(s.api.eventFrame(item, false), item.Event.Type))) {
+			if !s.write(sub.message(item.Event, frameData(eventFrame(item, false), item.Event.Type))) {
 				return false
 			}
 			sent++
@@ -666,7 +659,10 @@ func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog
 			return nil, nil, err
 		}
 		if d != nil {
-			s.write(sub.warning(d))
+			// For clients of the realtime dialect; system.events_dropped says the same with more detail.
+			b := strconv.AppendInt([]byte(`{"type":"warning","code":"events_dropped","count":`), int64(d.Count), 10)
+			b = appendText(appendText(b, "channel", sub.channel.name), "oldest_dropped_id", d.Oldest.String())
+			s.write(append(appendText(b, "newest_dropped_id", d.Newest.String()), '}'))
 			s.write(sub.system("system.events_dropped", d.Newest, droppedData(sub.channel.name, d)))
 		}
 	}
@@ -704,11 +700,4 @@ func (s *socketSubscription) event(size int, name string, data []byte) []byte {
 	b := append(make([]byte, 0, size+320), `{"type":"event"`...)
 	b = appendText(appendText(b, "channel", s.channel.name), "event", name)
 	return append(append(b, `,"data":`...), data...)
-}
-
-// warning is for clients of the realtime dialect; system.events_dropped says the same with more detail.
-func (s *socketSubscription) warning(d *eventlog.Dropped) []byte {
-	b := strconv.AppendInt([]byte(`{"type":"warning","code":"events_dropped","count":`), int64(d.Count), 10)
-	b = appendText(appendText(b, "channel", s.channel.name), "oldest_dropped_id", d.Oldest.String())
-	return append(appendText(b, "newest_dropped_id", d.Newest.String()), '}')
 }

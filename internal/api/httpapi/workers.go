@@ -343,23 +343,18 @@ func (a *API) postHeartbeat(r *request) error {
 	if err != nil {
 		return err
 	}
-	return respond(r, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
-}
-
-// appendBeat has an empty directive for running, as the specification has it; state always says what to do.
-func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	directive := res.State
-	if directive == "running" {
+	if directive == "running" { // the specification has it empty then; state always says what to do
 		directive = ""
 	}
-	b = append(b, `{"acknowledged":true`...)
-	b = appendText(b, "state", res.State)
-	b = appendText(b, "directive", directive)
-	b = appendIDs(append(b, `,"jobs_extended":`...), res.Extended, nil)
-	b = appendIDs(append(b, `,"jobs_cancelled":`...), res.Cancelled, nil)
-	b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, invalid)
-	b = appendText(b, "server_time", spec.FormatTime(res.Time))
-	return append(b, '}')
+	return respond(r, http.StatusOK, func(b []byte) []byte {
+		b = appendText(append(b, `{"acknowledged":true`...), "state", res.State)
+		b = appendText(b, "directive", directive)
+		b = appendIDs(append(b, `,"jobs_extended":`...), res.Extended, nil)
+		b = appendIDs(append(b, `,"jobs_cancelled":`...), res.Cancelled, nil)
+		b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, lost)
+		return append(appendText(b, "server_time", spec.FormatTime(res.Time)), '}')
+	})
 }
 
 // appendIDs makes one array of ids and texts; texts are shown as they were sent.
@@ -480,8 +475,13 @@ func (a *API) listWorkers(as workerList) handler {
 		if page.More {
 			cursor = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
 		}
-		// Twice, because the items may be there twice; the estimate may be too large, never much too small.
-		return respondEach(r, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
+		bytes := 0 // an estimate, which may be too large, never much too small
+		for i := range page.Workers {
+			w := &page.Workers[i]
+			bytes += 512 + len(w.ID) + len(w.Facts) + len(w.ActiveJobIds) + len(w.Queues) + len(w.FetchQueues)
+		}
+		// Twice, because the items may be there twice.
+		return respondEach(r, http.StatusOK, 2*bytes, func(b []byte, next flush) []byte {
 			show := func(b []byte, w *worker.Record) []byte { return showWorker(w).append(b) }
 			b = appendEach(append(b, `{"items":`...), page.Workers, next, show)
 			if as.again != "" {
@@ -496,15 +496,6 @@ func (a *API) listWorkers(as workerList) handler {
 			}.appendMembers(b), '}')
 		})
 	}
-}
-
-// workerBytes estimates what workers have in an answer.
-func workerBytes(workers []worker.Record) (bytes int) {
-	for i := range workers {
-		w := &workers[i]
-		bytes += 512 + len(w.ID) + len(w.Facts) + len(w.ActiveJobIds) + len(w.Queues) + len(w.FetchQueues)
-	}
-	return bytes
 }
 
 // showWorker shows queues and concurrency that the worker has not reported as those of its fetches, and without any fetch as [] and 1.

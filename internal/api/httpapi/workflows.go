@@ -82,8 +82,7 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 	if answer.Replayed {
 		h.Set("Idempotent-Replayed", "true")
 	}
-	// shownWorkflow appends the id first.
-	id, _ := jsonread.Text(firstMember(answer.Body))
+	id, _ := jsonread.Text(jsonread.Find(answer.Body, "id"))
 	h.Set("Location", "/ojs/v1/workflows/"+id)
 	// The stored object is cut open at its last brace, so that the wrapper stands beside its members, as in the first answer.
 	return respondEach(c, answer.Status, 2*len(answer.Body), func(b []byte, next flush) []byte {
@@ -91,14 +90,6 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 		b = append(b, `,"workflow":`...)
 		return append(append(b, answer.Body...), '}')
 	})
-}
-
-// firstMember is the value of an object's first member; that of a workflow is its id.
-func firstMember(object []byte) []byte {
-	for _, value := range jsonread.Members(object) {
-		return value
-	}
-	return nil
 }
 
 // workflowID reads the id in the path; what is no id is an unknown workflow.
@@ -275,7 +266,14 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 		shown = append(shown, object{{noun + "_total", w.Total}, {noun + "_completed", w.Completed}, {noun + "_failed", w.Failed}}...)
 	}
 	if !s.listed {
-		steps := func(b []byte) []byte { return s.appendSteps(b, next) }
+		// Callbacks that were sent as steps stand behind the members, so that a client finds each step that it has sent.
+		list := s.Steps
+		if s.StepsForm {
+			list = slices.Concat(list, s.Callbacks)
+		}
+		steps := func(b []byte) []byte {
+			return appendEach(b, list, next, func(b []byte, st *workflow.Step) []byte { return s.appendStep(b, st, next) })
+		}
 		shown = append(shown, member{"steps", steps})
 		// Groups and batches are defined by jobs, so clients read that name.
 		if w.Type == workflow.Group || w.Type == workflow.Batch {
@@ -310,15 +308,6 @@ func (s *shownWorkflow) append(b []byte, next flush) []byte {
 			{"steps_already_completed", n.StepsAlreadyCompleted}}...)
 	}
 	return shown.appendMembers(b)
-}
-
-// appendSteps has callbacks that were sent as steps behind the members, so that a client finds each step that it has sent.
-func (s *shownWorkflow) appendSteps(b []byte, next flush) []byte {
-	steps := s.Steps
-	if s.StepsForm {
-		steps = slices.Concat(steps, s.Callbacks)
-	}
-	return appendEach(b, steps, next, func(b []byte, st *workflow.Step) []byte { return s.appendStep(b, st, next) })
 }
 
 // appendStep recurses into a nested workflow; the depth is bounded when workflows are created.
@@ -435,18 +424,9 @@ func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *wo
 // bytes is about how long the members are.
 // It is an estimate for respondEach. Groups and batches show their steps twice.
 func (s *shownWorkflow) bytes() int {
-	n := stepBytes(s.Workflow)
-	if s.Type == workflow.Group || s.Type == workflow.Batch {
-		n *= 2
-	}
-	return 1000 + n
-}
-
-func stepBytes(w *workflow.Workflow) int {
-	// It is an estimate, which only decides about streaming.
 	const fields = 350 // of a step, besides its result
-	n := len(w.Meta)
-	for _, list := range [...][]workflow.Step{w.Steps, w.Callbacks} {
+	n := len(s.Meta)
+	for _, list := range [...][]workflow.Step{s.Steps, s.Callbacks} {
 		for i := range list {
 			st := &list[i]
 			n += fields + len(st.Result) + len(st.Error)
@@ -456,5 +436,8 @@ func stepBytes(w *workflow.Workflow) int {
 			}
 		}
 	}
-	return n
+	if s.Type == workflow.Group || s.Type == workflow.Batch {
+		n *= 2
+	}
+	return 1000 + n
 }
