@@ -23,7 +23,7 @@ type jobChange struct {
 	readySeq pgtype.Int8 // of an available job; not valid: it waits for another job of its cron or for a limit, so no fetch can find it
 	dueAt    pgtype.Timestamptz
 	now      pgtype.Timestamptz // the clock of the database when dueAt was set
-	ran      bool               // it was active, so its queue may have room for another one
+	ran      bool               // it was active, so the limit of its queue may allow another one
 
 	cron       pgtype.Text
 	limitKey   pgtype.Text
@@ -98,7 +98,7 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 	}
 	s.NotifyAvailable(a.places)
 	if len(a.left) > 0 {
-		s.roomMade(a.left...)
+		s.wakeLimited(a.left...)
 	}
 	s.commits.Committed()
 	if a.timed {
@@ -323,7 +323,7 @@ func (s *Store) advance(ctx context.Context, roots [][16]byte) {
 }
 
 // A job with a limit key waits without ready_seq, so no claim finds it, until package limit gives it its place. Statements that may
-// make room for such jobs record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
+// let such jobs start record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
 // never inside of a flush that callers share: jobs without a key would wait for it.
 
 // FollowLimits lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
@@ -355,7 +355,7 @@ func (s *Store) movedByEnqueue(jobs []*job.Job) (a afterCommit) {
 		}
 		if j.LimitKey != "" {
 			addValid(&a.limits, j.LimitKey, true)
-			// A job with a key may wait for it in this queue from now on, so fetches of the queue meet it.
+			// A job with a key may wait for it in this queue from now on, so fetches of the queue handle it.
 			s.limitBlocked.add(j.Queue)
 		}
 	}

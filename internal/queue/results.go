@@ -117,7 +117,7 @@ func (s *Store) Awaited() int { return s.awaiting.count() }
 func (s *Store) Published() {
 	s.awaiting.published()
 	s.blocked.publishedAny()
-	s.roomMade()
+	s.wakeLimited()
 }
 
 // resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.

@@ -131,7 +131,7 @@ type Store struct {
 	priorities   priorityStats
 	awaiting     resultWaiters
 	queues       knownQueues
-	rooms        roomWakes
+	limitWakes   limitWakes
 	limitBlocked limitBlockedQueues
 	blocked      blockedCalls
 	fullLogged   fullLogs
@@ -153,7 +153,7 @@ func New(deps Deps, c config.Config) *Store {
 		cursors:      newCursors(),
 		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
-		rooms:        roomWakes{until: map[string]time.Time{}},
+		limitWakes:   limitWakes{until: map[string]time.Time{}},
 		fetchers:     fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
 		maxLooked:    pg.MaxLooked, busyFor: maxBusy,
 	}
