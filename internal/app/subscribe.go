@@ -19,7 +19,7 @@ import (
 // log lines, spans, metrics, in this order.
 func (n *Node) changeSubscribers() []func(ctx context.Context, changes []eventlog.Change) {
 	subscribers := []func(ctx context.Context, changes []eventlog.Change){
-		func(ctx context.Context, changes []eventlog.Change) { n.domains.Jobs.WakeBlocked(ctx, changes) },
+		func(ctx context.Context, changes []eventlog.Change) { n.domains.Jobs.WakeRoomWaiters(ctx, changes) },
 		observe.NewLog(n.config.Logger).Changes,
 	}
 	if n.tracer.Executing() {

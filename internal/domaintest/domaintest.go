@@ -93,7 +93,7 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	}
 	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.Database.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
 	commits := eventlog.CommitsConfig{Events: c.Events, Changes: []func(ctx context.Context, changes []eventlog.Change){
-		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeBlocked(ctx, changes) },
+		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeRoomWaiters(ctx, changes) },
 	}}
 	if c.Changes != nil {
 		commits.Changes = append(commits.Changes, c.Changes)

@@ -80,16 +80,16 @@ type Maintainer struct {
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
 	floorAt    int64 // watermark when the floor was stored
-	room       room
+	headroom   headroom
 	// prunedAt and prunedTo are set before the run, also for one that fails: a failing run must not be repeated at every look.
 	prunedAt time.Time
 	prunedTo int64 // watermark at that time
 	statsAt  time.Time
 }
 
-// room is what the partitions of PartitionEnsure have room for. The zero value makes the first look create partitions, whatever
+// headroom is what the partitions of PartitionEnsure take. The zero value makes the first look create partitions, whatever
 // the relay says.
-type room struct {
+type headroom struct {
 	refill int64         // make more when this number is reached: half is used
 	days   time.Duration // from made on for which there are partitions, by the clock of the database
 	made   time.Time     // latest call of PartitionEnsure
@@ -187,10 +187,10 @@ func (m *Maintainer) advanceFloor(ctx context.Context) error {
 
 // ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
 // fails for a number without a partition. The head is what the relay has read, so numbers that were drawn since are not in it;
-// half of the room is left for them.
+// half of the headroom is left for them.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
-	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days-now.Sub(m.room.made) < 48*time.Hour ||
-		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
+	return m.headroom.made.IsZero() || max(status.Head, status.Watermark) >= m.headroom.refill || m.headroom.days-now.Sub(m.headroom.made) < 48*time.Hour ||
+		status.BehindFor > lateRelay && now.Sub(m.headroom.made) > lateRelay
 }
 
 // ensure keeps the end of the days as a distance from the database's clock, because the clock of the node may be wrong.
@@ -200,7 +200,7 @@ func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStat
 		return err
 	}
 	head := max(status.Head, status.Watermark)
-	m.room = room{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time.Sub(row.Now.Time), made: now}
+	m.headroom = headroom{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time.Sub(row.Now.Time), made: now}
 	m.TestSignals.Ensured.Signal(row.EventsBelow)
 	return nil
 }

@@ -94,7 +94,7 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 		return
 	}
 	for _, id := range a.ended {
-		s.awaiting.ended(id)
+		s.resultWaiters.ended(id)
 	}
 	s.NotifyAvailable(a.places)
 	if len(a.left) > 0 {

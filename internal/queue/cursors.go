@@ -49,10 +49,10 @@ type queueCursor struct {
 	name  string
 	rings []*priorityRing // by priority, highest first
 	// Claims read them from the configuration each time, so a change holds from the next claim on.
-	weights weights // of the lanes, as of the latest claim
-	lanes   int     // lane cursors, but for those of lane ""
-	room    int     // most of them
-	// It is cleared by a rescan that has read all lanes while there was room for more.
+	weights  weights // of the lanes, as of the latest claim
+	lanes    int     // lane cursors, but for those of lane ""
+	maxLanes int     // the most of them
+	// It is cleared by a rescan that has read all lanes when more could be remembered.
 	crowded bool // a lane was not remembered, because there were too many
 
 	whole   rescans             // of all lanes
@@ -218,7 +218,7 @@ func (c *cursors) end(reads []*cursorRead, full bool) {
 		// were skipped belong to claims in flight; if these fail, they move the cursor back.
 		case p.got == p.want || full && i == reached-1:
 			p.end(p.last + 1)
-			// Room for lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a
+			// For lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a
 			// queue with more lanes than maxLanes would never serve the rest.
 			if p.cursor.tenantRing.priorityRing.queue.crowded && p.cursor.lane != "" {
 				p.cursor.set(noJobs)
@@ -357,7 +357,7 @@ func (c *cursors) rescans(s scope) *rescans {
 		if len(c.queues) >= maxCursors {
 			clear(c.queues)
 		}
-		q = &queueCursor{name: s.queue, room: c.maxLanes, whole: rescans{from: spot{"", firstPriority}}}
+		q = &queueCursor{name: s.queue, maxLanes: c.maxLanes, whole: rescans{from: spot{"", firstPriority}}}
 		c.queues[s.queue] = q
 	}
 	if s.tenant == "" {
@@ -492,7 +492,7 @@ func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut b
 		default:
 			of.from = first
 			q := c.queues[s.queue]
-			q.crowded = q.crowded && q.lanes >= q.room
+			q.crowded = q.crowded && q.lanes >= q.maxLanes
 		}
 	}
 	return again

@@ -104,7 +104,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 				stored[i], errs[i] = res[n].outcome(part[n])
 			}
 		}
-		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
+		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := queueToAwait(errs[i]); return !blocks })
 		if len(todo) > 0 {
 			return errs[todo[0]]
 		}

@@ -37,4 +37,4 @@ func KnownQueuesForTest(names ...string) (has func(name string, after time.Durat
 func (s *Store) SetBusyFor(d time.Duration) { s.busyFor = d }
 
 // WaitingForRoom is the number of enqueues that wait for room in a queue.
-func (s *Store) WaitingForRoom() int { return int(s.blocked.count.Load()) }
+func (s *Store) WaitingForRoom() int { return int(s.roomWaiters.count.Load()) }

@@ -334,9 +334,9 @@ type claim struct {
 
 	// Of a claim from a queue with a limit.
 	queue     string
-	full      bool                  // its limit permits no more
+	full      bool                           // its limit permits no more
 	handled   []dbsqlc.LimitHandleBlockedRow // jobs that its limit did not let start, and that its policy drops or schedules
-	workflows [][16]byte            // of those that were dropped
+	workflows [][16]byte                     // of those that were dropped
 }
 
 // newClaim prepares a claim. After it the caller must end the reads, by endClaim or by cursors.fail. owners may be fewer than the reads

@@ -30,8 +30,8 @@ func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration
 	if wait <= 0 {
 		return s.result(ctx, id)
 	}
-	w := s.awaiting.park(id) // before the first read, or an end right after it would not wake the call
-	defer s.awaiting.leave(id, w)
+	w := s.resultWaiters.park(id) // before the first read, or an end right after it would not wake the call
+	defer s.resultWaiters.leave(id, w)
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
@@ -109,14 +109,14 @@ func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64)
 }
 
 // Awaited is the number of requests that wait for results.
-func (s *Store) Awaited() int { return s.awaiting.count() }
+func (s *Store) Awaited() int { return s.resultWaiters.count() }
 
 // Published makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
 // The notification of a relay and the poller call it. It costs three loads or empty maps while nobody waits.
 func (s *Store) Published() {
-	s.awaiting.published()
-	s.blocked.publishedAny()
+	s.resultWaiters.published()
+	s.roomWaiters.publishedAny()
 	s.wakeLimited()
 }
 

@@ -127,14 +127,14 @@ type Store struct {
 	lost     lostClaims
 
 	// All of these are memory of this node. They can be lost: a rescan, the poller or the next statement finds out again.
-	cursors      *cursors
-	priorities   priorityStats
-	awaiting     resultWaiters
-	queues       knownQueues
-	limitWakes   limitWakes
-	limitBlocked limitBlockedQueues
-	blocked      blockedCalls
-	fullLogged   fullLogs
+	cursors       *cursors
+	priorities    priorityStats
+	resultWaiters resultWaiters
+	queues        knownQueues
+	limitWakes    limitWakes
+	limitBlocked  limitBlockedQueues
+	roomWaiters   roomWaiters
+	fullLogged    fullLogs
 
 	// It is closed when the node stops, and never opened again. Everything that parks selects on it.
 	draining  chan struct{}
@@ -150,12 +150,12 @@ func New(deps Deps, c config.Config) *Store {
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer, config: c,
 		hooks: deps.Hooks, observe: deps.Observer, schemas: deps.Schemas, configured: deps.Queues,
 		maintenance: deps.Maintenance, draining: make(chan struct{}),
-		cursors:      newCursors(),
-		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
-		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
-		limitWakes:   limitWakes{until: map[string]time.Time{}},
-		fetchers:     fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
-		maxLooked:    pg.MaxLooked, busyFor: maxBusy,
+		cursors:       newCursors(),
+		resultWaiters: resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		limitBlocked:  limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
+		limitWakes:    limitWakes{until: map[string]time.Time{}},
+		fetchers:      fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
+		maxLooked:     pg.MaxLooked, busyFor: maxBusy,
 	}
 	// Equal ids in one statement would make the outcome depend on the order of its rows. An id that was made here has no equal.
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
