@@ -232,7 +232,7 @@ func (f *Feed) after(at Position) window {
 }
 
 // aged reports whether some of the events may be outside of the limits of retention by now, because a stream reads slowly.
-// It compares the time of the oldest item and the number of items, gap rows included, so it may send a stream to the table a
+// It compares the time of the oldest item and the number of items, internal rows included, so it may send a stream to the table a
 // little too early. That costs one read.
 func (f *Feed) aged(items []*Item) bool {
 	return len(items) > 0 && (f.config.Events.RetentionPeriod > 0 &&

@@ -104,7 +104,7 @@ func (j *jobCounters) ended(c *eventlog.Change) {
 	}
 }
 
-// add counts events of the types that have no histogram. Other types, such as heartbeats and gap rows, are counted nowhere but
+// add counts events of the types that have no histogram. Other types, such as heartbeats and internal rows, are counted nowhere but
 // in ojs_events_published_total.
 func (j *jobCounters) add(eventType string, n int64) {
 	switch eventType {
