@@ -610,7 +610,7 @@ SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::
 -- name: JobHeartbeat :many
 -- Extends the lease of active jobs that are reserved for the worker, or for no worker, to the given time from now or the one
 -- chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
--- Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
+-- Rows that another transaction has locked are skipped. At most one event per job is written in @event_interval_s seconds.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
@@ -634,9 +634,9 @@ WITH request AS (
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
-    SELECT b.*, @event_gap_s::double precision = 0 OR NOT EXISTS (
+    SELECT b.*, @event_interval_s::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
-            AND e.time > b.now - make_interval(secs => @event_gap_s::double precision)) AS emitted
+            AND e.time > b.now - make_interval(secs => @event_interval_s::double precision)) AS emitted
     FROM extended b
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)

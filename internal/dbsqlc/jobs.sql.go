@@ -1348,7 +1348,7 @@ type JobHeartbeatParams struct {
 	LeasesMs         []int64
 	Sources          []string
 	DefaultTimeoutMs int64
-	EventGapS        float64
+	EventIntervalS   float64
 	EventType        string
 	Node             int32
 }
@@ -1366,7 +1366,7 @@ type JobHeartbeatRow struct {
 
 // Extends the lease of active jobs that are reserved for the worker, or for no worker, to the given time from now or the one
 // chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
-// Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
+// Rows that another transaction has locked are skipped. At most one event per job is written in @event_interval_s seconds.
 func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]JobHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, jobHeartbeat,
 		arg.Ids,
@@ -1374,7 +1374,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 		arg.LeasesMs,
 		arg.Sources,
 		arg.DefaultTimeoutMs,
-		arg.EventGapS,
+		arg.EventIntervalS,
 		arg.EventType,
 		arg.Node,
 	)

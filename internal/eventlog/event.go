@@ -319,7 +319,7 @@ type Change struct {
 	Started time.Time
 
 	// Reason says why the server made the change by itself: visibility_timeout, worker_death, timeout, stalled, total_timeout,
-	// expired, enqueue_ttl_expired. Those of StateChanged always have a reason; theirs may also be requeue, retry, moved, deleted, purged
+	// expired, enqueue_ttl_expired. Changes of type StateChanged always have one; theirs may also be requeue, retry, moved, deleted, purged
 	// or retention.
 	Reason string
 

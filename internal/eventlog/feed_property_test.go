@@ -70,12 +70,12 @@ func (w *world) stream(t *testing.T, ctx context.Context, f *eventlog.Feed, i in
 				return
 			}
 			for k := 0; ctx.Err() == nil && (i%2 == 0 || k < 5); k++ {
-				items, gap, err := s.Next(ctx, nil, 1+rand.IntN(40))
+				items, missed, err := s.Next(ctx, nil, 1+rand.IntN(40))
 				if errors.Is(err, context.Canceled) {
 					break
 				}
-				if !assertNoError(t, err) || gap != nil {
-					t.Error("gap", gap)
+				if !assertNoError(t, err) || missed != nil {
+					t.Error("missed", missed)
 					break
 				}
 				for _, item := range items {

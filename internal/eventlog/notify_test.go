@@ -150,7 +150,7 @@ func TestNotify(t *testing.T) {
 		require.Equal(t, payload, string(events[0].Append(nil, true, false)))
 	})
 
-	t.Run("LeavesGapRowsOut", func(t *testing.T) {
+	t.Run("LeavesInternalRowsOut", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		client := b.listen(t, "ojs_events")

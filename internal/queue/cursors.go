@@ -393,11 +393,11 @@ func (c *cursors) rescanDue(all []scope, foundNothing bool) (due []scope) {
 // due lets a claim that found something rescan once a second at most, for jobs that cursors have passed. One that found nothing does so
 // when 20 times the cost of the latest rescan have passed.
 func (s *rescans) due(now time.Time, foundNothing bool) bool {
-	gap := max(time.Second, 20*s.cost)
+	pause := max(time.Second, 20*s.cost)
 	if foundNothing {
-		gap = 20 * s.cost
+		pause = 20 * s.cost
 	}
-	return !s.done || now.Sub(s.at) >= gap
+	return !s.done || now.Sub(s.at) >= pause
 }
 
 // ranges are the lanes that a rescan reads of each scope: behind a spot, and before a lane.
