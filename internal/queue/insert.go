@@ -39,8 +39,8 @@ type enqueued struct {
 	replaced []*job.Record // jobs that were cancelled for this one
 	// The row existed, so its events are emitted, but no fetch is woken for it.
 	over bool // a later job of the same insert has replaced this one, or taken its place
-	// Only with insertion.tryLocks. The caller tries again with later flushes (retryBusy).
-	busy bool // another transaction has locked the key: nothing was decided
+	// Only with insertion.tryLocks. The caller tries again with later flushes (retryLockedKeys).
+	keyLocked bool // another transaction has locked the key: nothing was decided
 
 	// Of a job for a bounded queue.
 	full *ojs.Error // there is no room for it

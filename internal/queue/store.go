@@ -140,8 +140,8 @@ type Store struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	maxLooked int64         // pg.MaxLooked; only tests change it
-	busyFor   time.Duration // maxBusy; only tests change it
+	maxLooked     int64         // pg.MaxLooked; only tests change it
+	lockedKeyTime time.Duration // maxLockedKeyTime; only tests change it
 }
 
 // New returns a store on the database.
@@ -155,7 +155,7 @@ func New(deps Deps, c config.Config) *Store {
 		limitBlocked:  limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
 		limitWakes:    limitWakes{until: map[string]time.Time{}},
 		fetchers:      fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
-		maxLooked:     pg.MaxLooked, busyFor: maxBusy,
+		maxLooked:     pg.MaxLooked, lockedKeyTime: maxLockedKeyTime,
 	}
 	// Equal ids in one statement would make the outcome depend on the order of its rows. An id that was made here has no equal.
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
@@ -164,8 +164,8 @@ func New(deps Deps, c config.Config) *Store {
 	s.enqueueNamed = newBatcher(s, "enqueue", func(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 		return s.flushInsertion(ctx, newInsertion(jobs, false))
 	}, byID, jobBytes)
-	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
-	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
+	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnlockedKeys, byID, jobBytes)
+	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnlockedKeys, byID, jobBytes)
 	// A change counts as that of a lost answer (did) only if it ends the run that the request names: a job that was handed back and fetched
 	// again has the same attempt.
 	s.complete = operation[job.Ack]{

@@ -359,7 +359,7 @@ type uniqueCheck struct {
 // uniqueFound is the outcome of a uniqueCheck.
 type uniqueFound struct {
 	Verdicts []uniqueVerdict // of each job
-	Locked   []bool          // by Try: whether the key of the job was free. Without that, its verdict means nothing
+	Free     []bool          // by Try: whether no other transaction has locked the key of the job. If one has, the verdict means nothing
 }
 
 // uniqueSearch is what has to be known about a key.
@@ -514,9 +514,9 @@ func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqu
 	}
 	found := uniqueFound{Verdicts: decide(jobs, held, now.Time)}
 	if c.Try {
-		found.Locked = make([]bool, len(jobs))
+		found.Free = make([]bool, len(jobs))
 		for i, j := range jobs {
-			found.Locked[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
+			found.Free[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
 		}
 	}
 	return found, nil
@@ -574,8 +574,8 @@ type uniqueVerdict struct {
 	Takes    *job.When      // if it is stored: the time for which it is scheduled instead of its own
 }
 
-// Busy reports whether another job prevents that the job is stored.
-func (v uniqueVerdict) Busy() bool { return v.Existing != nil }
+// Prevented reports whether another job prevents that the job is stored.
+func (v uniqueVerdict) Prevented() bool { return v.Existing != nil }
 
 // decide gives the verdicts that the jobs would get one after the other. held has the stored jobs of each key; now is only used for
 // jobs that are scheduled for a time.
@@ -598,7 +598,7 @@ func decide(jobs []*job.Job, held map[string][]uniqueHolder, now time.Time) []un
 		if j.Unique != nil {
 			verdicts[i] = judge(j.Unique, holders)
 		}
-		if v := verdicts[i]; !v.Busy() {
+		if v := verdicts[i]; !v.Prevented() {
 			own := uniqueHolder{ID: j.ID, Key: j.UniqueKey, State: stateOf(j, now), ScheduledAt: j.ScheduledAt, Item: i}
 			if v.Takes != nil {
 				own.State, own.ScheduledAt = ojs.StateScheduled, *v.Takes
