@@ -35,7 +35,7 @@ func TestFeedProperty(t *testing.T) {
 	archetype := riversharedtest.BaseServiceArchetype(t)
 	feed := eventlog.NewFeed(archetype, eventlog.NewReader(pg.New(connect(t, url, 8), time.Minute), nil), eventlog.FeedConfig{MaxEvents: 64})
 	for i := range w.relays {
-		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond, Published: feed.Wake})
+		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond, AfterPublish: feed.Wake})
 		require.NoError(t, w.relays[i].Start(t.Context()))
 		t.Cleanup(w.relays[i].Stop)
 	}

@@ -111,12 +111,12 @@ func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64)
 // Awaited is the number of requests that wait for results.
 func (s *Store) Awaited() int { return s.resultWaiters.count() }
 
-// Published makes waiters read their results again, because some node has published events. Events do not reach this
+// NotifyPublished makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
 // The notification of a relay and the poller call it. It costs three loads or empty maps while nobody waits.
-func (s *Store) Published() {
-	s.resultWaiters.published()
-	s.roomWaiters.publishedAny()
+func (s *Store) NotifyPublished() {
+	s.resultWaiters.wakeAll()
+	s.roomWaiters.wakeAll()
 	s.wakeLimited()
 }
 
@@ -161,8 +161,8 @@ func (r *resultWaiters) ended(id [16]byte) {
 	}
 }
 
-// published wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
-func (r *resultWaiters) published() {
+// wakeAll wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
+func (r *resultWaiters) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, ws := range r.byID {

@@ -101,8 +101,8 @@ func (r *roomWaiters) wakeOne(queue string) {
 	}
 }
 
-// publishedAny wakes all waiters, because a notification does not name the queues that jobs have left.
-func (r *roomWaiters) publishedAny() {
+// wakeAll wakes all waiters, because a notification does not name the queues that jobs have left.
+func (r *roomWaiters) wakeAll() {
 	if r.count.Load() == 0 {
 		return
 	}

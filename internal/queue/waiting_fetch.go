@@ -160,7 +160,7 @@ func (s *Store) NotifyAll() {
 // lost. Awaited results are read again for the same reason. It sends no query if no call waits and no claim was lost.
 // The poller calls it every second. One fetch is woken per place that was found: later passes wake others for the rest.
 func (s *Store) poll(ctx context.Context) error {
-	s.Published()
+	s.NotifyPublished()
 	lost := s.handBackLost(ctx) // a job of a lost claim may stay locked for hours; that must not stop the polls of other queues
 	awaited := s.cursors.awaited()
 	found, err := s.rescan(ctx, s.cursors.rescanDue(awaited, true))

@@ -30,7 +30,7 @@ var losses = [...]string{job.VisibilityTimeout, job.WorkerDeath, job.Timeout, jo
 type jobKey struct{ jobType, queue string }
 
 // jobCounters count the events of jobs of one type in one queue. Only events of this node's commits count; those written from
-// SQL come by Published.
+// SQL come by CountPublished.
 type jobCounters struct {
 	enqueued, scheduled, started, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
 
@@ -125,9 +125,9 @@ func (j *jobCounters) add(eventType string, n int64) {
 	}
 }
 
-// Published counts the events that the relay of this node has published. It also counts the job events written from SQL: only
+// CountPublished counts the events that the relay of this node has published. It also counts the job events written from SQL: only
 // one relay publishes each of them, so the sum over all nodes is right.
-func (m *Metrics) Published(c eventlog.Counts) {
+func (m *Metrics) CountPublished(c eventlog.Counts) {
 	for kind, n := range c.Types {
 		m.published.at(kind).Add(n)
 	}
