@@ -54,7 +54,7 @@ CREATE TABLE ojs.event_relay (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     watermark       bigint      NOT NULL DEFAULT 0,
     pruned          bigint      NOT NULL DEFAULT 0,     -- retention has dropped the partitions with the numbers at or below it
-    floor_place     bigint      NOT NULL DEFAULT 0,     -- seq * 65536 + sub of the last row outside of the limits, as of the latest event_floor_advance
+    floor_place     bigint      NOT NULL DEFAULT 0,     -- seq * 65536 + sub of the last row outside of the limits, as of the latest event_floor_raise
     lost_place      bigint      NOT NULL DEFAULT 0,     -- of the last public one: a reader that has not read it has missed something
     kept            bigint      NOT NULL DEFAULT 0,     -- published public rows behind floor_place
     max_age         interval,                           -- of kept rows; NULL: no limit
@@ -354,7 +354,7 @@ $$;
 -- Stores how far event_floor has come, so that readers begin there, and returns how many rows it has passed: max_rows if there may
 -- be more. The walk locks nothing.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_floor_advance(max_rows bigint) RETURNS bigint
+CREATE FUNCTION ojs.event_floor_raise(max_rows bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     before bigint;
@@ -778,7 +778,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest partition of events if all its rows are outside of the limits (see event_floor_advance, which the caller has
+-- Drops the oldest partition of events if all its rows are outside of the limits (see event_floor_raise, which the caller has
 -- called) and returns how many it dropped. The caller repeats until 0, so that no transaction locks the relay out for long. It
 -- keeps the partition of the watermark, behind which late rows are placed, and one with a number whose transaction may still
 -- commit. Rows without their webhook deliveries are kept beyond max_count but not beyond max_age, because a deployment whose
@@ -972,7 +972,7 @@ DROP FUNCTION ojs.event_about(text, bigint);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz, text);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
-DROP FUNCTION ojs.event_floor_advance(bigint);
+DROP FUNCTION ojs.event_floor_raise(bigint);
 DROP FUNCTION ojs.event_floor(bigint);
 DROP VIEW ojs.event_published_all;
 DROP FUNCTION ojs.event_notice(text, bigint, integer);

@@ -149,7 +149,7 @@ func (m *Maintainer) run(ctx context.Context) {
 			m.try(ctx, "apply retention", func(ctx context.Context) error { return m.runOnce(ctx, now) })
 		} else if status.Watermark-m.floorAt >= floorRows {
 			m.floorAt = status.Watermark
-			m.try(ctx, "advance the beginning of the events", m.advanceFloor)
+			m.try(ctx, "advance the beginning of the events", m.raiseFloor)
 		}
 		select {
 		case <-ctx.Done():
@@ -177,11 +177,11 @@ func (m *Maintainer) configure(ctx context.Context) error {
 	return err
 }
 
-// advanceFloor stores where the log begins for readers, who look only from there on for its exact beginning.
+// raiseFloor stores where the log begins for readers, who look only from there on for its exact beginning.
 // Without it readers would still be exact, because ojs.event_floor walks on from the stored place, but each would walk further.
 // Two nodes may run it at once: the update holds only if the place is still the one from which the walk began.
-func (m *Maintainer) advanceFloor(ctx context.Context) error {
-	_, err := repeat(func() (int64, error) { return m.q.EventFloorAdvance(ctx, floorRows) })
+func (m *Maintainer) raiseFloor(ctx context.Context) error {
+	_, err := repeat(func() (int64, error) { return m.q.EventFloorRaise(ctx, floorRows) })
 	return err
 }
 
@@ -218,7 +218,7 @@ func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
-	if err = m.advanceFloor(ctx); err != nil {
+	if err = m.raiseFloor(ctx); err != nil {
 		return fmt.Errorf("advance the beginning of the events: %w", err)
 	}
 	if _, err = m.q.EventPartitionClose(ctx); err != nil {

@@ -44,7 +44,7 @@ func TestRetentionOfReaders(t *testing.T) {
 			require.Equal(t, "q31", events[0].Queue)
 			require.Equal(t, "q50", events[19].Queue)
 		}
-		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 		require.Len(t, b.readAll(t), 20)
 	})
 
@@ -81,7 +81,7 @@ func TestRetentionOfReaders(t *testing.T) {
 		for name, prepare := range map[string]func(b *testBundle){
 			"Age":      func(b *testBundle) { b.limit(t, "5 s", 0) },
 			"Count":    func(b *testBundle) { b.limit(t, "", 2) },
-			"Advanced": func(b *testBundle) { b.limit(t, "5 s", 0); b.exec(t, "SELECT ojs.event_floor_advance(1000)") },
+			"Advanced": func(b *testBundle) { b.limit(t, "5 s", 0); b.exec(t, "SELECT ojs.event_floor_raise(1000)") },
 		} {
 			b := setup(t, RelayConfig{})
 			old := b.fill(t, 3)
@@ -217,7 +217,7 @@ func TestEventPartitionClose(t *testing.T) {
 			require.False(t, closed())
 		}
 		b.fill(t, 100)
-		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 		for b.count(t, "SELECT ojs.event_partitions_prune()") > 0 {
 		}
 	}

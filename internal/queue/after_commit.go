@@ -113,7 +113,7 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 // share: the others would wait for it. It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
 func (s *Store) follow(ctx context.Context, a afterCommit) {
 	s.FollowLimits(ctx, a.limits)
-	s.advance(ctx, a.workflows)
+	s.followWorkflows(ctx, a.workflows)
 }
 
 // followRecords is follow for jobs of recordChange. jobs may have nil elements: requests that have changed nothing.
@@ -314,9 +314,9 @@ func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.
 // A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
 // follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
 
-// advance lets the workflows of ended jobs follow.
+// followWorkflows lets the workflows of ended jobs follow.
 // It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
-func (s *Store) advance(ctx context.Context, roots [][16]byte) {
+func (s *Store) followWorkflows(ctx context.Context, roots [][16]byte) {
 	if len(roots) > 0 {
 		s.hooks.WorkflowJobs(ctx, roots)
 	}

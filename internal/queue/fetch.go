@@ -115,7 +115,7 @@ func (s *Store) claimShared(ctx context.Context, f job.Fetch) ([]*job.Record, er
 	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
-		s.advance(ctx, res.workflows)
+		s.followWorkflows(ctx, res.workflows)
 		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
 			again = true
 			continue

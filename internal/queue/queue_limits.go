@@ -511,12 +511,12 @@ func (s *Store) handleLimitBlocked(ctx context.Context, queues []string, tenant 
 		}
 	}
 	s.limitBlocked.handled(due, handled, time.Since(began))
-	s.advance(ctx, s.afterLimitBlocked(ctx, rows))
+	s.followWorkflows(ctx, s.afterLimitBlocked(ctx, rows))
 	return letStart, nil
 }
 
 // afterLimitBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
-// caller advances them, outside of a flush.
+// caller calls followWorkflows for them, outside of a flush.
 // LimitHandleBlocked and LimitQueueHandleBlocked have the same columns; the rows of the latter have no place, because nothing of a limited queue is
 // admitted.
 func (s *Store) afterLimitBlocked(ctx context.Context, rows []dbsqlc.LimitHandleBlockedRow) (workflows [][16]byte) {

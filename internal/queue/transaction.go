@@ -263,7 +263,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 // A node that stops before it leaves the jobs to the relay, to rescans and to the followers of workflows and limits.
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if roots := in.AfterCommitWithoutWorkflows(ctx); len(roots) > 0 {
-		in.store.advance(ctx, roots)
+		in.store.followWorkflows(ctx, roots)
 	}
 }
 
