@@ -110,7 +110,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	if err != nil {
 		return nil, err
 	}
-	nack, wire := job.DecodeNackItem(text, a.JobLimits)
+	nack, wire := job.DecodeNackItem(text)
 	if wire != nil {
 		return nil, wire
 	}
