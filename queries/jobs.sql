@@ -236,7 +236,7 @@ FROM level l WHERE l.ready_seq IS NOT NULL LIMIT @max_rows::integer;
 -- but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
 -- event_data are empty if no ack has a result.
 --
--- A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
+-- A job is returned without what its client sent, args above all, if it is larger than max_whole_size: 1 000 acks of
 -- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it. As in JobFetch, only columns that a
 -- completed job can have are returned (see completedRecord), and by the DELETE: RETURNING * of the INSERT cost a tenth of the statement.
 --
@@ -282,10 +282,10 @@ WITH setting AS MATERIALIZED (
 )
 SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.started_at, d.completed_at::timestamptz AS finished_at, d.priority, d.max_attempts, d.created_at,
     d.enqueued_at, d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.ttl_s::bigint AS result_ttl_s, d.re_enqueued_at, d.replay_count, d.cron,
-    d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.args END)::json AS args,
-    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.extra END)::json AS extra,
-    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(d.size, 0) <= @max_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
+    d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= @max_whole_size::integer THEN d.args END)::json AS args,
+    (CASE WHEN COALESCE(d.size, 0) <= @max_whole_size::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= @max_whole_size::integer THEN d.extra END)::json AS extra,
+    (CASE WHEN COALESCE(d.size, 0) <= @max_whole_size::integer THEN d.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(d.size, 0) <= @max_whole_size::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
     d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END)::json AS result,
     (COALESCE(d.size, 0) + COALESCE(octet_length((@results::json[])[d.n]::text), 0))::integer AS size
 FROM deleted d;
@@ -407,10 +407,10 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
     m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM failed m;
 
@@ -452,10 +452,10 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
     m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM moved m;
 
@@ -760,12 +760,12 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
-    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.result END)::json AS result, m.size
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.result END)::json AS result, m.size
 FROM (
     SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
     UNION ALL

@@ -233,13 +233,13 @@ FROM moved m
 `
 
 type JobCancelParams struct {
-	MaxSize   int32
-	Ids       [][16]byte
-	States    []string
-	EventData [][]byte
-	Node      int32
-	EventType string
-	Source    string
+	MaxWholeSize int32
+	Ids          [][16]byte
+	States       []string
+	EventData    [][]byte
+	Node         int32
+	EventType    string
+	Source       string
 }
 
 type JobCancelRow struct {
@@ -310,7 +310,7 @@ type JobCancelRow struct {
 // JobComplete.
 func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCancelRow, error) {
 	rows, err := q.db.Query(ctx, jobCancel,
-		arg.MaxSize,
+		arg.MaxWholeSize,
 		arg.Ids,
 		arg.States,
 		arg.EventData,
@@ -447,7 +447,7 @@ FROM deleted d
 `
 
 type JobCompleteParams struct {
-	MaxSize           int32
+	MaxWholeSize      int32
 	Results           [][]byte
 	LockTimeout       string
 	Ids               [][16]byte
@@ -514,7 +514,7 @@ type JobCompleteRow struct {
 // but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
 // event_data are empty if no ack has a result.
 //
-// A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
+// A job is returned without what its client sent, args above all, if it is larger than max_whole_size: 1 000 acks of
 // jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it. As in JobFetch, only columns that a
 // completed job can have are returned (see completedRecord), and by the DELETE: RETURNING * of the INSERT cost a tenth of the statement.
 //
@@ -523,7 +523,7 @@ type JobCompleteRow struct {
 // is true: the caller calls JobProgressFlush first, in the same transaction.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
-		arg.MaxSize,
+		arg.MaxWholeSize,
 		arg.Results,
 		arg.LockTimeout,
 		arg.Ids,
@@ -822,7 +822,7 @@ FROM failed m
 `
 
 type JobFailParams struct {
-	MaxSize         int32
+	MaxWholeSize    int32
 	Ids             [][16]byte
 	Workers         []string
 	Attempts        []int32
@@ -913,7 +913,7 @@ type JobFailRow struct {
 // what a request names, a LATERAL with FOR UPDATE leaves a look-up per id as the only plan.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
-		arg.MaxSize,
+		arg.MaxWholeSize,
 		arg.Ids,
 		arg.Workers,
 		arg.Attempts,
@@ -1970,8 +1970,8 @@ type JobListByIDRow struct {
 
 // Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once. Large jobs
 // are cut as by JobComplete, unless one is asked for.
-func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte) ([]JobListByIDRow, error) {
-	rows, err := q.db.Query(ctx, jobListByID, maxSize, ids)
+func (q *Queries) JobListByID(ctx context.Context, maxWholeSize int32, ids [][16]byte) ([]JobListByIDRow, error) {
+	rows, err := q.db.Query(ctx, jobListByID, maxWholeSize, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -222,9 +222,9 @@ func (j *Job) StoredSize() int32 {
 	return 0
 }
 
-// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
+// MaxWholeSize is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
 // larger ones (see Cut), so that n jobs have MaxBytes together at most.
-func SizeOfEach(n int) int32 {
+func MaxWholeSize(n int) int32 {
 	if n <= 1 {
 		return math.MaxInt32
 	}

@@ -176,7 +176,7 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
 		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout,
-		DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
+		DefaultResultTtlS: resultTTL, MaxWholeSize: job.MaxWholeSize(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
@@ -312,7 +312,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	}
 
 	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed,
-		MaxSize: job.SizeOfEach(len(nacks))}
+		MaxWholeSize: job.MaxWholeSize(len(nacks))}
 	for _, n := range nacks {
 		// The failure must be about the run that the job is in. A job that was handed back and fetched again has the same attempt, and
 		// perhaps the same worker, so started_at is compared too. The worker is not: JobFail does that, and refuse explains it.
@@ -548,7 +548,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source string) dbsqlc.JobCancelParams {
 	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
 	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled,
-		MaxSize: job.SizeOfEach(len(cs))}
+		MaxWholeSize: job.MaxWholeSize(len(cs))}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)

@@ -86,7 +86,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		return res, nil
 	}
 	// A statement of its own, after the change: the states are those that made it skip the jobs, or newer ones.
-	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.SizeOfEach(len(b.IDs)), b.IDs)
+	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.MaxWholeSize(len(b.IDs)), b.IDs)
 	for _, r := range rows {
 		if !eligible[r.ID] {
 			res.Skipped[r.ID] = ojs.JobState(r.State)
@@ -247,7 +247,7 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 				return err
 			}
 			// In the same transaction: the answer shows the priority that this call has set.
-			jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+			jobs, err := q.JobListByID(ctx, job.MaxWholeSize(1), [][16]byte{id})
 			if err == nil {
 				stored = (*job.Record)(&jobs[0])
 			}

@@ -199,7 +199,7 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 			return err
 		}
 		page = f.page(found)
-		rows, err := q.JobListByID(ctx, job.SizeOfEach(len(found.Ids)), found.Ids)
+		rows, err := q.JobListByID(ctx, job.MaxWholeSize(len(found.Ids)), found.Ids)
 		if err != nil {
 			return err
 		}
@@ -277,7 +277,7 @@ func idAt(t time.Time) (id [16]byte) {
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+	rows, err := s.db.Q.JobListByID(ctx, job.MaxWholeSize(1), [][16]byte{id})
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -295,7 +295,7 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
+	rows, err := s.db.Q.JobListByID(ctx, job.MaxWholeSize(len(ids)), ids)
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -365,7 +365,7 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 		q := dbsqlc.New(tx)
 		rows, err = q.UniqueListPage(ctx, dbsqlc.UniqueListPageParams{
 			Tenant:  l.Tenant,
-			MaxSize: job.SizeOfEach(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
+			MaxWholeSize: job.MaxWholeSize(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
 			SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
 		})
 		if err != nil {

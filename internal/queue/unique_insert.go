@@ -303,7 +303,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 		return nil
 	}
 	// The look into ojs.jobs alone takes a tenth of the time of JobListByID; the rest is read by that.
-	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
+	live, err := u.q.UniqueListExisting(ctx, ids, job.MaxWholeSize(len(ids)))
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 		return nil
 	}
 	ids = slices.DeleteFunc(ids, func(id [16]byte) bool { return u.existing[id] != nil })
-	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
+	rows, err := u.q.JobListByID(ctx, job.MaxWholeSize(len(ids)), ids)
 	if err != nil {
 		return err
 	}
