@@ -308,9 +308,9 @@ type HistoryPage struct {
 	Total  int64    // of the job, counted up to 10 000
 }
 
-// historyTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
+// jobHistoryTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
 // Heartbeats and reports of progress are events of a job too, but there may be thousands in a run.
-var historyTypes = []string{
+var jobHistoryTypes = []string{
 	ojs.EventJobEnqueued, ojs.EventJobScheduled, ojs.EventJobStarted, ojs.EventJobCompleted, ojs.EventJobFailed, ojs.EventJobDiscarded,
 	ojs.EventJobRetrying, ojs.EventJobCancelled, ojs.EventJobExpired, StateChanged,
 }
@@ -319,7 +319,7 @@ var historyTypes = []string{
 // A page that is the whole history is counted itself. For others the total comes from a second statement and may count an event
 // that was published in between. It fails as ListAfter does.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
-	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: historyTypes, Limit: limit, Internal: true})
+	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: jobHistoryTypes, Limit: limit, Internal: true})
 	if err != nil {
 		return HistoryPage{}, err
 	}
