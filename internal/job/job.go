@@ -254,6 +254,23 @@ func CutPage[Row any](rows []Row, limit int, record func(*Row) *Record) (jobs []
 	return jobs, false
 }
 
+var (
+	// WaitingStates are those of jobs that wait in their queue. They take up room in it; active jobs do not
+	// (docs/reference/backpressure.md), so a fetch makes room. A bulk cancel takes these. SQL has the list in several statements.
+	WaitingStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
+
+	// LiveStates are those of jobs that have not ended. A single cancel takes these.
+	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
+)
+
+// Depth is how many of the jobs, counted by state, wait in their queue.
+func Depth(counts map[ojs.JobState]int64) (n int64) {
+	for _, state := range WaitingStates {
+		n += counts[state]
+	}
+	return n
+}
+
 // Limits bounds what is accepted (docs/reference/jobs.md, Limits).
 // One value serves a whole request. It is passed by value, so a decoder cannot change it for others.
 type Limits struct {

@@ -42,7 +42,7 @@ type BulkResult struct {
 func Eligible(op job.BulkOp) []ojs.JobState {
 	switch op {
 	case job.BulkCancel:
-		return idleStates
+		return job.WaitingStates
 	case job.BulkRetry:
 		return []ojs.JobState{ojs.StateDiscarded, ojs.StateRetryable}
 	default:
@@ -160,7 +160,7 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
-		Ids: ids, States: texts(idleStates), Code: code, Message: job.ServerError(code, 0, 0).Message,
+		Ids: ids, States: texts(job.WaitingStates), Code: code, Message: job.ServerError(code, 0, 0).Message,
 		EventType: ojs.EventJobDiscarded, Source: "api", Node: s.commits.Node,
 	})
 	if err != nil {

@@ -79,9 +79,9 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	}
 	// todo shrinks to the jobs that a queue with the policy to block has refused.
 	producer, todo := producerOf(ctx), make([]int, len(jobs))
-	for i, job := range jobs {
-		assignID(job)
-		job.Producer = producer
+	for i, j := range jobs {
+		assignID(j)
+		j.Producer = producer
 		todo[i] = i
 	}
 	spans := s.beginEnqueues(ctx, jobs)
@@ -128,14 +128,14 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 		return nil, at, err
 	}
 	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
-	for i, job := range jobs {
-		assignID(job)
-		job.Producer = producer
-		if job.ClientID {
-			if ids[job.ID] {
-				return nil, i, spec.DuplicateID(spec.FormatID(job.ID))
+	for i, j := range jobs {
+		assignID(j)
+		j.Producer = producer
+		if j.ClientID {
+			if ids[j.ID] {
+				return nil, i, spec.DuplicateID(spec.FormatID(j.ID))
 			}
-			ids[job.ID] = true
+			ids[j.ID] = true
 		}
 	}
 	if len(jobs) == 0 {
@@ -308,8 +308,8 @@ func spread(errs []error, at []int, stored []*job.Record, failed []error) []*job
 // Most nodes record none, hence the slice that is made late.
 func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
-	for i, job := range jobs {
-		span := s.tracer.Enqueue(ctx, job)
+	for i, j := range jobs {
+		span := s.tracer.Enqueue(ctx, j)
 		if !span.Begun() {
 			continue
 		}

@@ -423,11 +423,11 @@ func (s *Store) afterClaim(ctx context.Context, c *claim) [][]*job.Record {
 	eventlog.Emit(ctx, s.commits, c.rows, fetchChange)
 	limited := false
 	for slot := range c.rows {
-		job, owner := &c.rows[slot], c.owners[slot]
-		res[owner] = append(res[owner], job)
+		j, owner := &c.rows[slot], c.owners[slot]
+		res[owner] = append(res[owner], j)
 		// Both are by the clock of the database. DueAt of an active job is never NULL.
-		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
-		limited = limited || job.LimitKey.Valid
+		s.timer.Schedule(j.DueAt.Time.Sub(j.StartedAt.Time))
+		limited = limited || j.LimitKey.Valid
 	}
 	if limited {
 		s.hooks.LimitedStarts()

@@ -364,7 +364,7 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		rows, err = q.UniqueListPage(ctx, dbsqlc.UniqueListPageParams{
-			Tenant:  l.Tenant,
+			Tenant:       l.Tenant,
 			MaxWholeSize: job.MaxWholeSize(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
 			SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -82,7 +83,7 @@ func (s *Store) WakeRoomWaiters(_ context.Context, changes []eventlog.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range changes {
-		if c := &changes[i]; slices.Contains(waitingStates, ojs.JobState(c.From)) && !slices.Contains(waitingStates, ojs.JobState(c.To)) {
+		if c := &changes[i]; slices.Contains(job.WaitingStates, ojs.JobState(c.From)) && !slices.Contains(job.WaitingStates, ojs.JobState(c.To)) {
 			r.wakeOne(c.Queue)
 		}
 	}

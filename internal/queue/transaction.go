@@ -125,9 +125,9 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		return nil, nil, err
 	}
 	refused := false
-	for i, job := range jobs {
+	for i, j := range jobs {
 		if errs[i] == nil {
-			stored[i], errs[i] = res[at[job.ID]].outcome(job)
+			stored[i], errs[i] = res[at[j.ID]].outcome(j)
 			refused = refused || errs[i] != nil
 		}
 	}
@@ -160,14 +160,14 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 func distinct(jobs []*job.Job) (firsts []*job.Job, at map[[16]byte]int, errs []error) {
 	at = make(map[[16]byte]int, len(jobs))
 	errs = make([]error, len(jobs))
-	for i, job := range jobs {
-		assignID(job)
-		if _, found := at[job.ID]; found {
-			errs[i] = spec.DuplicateID(spec.FormatID(job.ID))
+	for i, j := range jobs {
+		assignID(j)
+		if _, found := at[j.ID]; found {
+			errs[i] = spec.DuplicateID(spec.FormatID(j.ID))
 			continue
 		}
-		at[job.ID] = len(firsts)
-		firsts = append(firsts, job)
+		at[j.ID] = len(firsts)
+		firsts = append(firsts, j)
 	}
 	return firsts, at, errs
 }
@@ -289,7 +289,7 @@ type Cancelled struct {
 // It waits for rows that other transactions have locked, as long as the caller's transaction permits. Jobs that have ended are
 // left out.
 func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, cancels []Cancel) (Cancelled, error) {
-	return s.cancelTx(ctx, tx, source, ids, LiveStates, cancels)
+	return s.cancelTx(ctx, tx, source, ids, job.LiveStates, cancels)
 }
 
 // CancelUnlockedTx cancels, in the caller's transaction, those of the jobs that no other transaction has locked; without active,
@@ -303,9 +303,9 @@ func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, 
 	if err != nil {
 		return Cancelled{}, 0, err
 	}
-	states := idleStates
+	states := job.WaitingStates
 	if active {
-		states = LiveStates
+		states = job.LiveStates
 	}
 	done, err = s.cancelTx(ctx, tx, source, unlocked, states, slices.Repeat([]Cancel{c}, len(unlocked)))
 	return done, len(ids) - len(unlocked), err

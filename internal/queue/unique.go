@@ -525,7 +525,7 @@ func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
 func liveHolders(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]uniqueHolder, error) {
 	var p dbsqlc.UniqueListHoldersParams
 	for _, key := range keys {
-		(&uniqueSearch{key: key}).add(&p, liveStates)
+		(&uniqueSearch{key: key}).add(&p, job.LiveStates)
 	}
 	rows, err := q.UniqueListHolders(ctx, p)
 	held := make(map[string]uniqueHolder, len(rows))
@@ -534,8 +534,6 @@ func liveHolders(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[str
 	}
 	return held, err
 }
-
-var liveStates = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
 
 // storedJob is the Item of a holder that is no job of the request.
 const storedJob = -1

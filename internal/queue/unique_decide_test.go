@@ -12,7 +12,7 @@ import (
 
 func policy(key, onConflict string, states ...ojs.JobState) *job.Job {
 	if states == nil {
-		states = liveStates
+		states = job.LiveStates
 	}
 	return &job.Job{UniqueKey: key, Unique: &job.Unique{States: states, OnConflict: onConflict}}
 }

@@ -276,11 +276,11 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 		if err != nil {
 			return requeued, err
 		}
-		for _, job := range jobs {
+		for _, j := range jobs {
 			switch {
-			case job == nil:
+			case j == nil:
 				kept++
-			case job.State == string(ojs.StateAvailable):
+			case j.State == string(ojs.StateAvailable):
 				requeued++
 			}
 		}

@@ -238,9 +238,8 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 		}
 		maxDepth, limited := queueLimits(name)
 		if maxDepth > 0 {
-			depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
 			size.set(label("queue", name), float64(maxDepth))
-			pressure.set(label("queue", name), float64(depth)/float64(maxDepth))
+			pressure.set(label("queue", name), float64(job.Depth(q.Jobs))/float64(maxDepth))
 		}
 		if limited {
 			active.set(label("key", job.QueueLimitPrefix+name), float64(q.Jobs[ojs.StateActive]))
