@@ -197,8 +197,8 @@ func (l *Listener) dispatchAll() {
 	}
 }
 
-// Publication is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so
-// a node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
+// Publication is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the
+// pass, so a node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
 type Publication struct {
 	Watermark int64
 	Ready     []Ready // where jobs became available
@@ -217,8 +217,8 @@ type Ready struct {
 	Node   int32 // the node that made them available; 0: an application in SQL
 }
 
-// DecodePublication reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload
-// means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot
+// DecodePublication reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have none. An unreadable
+// payload means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot
 // read; All is right for it too.
 func DecodePublication(payload string) Publication {
 	var message struct {

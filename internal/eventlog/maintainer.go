@@ -189,8 +189,9 @@ func (m *Maintainer) raiseFloor(ctx context.Context) error {
 // fails for a number without a partition. The head is what the relay has read, so numbers that were drawn since are not in it;
 // half of the headroom is left for them.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
-	return m.headroom.made.IsZero() || max(status.Head, status.Watermark) >= m.headroom.refill || m.headroom.days-now.Sub(m.headroom.made) < 48*time.Hour ||
-		status.BehindFor > lateRelay && now.Sub(m.headroom.made) > lateRelay
+	made := m.headroom.made
+	return made.IsZero() || max(status.Head, status.Watermark) >= m.headroom.refill || m.headroom.days-now.Sub(made) < 48*time.Hour ||
+		status.BehindFor > lateRelay && now.Sub(made) > lateRelay
 }
 
 // ensure keeps the end of the days as a distance from the database's clock, because the clock of the node may be wrong.

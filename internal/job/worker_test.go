@@ -220,7 +220,7 @@ func TestDecodeItems(t *testing.T) {
 	split := func(text string) ([]*Job, *ojs.Error) {
 		items, _, err := SplitBatch([]byte(text), "jobs", math.MaxInt)
 		require.Nil(t, err)
-		return DecodeItems(items, Limits{})
+		return DecodeItems(items, Limits{MaxJobBytes: 1 << 20})
 	}
 	jobs, err := split(`{"jobs":[{"type":"a","args":[1]},{"type":"b","args":[2],"options":{"queue":"q"},"x_y":1}]}`)
 	require.Nil(t, err)

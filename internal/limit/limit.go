@@ -479,7 +479,9 @@ func (s *Store) AdmitDue(ctx context.Context) (next time.Duration, err error) {
 // admitDue has for cost that of the list alone, not that of the admissions: those are work, not looking.
 func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err error) {
 	began := time.Now()
-	keys, err := s.listDue(ctx)
+	listing, cancel := s.db.Bounded(ctx)
+	keys, err := s.db.Q.LimitListDue(listing, dueRows)
+	cancel()
 	cost = time.Since(began)
 	if err != nil {
 		return 0, 0, err
@@ -495,7 +497,7 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 	if full {
 		return 0, 0, nil
 	}
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel = s.db.Bounded(ctx)
 	defer cancel()
 	row, err := s.db.Q.LimitNextDue(ctx)
 	if err == nil {
@@ -503,10 +505,4 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 		s.jobs.SetLimitsWaiting(row.Waiting)
 	}
 	return time.Duration(row.WaitUs) * time.Microsecond, cost, err
-}
-
-func (s *Store) listDue(ctx context.Context) ([]string, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return s.db.Q.LimitListDue(ctx, dueRows)
 }

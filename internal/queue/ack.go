@@ -45,14 +45,63 @@ func ackedRun(a job.Ack) JobRun {
 	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
 }
 
-// flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
+// flushComplete completes jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
+// more of them: few are. It returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why
+// (refuse).
 //
-// It may run on several nodes for the same job: the DELETE of one finds the row, the other one gets no row. A repeated ack
-// changes nothing.
+// The statements are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse
+// finds the jobs active and unlocked, and answers ErrLocked, so they are tried again. It may run on several nodes for the same job: the
+// DELETE of one finds the row, the other one gets no row. A repeated ack changes nothing.
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
-	rows, err := s.completeRows(ctx, acks)
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	// It locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set by the statement
+	// itself and ends with its transaction.
+	var rows []job.Record
+	p := s.completeParams(acks)
+	err := s.db.WithPartitions(bounded, func() error {
+		return s.db.Write(bounded, func(conn *pgxpool.Conn) (err error) {
+			rows, err = completeJobs(bounded, dbsqlc.New(conn), &p)
+			return err
+		})
+	})
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which bounded has ended. Acks of locked jobs
+	// have no row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
+	if pg.IsTimeout(err) && bounded.Err() == nil {
+		ids := make([][16]byte, len(acks))
+		for i, a := range acks {
+			ids[i] = a.JobID
+		}
+		rows, err = s.completeSome(bounded, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(bounded, ids) })
+	}
 	if err != nil {
 		return nil, err
+	}
+	if len(rows) < len(acks) {
+		// What is left has reported progress, or is refused. A flush never has a job twice (its key), so ids tell which acks those are.
+		completed := make(map[[16]byte]bool, len(rows))
+		for i := range rows {
+			completed[rows[i].ID] = true
+		}
+		rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+		flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+		for _, a := range rest {
+			flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID),
+				append(flush.Attempts, a.Attempt)
+		}
+		// An event for the last report, if it had none; then the end.
+		reported, err := s.completeSome(bounded, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) {
+			return q.JobProgressFlush(bounded, flush)
+		})
+		switch {
+		case err == nil:
+			rows = append(rows, reported...)
+		case len(rows) == 0 || pg.IsUnknown(err): // unknown: each caller is told what is true, see lookUpLost
+			return nil, err
+		default:
+			s.logger.WarnContext(bounded, "jobs that have reported progress were not completed; their callers try again",
+				slog.Int("jobs", len(rest)), slog.Any("error", err))
+		}
 	}
 	s.afterComplete(ctx, rows)
 	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows,
@@ -63,57 +112,6 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 		}
 	}
 	return jobs, nil
-}
-
-// completeRows completes the jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
-// more of them: few are.
-//
-// These are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse finds the
-// jobs active and unlocked, and answers ErrLocked, so they are tried again.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	// It locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set by the statement
-	// itself and ends with its transaction.
-	p := s.completeParams(acks)
-	err = s.db.WithPartitions(ctx, func() error {
-		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
-			return err
-		})
-	})
-	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended. Acks of locked jobs
-	// have no row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
-	if pg.IsTimeout(err) && ctx.Err() == nil {
-		ids := make([][16]byte, len(acks))
-		for i, a := range acks {
-			ids[i] = a.JobID
-		}
-		rows, err = s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
-	}
-	if err != nil || len(rows) == len(acks) {
-		return rows, err
-	}
-
-	// What is left has reported progress, or is refused. A flush never has a job twice (its key), so ids tell which acks those are.
-	completed := make(map[[16]byte]bool, len(rows))
-	for i := range rows {
-		completed[rows[i].ID] = true
-	}
-	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
-	flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
-	for _, a := range rest {
-		flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID),
-			append(flush.Attempts, a.Attempt)
-	}
-	// An event for the last report, if it had none; then the end.
-	reported, err := s.completeSome(ctx, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, flush) })
-	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
-		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
-			slog.Int("jobs", len(rest)), slog.Any("error", err))
-		return rows, nil
-	}
-	return append(rows, reported...), err
 }
 
 // completeJobs returns the rows in any order; InOrder sorts them by the acks.

@@ -260,15 +260,6 @@ func (c *cursors) fail(reads []*cursorRead) {
 	}
 }
 
-// forget drops all cursors, after a reset of the database.
-// Rescans and turns of all queues go with them. Waiting fetches stay.
-func (c *cursors) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.queues)
-	c.newest = 0
-}
-
 // idle reports whether a claim would send no statement.
 // Package pool asks by Idle before it does more for a fetch than look into maps. It may miss a job that commits at this moment;
 // the commit wakes waiting fetches.
@@ -438,9 +429,15 @@ func (s *Store) rescan(ctx context.Context, due []scope) (found []Place, err err
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
 	// Jobs that wait for limits have no place, so they are looked for beside.
-	if err := s.rescanLimits(ctx, queuesOf(due)); err != nil {
-		s.cursors.failRescan(due)
-		return nil, pg.ClientError(err)
+	if s.limitBlocked.any.Load() {
+		names, err := s.db.Q.LimitListBlockedQueues(ctx, queuesOf(due))
+		if err != nil {
+			s.cursors.failRescan(due)
+			return nil, pg.ClientError(err)
+		}
+		if len(names) > 0 {
+			s.limitBlocked.add(names...)
+		}
 	}
 	for len(due) > 0 {
 		start, params := time.Now(), s.cursors.ranges(due)

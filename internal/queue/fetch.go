@@ -384,7 +384,20 @@ func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int
 // cursors that it sets.
 func (s *Store) endClaim(c *claim) (bytes int64, cut bool) {
 	bytes, cut = c.weigh()
-	open := s.openReads(c.reads)
+	open := c.reads
+	if view := s.configured.Latest(); view != nil && !view.Plain() {
+		// That the claim found nothing in a paused queue says nothing about its jobs, which the first fetch after the pause has to find.
+		var paused []*cursorRead
+		open = nil
+		for _, p := range c.reads {
+			if s.isPaused(p.queue()) {
+				paused = append(paused, p)
+			} else {
+				open = append(open, p)
+			}
+		}
+		s.cursors.fail(paused) // and not end: it moves the cursors back to where they were
+	}
 	tally(open, c.rows)
 	s.cursors.end(open, cut || len(c.rows) == len(c.owners))
 	return bytes, cut
@@ -396,25 +409,6 @@ func (c *claim) weigh() (bytes int64, cut bool) {
 		bytes += int64(c.rows[i].Weight())
 	}
 	return bytes, bytes > c.params.MaxBytes
-}
-
-// openReads leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
-// the first fetch after the pause has to find.
-// fail and not end: it moves the cursors back to where they were.
-func (s *Store) openReads(reads []*cursorRead) []*cursorRead {
-	if view := s.configured.Latest(); view == nil || view.Plain() {
-		return reads
-	}
-	var open, paused []*cursorRead
-	for _, p := range reads {
-		if s.isPaused(p.queue()) {
-			paused = append(paused, p)
-		} else {
-			open = append(open, p)
-		}
-	}
-	s.cursors.fail(paused)
-	return open
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.

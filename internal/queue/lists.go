@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"log/slog"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -304,19 +303,6 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 		jobs[rows[i].ID] = (*job.Record)(&rows[i])
 	}
 	return jobs, nil
-}
-
-// complement reads what a statement for many jobs has left out of a large one. Its caller has changed the job already, so
-// that an error only leaves these parts out of the answer.
-// The row may have changed since, so only the attributes that a client has sent, and the history, are taken over.
-func (s *Store) complement(ctx context.Context, j *job.Record) {
-	whole, err := s.Get(ctx, j.ID)
-	if err != nil {
-		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "error"),
-			slog.Group("ojs", "job_id", spec.FormatID(j.ID)), slog.Any("error", err))
-		return
-	}
-	j.Args, j.Meta, j.Extra, j.Errors, j.PreviousErrors = whole.Args, whole.Meta, whole.Extra, whole.Errors, whole.PreviousErrors
 }
 
 func texts(states []ojs.JobState) []string {

@@ -108,7 +108,9 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 	return pg.WriteError(s.setQueueLimits(ctx, s.db.Pool, in))
 }
 
-// claimLimited claims in a transaction that has locked the partitions of the limited queues.
+// claimLimited claims in a transaction that has locked the partitions of the limited queues: part by part, as many jobs as there are slots
+// left and as the limit of a part permits. A claim that was cut at its bytes, which are those of all parts together, is the last. What one
+// part leaves of the slots goes to the next, even if the part had more slots than the limit allows. The starts are recorded at the end.
 //
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
 // an exact limit, and why enqueue claims leave such queues out. After an error nothing is claimed or, if the answer to the commit was
@@ -118,10 +120,59 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 	parts := partsOf(reads, limited)
 	// One number for all parts: they commit together.
 	number := claimNumber()
+	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
+	for i, l := range limited {
+		names[i], policies[i] = l.queue, l.policy.Stored()
+	}
 	var allowances []dbsqlc.LimitQueueAllowancesRow
 	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
-		allowances, err = s.claimParts(ctx, tx, claimants, limited, parts, owners, number, bytes)
-		return err
+		q := dbsqlc.New(tx)
+		// It is the first statement, so the claims read what the last holder of the partitions has committed.
+		if allowances, err = q.LimitQueueAllowances(ctx, names, policies); err != nil {
+			return err
+		}
+		left, total := owners, bytes // the transaction may be tried again
+		var from []string
+		var startedAt []pgtype.Timestamptz
+		for i := range parts {
+			r := &parts[i]
+			*r = claim{queue: r.queue, reads: r.reads}
+			want := len(left)
+			if r.queue != "" {
+				at := slices.IndexFunc(allowances, func(l dbsqlc.LimitQueueAllowancesRow) bool { return l.Queue == r.queue })
+				want = int(min(int64(want), allowances[at].Allowance))
+				r.full = want < len(left)
+			}
+			if want == 0 {
+				continue
+			}
+			if want < len(left) {
+				// The reads were made before the allowance was known.
+				s.cursors.cut(r.reads, want)
+			}
+			sent := s.newClaim(claimants, r.reads, left[:want], total)
+			r.owners, r.params = sent.owners, sent.params
+			r.params.Claim = number
+			if r.rows, err = claimJobs(ctx, q, &r.params); err != nil {
+				return err
+			}
+			left, r.full = left[len(r.rows):], r.full && len(r.rows) == want
+			for n := range r.rows {
+				if r.queue != "" {
+					from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
+				}
+			}
+			weight, cut := r.weigh()
+			if total += weight; cut {
+				break
+			}
+		}
+		if from != nil {
+			if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
+				return err
+			}
+		}
+		return s.handleBlockedByQueueLimits(ctx, q, limited, parts, len(left))
 	})
 	if err != nil {
 		s.lost.add(number, err)
@@ -162,66 +213,6 @@ func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claim) {
 		last.reads = append(last.reads, p)
 	}
 	return parts
-}
-
-// claimParts claims part by part, as many jobs as there are slots left and as the limit of a part permits. A claim that was cut at its
-// bytes, which are those of all parts together, is the last.
-//
-// owners shrinks by what each part has got; what is left goes to the next part, even if the part had more slots than the limit allows. The
-// starts are recorded at the end, before the commit.
-func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claim, owners []int, number,
-	bytes int64) ([]dbsqlc.LimitQueueAllowancesRow, error) {
-	q := dbsqlc.New(tx)
-	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
-	for i, l := range limited {
-		names[i], policies[i] = l.queue, l.policy.Stored()
-	}
-	// It is the first statement, so the claims read what the last holder of the partitions has committed.
-	allowances, err := q.LimitQueueAllowances(ctx, names, policies)
-	if err != nil {
-		return nil, err
-	}
-	var from []string
-	var startedAt []pgtype.Timestamptz
-	for i := range parts {
-		r := &parts[i]
-		*r = claim{queue: r.queue, reads: r.reads} // the transaction may be tried again
-		want := len(owners)
-		if r.queue != "" {
-			at := slices.IndexFunc(allowances, func(l dbsqlc.LimitQueueAllowancesRow) bool { return l.Queue == r.queue })
-			want = int(min(int64(want), allowances[at].Allowance))
-			r.full = want < len(owners)
-		}
-		if want == 0 {
-			continue
-		}
-		if want < len(owners) {
-			// The reads were made before the allowance was known.
-			s.cursors.cut(r.reads, want)
-		}
-		sent := s.newClaim(claimants, r.reads, owners[:want], bytes)
-		r.owners, r.params = sent.owners, sent.params
-		r.params.Claim = number
-		if r.rows, err = claimJobs(ctx, q, &r.params); err != nil {
-			return nil, err
-		}
-		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
-		for n := range r.rows {
-			if r.queue != "" {
-				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
-			}
-		}
-		weight, cut := r.weigh()
-		if bytes += weight; cut {
-			break
-		}
-	}
-	if from != nil {
-		if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
-			return nil, err
-		}
-	}
-	return allowances, s.handleBlockedByQueueLimits(ctx, q, limited, parts, len(owners))
 }
 
 // maxHandled bounds the jobs that one claim drops or schedules in a queue.
@@ -378,7 +369,7 @@ func (s *Store) wakeLimited(queues ...string) {
 // limitBlockedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
 // handles such jobs: see LimitHandleBlocked.
 //
-// It is a hint: a queue that is missing is found by a rescan (rescanLimits), one that is there in vain costs a statement and is
+// It is a hint: a queue that is missing is found by a rescan (Store.rescan), one that is there in vain costs a statement and is
 // dropped by handled.
 type limitBlockedQueues struct {
 	// The follower of package limit sets it from the database (SetLimitsWaiting), and add sets it at once. While it is false no
@@ -466,20 +457,8 @@ func (p *limitBlockedQueues) handled(queues []string, handled map[string]bool, c
 	}
 }
 
-// rescanLimits looks in which of the queues jobs wait for limits.
-func (s *Store) rescanLimits(ctx context.Context, queues []string) error {
-	if !s.limitBlocked.any.Load() {
-		return nil
-	}
-	names, err := s.db.Q.LimitListBlockedQueues(ctx, queues)
-	if err == nil && len(names) > 0 {
-		s.limitBlocked.add(names...)
-	}
-	return err
-}
-
-// handleLimitBlocked does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
-// others. It reports whether jobs may be fetched now that could not before.
+// handleLimitBlocked does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it
+// takes no others. It reports whether jobs may be fetched now that could not before.
 //
 // It sends one statement, which is a transaction, on a context that the client cannot cancel: jobs that it drops or schedules
 // have events that this node must emit. ojs.limit_handle_blocked says what is done (docs/reference/limits.md, When a limit blocks a job).
@@ -515,10 +494,10 @@ func (s *Store) handleLimitBlocked(ctx context.Context, queues []string, tenant 
 	return letStart, nil
 }
 
-// afterLimitBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
-// caller calls followWorkflows for them, outside of a flush.
-// LimitHandleBlocked and LimitQueueHandleBlocked have the same columns; the rows of the latter have no place, because nothing of a limited queue is
-// admitted.
+// afterLimitBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow:
+// the caller calls followWorkflows for them, outside of a flush.
+// LimitHandleBlocked and LimitQueueHandleBlocked have the same columns; the rows of the latter have no place, because nothing of a
+// limited queue is admitted.
 func (s *Store) afterLimitBlocked(ctx context.Context, rows []dbsqlc.LimitHandleBlockedRow) (workflows [][16]byte) {
 	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitHandleBlockedRow) bool { return r.Outcome != "handled" }) {
 		return nil

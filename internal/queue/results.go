@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -109,7 +108,14 @@ func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64)
 }
 
 // Awaited is the number of requests that wait for results.
-func (s *Store) Awaited() int { return s.resultWaiters.count() }
+func (s *Store) Awaited() (n int) {
+	s.resultWaiters.mu.Lock()
+	defer s.resultWaiters.mu.Unlock()
+	for _, waiters := range s.resultWaiters.byID {
+		n += len(waiters)
+	}
+	return n
+}
 
 // NotifyPublished makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
@@ -144,12 +150,7 @@ func (r *resultWaiters) park(id [16]byte) *resultWaiter {
 func (r *resultWaiters) leave(id [16]byte, w *resultWaiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := slices.DeleteFunc(r.byID[id], func(o *resultWaiter) bool { return o == w })
-	if len(left) == 0 {
-		delete(r.byID, id)
-	} else {
-		r.byID[id] = left
-	}
+	removeWaiter(r.byID, id, w)
 }
 
 // ended is called for every job that ends on this node, so it must be cheap when nobody waits.
@@ -170,15 +171,6 @@ func (r *resultWaiters) wakeAll() {
 			signal(w.published)
 		}
 	}
-}
-
-func (r *resultWaiters) count() (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, ws := range r.byID {
-		n += len(ws)
-	}
-	return n
 }
 
 // signal does not block. One signal in the channel is enough, because the waiter reads the whole result again.

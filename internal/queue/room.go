@@ -63,16 +63,11 @@ func (r *roomWaiters) leave(queue string, w *roomWaiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count.Add(-1)
-	left := slices.DeleteFunc(r.byQueue[queue], func(o *roomWaiter) bool { return o == w })
-	if len(left) == 0 {
-		delete(r.byQueue, queue)
-	} else {
-		r.byQueue[queue] = left
-	}
+	removeWaiter(r.byQueue, queue, w)
 }
 
-// WakeRoomWaiters wakes the calls that wait for room, for the jobs that a commit of this node has taken out of their queues. It costs one load
-// while nobody waits.
+// WakeRoomWaiters wakes the calls that wait for room, for the jobs that a commit of this node has taken out of their queues. It
+// costs one load while nobody waits.
 // One job makes room for one job, so one waiter is woken for each; a job that moves between waiting states, such as from
 // scheduled to available, makes none. It is a subscriber of the bus of commits (eventlog.CommitsConfig), so it must not block.
 func (s *Store) WakeRoomWaiters(_ context.Context, changes []eventlog.Change) {
@@ -111,10 +106,7 @@ func (r *roomWaiters) wakeAll() {
 	defer r.mu.Unlock()
 	for _, waiters := range r.byQueue {
 		for _, w := range waiters {
-			select {
-			case w.published <- struct{}{}:
-			default:
-			}
+			signal(w.published)
 		}
 	}
 }

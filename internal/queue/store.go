@@ -237,7 +237,11 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 // which nobody reads any more.
 func (s *Store) Forget() {
 	s.queues.clear()
-	s.cursors.forget()
+	// Rescans and turns of all queues go with the cursors. Waiting fetches stay.
+	s.cursors.mu.Lock()
+	defer s.cursors.mu.Unlock()
+	clear(s.cursors.queues)
+	s.cursors.newest = 0
 }
 
 const (

@@ -108,9 +108,19 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 // enqueue returns the error of the transaction, after which it cannot go on; errs are those of jobs. Nothing is emitted before the
 // commit: the closure at the end does it.
 func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
-	firsts, at, errs := distinct(jobs)
+	// Of jobs with one id the first is inserted; at has its index in firsts.
+	firsts, at := make([]*job.Job, 0, len(jobs)), make(map[[16]byte]int, len(jobs))
+	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	for i, j := range jobs {
+		assignID(j)
+		if _, found := at[j.ID]; found {
+			errs[i] = spec.DuplicateID(spec.FormatID(j.ID))
+			continue
+		}
+		at[j.ID] = len(firsts)
+		firsts = append(firsts, j)
+	}
 	duplicates := len(firsts) < len(jobs)
-	stored = make([]*job.Record, len(jobs))
 	if duplicates && atomic {
 		return stored, errs, nil
 	}
@@ -153,23 +163,6 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		errs = nil
 	}
 	return stored, errs, nil
-}
-
-// distinct gives the jobs their ids. It returns the first job of each id, its index in firsts by id, and errors for the
-// other jobs.
-func distinct(jobs []*job.Job) (firsts []*job.Job, at map[[16]byte]int, errs []error) {
-	at = make(map[[16]byte]int, len(jobs))
-	errs = make([]error, len(jobs))
-	for i, j := range jobs {
-		assignID(j)
-		if _, found := at[j.ID]; found {
-			errs[i] = spec.DuplicateID(spec.FormatID(j.ID))
-			continue
-		}
-		at[j.ID] = len(firsts)
-		firsts = append(firsts, j)
-	}
-	return firsts, at, errs
 }
 
 // The state changes that another domain makes in a transaction of its own. The caller must call AfterCommit after its
