@@ -218,8 +218,8 @@ type Ready struct {
 }
 
 // DecodePublication reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have none. An unreadable
-// payload means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot
-// read; All is right for it too.
+// payload means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this
+// one cannot read; All is right for it too.
 func DecodePublication(payload string) Publication {
 	var message struct {
 		Watermark int64               `json:"w"`

@@ -99,7 +99,7 @@ func (e *WorkerError) setDetails(v jsontext.Value) {
 		e.Details = append(jsonread.AppendCompact([]byte(`{"value":`), v), '}')
 	}
 	// Deeper than JSON may be here counts as too large: a NACK is not refused for its details.
-	if len(e.Details) > maxDetailsBytes || jsonread.Depth(e.Details) > MaxDepth {
+	if len(e.Details) > maxDetailsBytes || jsonread.Depth(e.Details) > MaxNesting {
 		e.Details = append(strconv.AppendInt([]byte(`{"truncated":true,"original_bytes":`), int64(len(e.Details)), 10), '}')
 	}
 }

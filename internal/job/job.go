@@ -263,8 +263,8 @@ var (
 	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
 )
 
-// Depth is how many of the jobs, counted by state, wait in their queue.
-func Depth(counts map[ojs.JobState]int64) (n int64) {
+// CountWaiting is how many of the jobs, counted by state, wait in their queue.
+func CountWaiting(counts map[ojs.JobState]int64) (n int64) {
 	for _, state := range WaitingStates {
 		n += counts[state]
 	}
@@ -293,8 +293,8 @@ const (
 	// MaxMetaBytes bounds meta after merging, compact.
 	MaxMetaBytes = 65_536
 
-	// MaxDepth bounds the levels of nesting that one attribute may have, itself included.
-	MaxDepth = 32
+	// MaxNesting bounds the levels of nesting that one attribute may have, itself included.
+	MaxNesting = 32
 
 	maxTypeBytes  = 255
 	maxQueueBytes = 128
@@ -315,7 +315,7 @@ func (l Limits) checkSize(of string, bytes int) *ojs.Error {
 const flatten = "Flatten the value, or send its inner part as a string of JSON."
 
 // shallow says how deep a value may be nested.
-var shallow = "nested at most " + strconv.Itoa(MaxDepth) + " levels"
+var shallow = "nested at most " + strconv.Itoa(MaxNesting) + " levels"
 
 // ids makes UUIDv7 that increase within this process: monotonic ULID entropy with the version and variant bits set. Their time
 // is that of the database, because lists are sorted by ids that several nodes have made. mu guards both other fields: entropy

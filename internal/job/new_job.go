@@ -88,7 +88,7 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	defer d.release()
 	d.lim = lim
 	// Fewer brackets than levels allowed: nearly every job is cleared by these two counts.
-	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > MaxDepth
+	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > MaxNesting
 	d.sort(v)
 	return d.job(len(v) + 64)
 }
@@ -260,7 +260,7 @@ func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
 
 // tooDeep is false for nil, the value of an attribute that was not sent.
 func (d *decoder) tooDeep(v jsontext.Value) bool {
-	return d.deep && jsonread.Depth(v) > MaxDepth
+	return d.deep && jsonread.Depth(v) > MaxNesting
 }
 
 // attr is an attribute of a new job that the server knows. Anything else is kept as it comes (docs/reference/jobs.md, Unknown attributes).

@@ -304,7 +304,7 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	// A result of null is stored as null, no result as none.
 	result, sent := o.Sent("result")
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
-	if jsonread.Depth(result) > MaxDepth {
+	if jsonread.Depth(result) > MaxNesting {
 		o.Refuse("result", shallow)
 	}
 	err := o.Err()
@@ -497,7 +497,7 @@ func readObject(o *jsonread.Object, name string) jsontext.Value {
 	case v == nil:
 	case v[0] != '{':
 		o.Refuse(name, "an object")
-	case jsonread.Depth(v) > MaxDepth:
+	case jsonread.Depth(v) > MaxNesting:
 		o.Refuse(name, shallow)
 	}
 	return v
@@ -546,7 +546,7 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool) (CheckpointS
 		state = jsontext.Value("null")
 	case !sent:
 		o.Refuse("state", "any JSON value")
-	case jsonread.Depth(state) > MaxDepth:
+	case jsonread.Depth(state) > MaxNesting:
 		o.Refuse("state", shallow)
 	}
 	if n, sent := o.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {

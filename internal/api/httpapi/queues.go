@@ -584,7 +584,7 @@ func showBound(q queueadmin.QueueStatistics) object {
 	if bound == nil || !bound.Bounds() {
 		return nil
 	}
-	depth := job.Depth(q.Jobs)
+	depth := job.CountWaiting(q.Jobs)
 	state := "normal"
 	switch {
 	case bound.MaxDepth <= 0: // the bytes of a queue are measured only by an enqueue

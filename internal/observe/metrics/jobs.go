@@ -239,7 +239,7 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 		maxDepth, limited := queueLimits(name)
 		if maxDepth > 0 {
 			size.set(label("queue", name), float64(maxDepth))
-			pressure.set(label("queue", name), float64(job.Depth(q.Jobs))/float64(maxDepth))
+			pressure.set(label("queue", name), float64(job.CountWaiting(q.Jobs))/float64(maxDepth))
 		}
 		if limited {
 			active.set(label("key", job.QueueLimitPrefix+name), float64(q.Jobs[ojs.StateActive]))
