@@ -54,7 +54,7 @@ CREATE TABLE ojs.event_relay (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     watermark       bigint      NOT NULL DEFAULT 0,
     pruned          bigint      NOT NULL DEFAULT 0,     -- retention has dropped the partitions with the numbers at or below it
-    floor_place     bigint      NOT NULL DEFAULT 0,     -- seq * 65536 + sub of the last row outside of the limits, as of the latest event_floor_advance
+    floor_place     bigint      NOT NULL DEFAULT 0,     -- seq * 65536 + sub of the last row outside of the limits, as of the latest event_floor_raise
     lost_place      bigint      NOT NULL DEFAULT 0,     -- of the last public one: a reader that has not read it has missed something
     kept            bigint      NOT NULL DEFAULT 0,     -- published public rows behind floor_place
     max_age         interval,                           -- of kept rows; NULL: no limit
@@ -354,7 +354,7 @@ $$;
 -- Stores how far event_floor has come, so that readers begin there, and returns how many rows it has passed: max_rows if there may
 -- be more. The walk locks nothing.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_floor_advance(max_rows bigint) RETURNS bigint
+CREATE FUNCTION ojs.event_floor_raise(max_rows bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     before bigint;
@@ -386,13 +386,13 @@ SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, 
 FROM ojs.event_published p;
 
 -- The filters of event lists, streams and webhooks, on sources as they are shown. An array is empty and another filter
--- NULL if it is not used. types and sources are LIKE patterns. gap_rows asks for internal rows, which match by their
+-- NULL if it is not used. types and sources are LIKE patterns. with_internal asks for internal rows, which match by their
 -- name if types is used.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_matches(e ojs.events, service text, gap_rows boolean, types text[], sources text[], queues text[],
+CREATE FUNCTION ojs.event_matches(e ojs.events, service text, with_internal boolean, types text[], sources text[], queues text[],
     job_types text[], for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT (NOT e.internal OR (gap_rows AND (cardinality(types) = 0 OR 'job.state\_changed' = ANY(types))))
+    SELECT (NOT e.internal OR (with_internal AND (cardinality(types) = 0 OR 'job.state\_changed' = ANY(types))))
         AND (cardinality(types) = 0 OR e.type LIKE ANY(types))
         AND (cardinality(sources) = 0 OR ('ojs://' || service || '/' || e.source) LIKE ANY(sources))
         AND (cardinality(queues) = 0 OR e.queue = ANY(queues))
@@ -424,7 +424,7 @@ $$;
 -- would plan most calls anew (3 ms). The server's sessions have most of these settings, but those behind a pooler have none; each
 -- takes 3 µs a call.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, last_seq bigint, max_rows integer, gap_rows boolean, types text[], sources text[],
+CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, last_seq bigint, max_rows integer, with_internal boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
@@ -437,7 +437,7 @@ BEGIN
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM ojs.event_about(for_subject, after_seq) p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND (for_job IS NULL OR p.job_id = for_job)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     ELSIF for_job IS NULL THEN
         RETURN QUERY
@@ -446,7 +446,7 @@ BEGIN
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM ojs.event_published_all p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
-            AND p.seq <= last_seq AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND p.seq <= last_seq AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     ELSE -- by index events_job; OFFSET 0 keeps the planner from walking the primary key for the order
         RETURN QUERY
@@ -455,7 +455,7 @@ BEGIN
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
         WHERE (p.seq, p.sub) > (after_seq, after_sub)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     END IF;
 END
@@ -465,7 +465,7 @@ $$;
 -- Positions (seq * 65536 + sub) of published rows from the number first_seq on, newest first, for the admin list, which counts them.
 -- Rows of a job or a subject are found by their index, whatever their number.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_newest(first_seq bigint, max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
+CREATE FUNCTION ojs.event_newest(first_seq bigint, max_total integer, with_internal boolean, types text[], sources text[], queues text[], job_types text[],
     for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
@@ -477,19 +477,19 @@ BEGIN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_about(for_subject, low >> 16) p
         WHERE (p.seq << 16 | p.sub) > low AND (for_job IS NULL OR p.job_id = for_job)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
         WHERE p.seq >= GREATEST(first_seq, low >> 16) AND (p.seq << 16 | p.sub) > low
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSE
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
         WHERE (p.seq << 16 | p.sub) > low
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
+            AND ojs.event_matches(p.event, p.service, with_internal, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     END IF;
 END
@@ -778,7 +778,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest partition of events if all its rows are outside of the limits (see event_floor_advance, which the caller has
+-- Drops the oldest partition of events if all its rows are outside of the limits (see event_floor_raise, which the caller has
 -- called) and returns how many it dropped. The caller repeats until 0, so that no transaction locks the relay out for long. It
 -- keeps the partition of the watermark, behind which late rows are placed, and one with a number whose transaction may still
 -- commit. Rows without their webhook deliveries are kept beyond max_count but not beyond max_age, because a deployment whose
@@ -972,7 +972,7 @@ DROP FUNCTION ojs.event_about(text, bigint);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz, text);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
-DROP FUNCTION ojs.event_floor_advance(bigint);
+DROP FUNCTION ojs.event_floor_raise(bigint);
 DROP FUNCTION ojs.event_floor(bigint);
 DROP VIEW ojs.event_published_all;
 DROP FUNCTION ojs.event_notice(text, bigint, integer);

@@ -1,6 +1,6 @@
 -- +goose Up
 -- Rate and concurrency limits by key. A job with a key waits without place in the fetch order (limit_seq) until it is admitted: it gets
--- its ready_seq when its partition has room. So claims know nothing of limits, and jobs without a key pay nothing for them.
+-- its ready_seq when its limit allows a start. So claims know nothing of limits, and jobs without a key pay nothing for them.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 7 $$;
@@ -33,7 +33,7 @@ CREATE TABLE ojs.limit_starts (
     PRIMARY KEY (key, at, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- limit_pending has the partitions in which there may be room. A change is followed by the node that made it, after its commit; if that
+-- limit_pending has the partitions whose limit may allow more starts. A change is followed by the node that made it, after its commit; if that
 -- node stops, any node finds the row when it is due, a second later. A timer is the time at which a start no longer counts.
 CREATE TABLE ojs.limit_pending (
     key    text        COLLATE "C" NOT NULL,
@@ -54,7 +54,7 @@ $$;
 -- +goose StatementEnd
 
 -- Called by every statement that lets a job with a key enter or leave available or active, except by a claim; it costs other jobs the
--- test that limit_key is NULL. There may be room now, or a job that could use it.
+-- test that limit_key is NULL. There may be an allowance now, or a job that could use it.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.limit_changed(key text) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -192,9 +192,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- How many jobs of a partition may start now.
+-- The allowance of a limit: how many jobs of its partition may start now.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.limit_room(l ojs.limits, now timestamptz, active bigint, started bigint, last_start timestamptz) RETURNS bigint
+CREATE FUNCTION ojs.limit_allowance(l ojs.limits, now timestamptz, active bigint, started bigint, last_start timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN l.blocked_until > now OR last_start + l.throttle_us * interval '1 microsecond' > now THEN 0
         ELSE GREATEST(0, LEAST(l.concurrency - active, l.rate - started, CASE WHEN l.throttle_us IS NOT NULL THEN 1 END, 9000000000000000000)) END
@@ -221,7 +221,7 @@ $$;
 -- +goose StatementEnd
 
 -- Gives jobs of the partitions their place in the fetch order, as many as may start, and returns the places. The last row of each
--- partition has no queue: wait_us is when there may be room again, and more that this call was not the end of it. The counts are read
+-- partition has no queue: wait_us is when the limit may allow more, and more that this call was not the end of it. The counts are read
 -- under the locks of the partitions, so what other calls admit is in them. No row of a job is waited for.
 --
 -- What was admitted and is not fetched yet is taken back if it may not start any more, and if a job with a higher priority waits.
@@ -231,13 +231,13 @@ RETURNS TABLE (key text, more boolean, wait_us bigint, queue text, lane text, pr
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
-    l    ojs.limits;
-    u    record;
-    now  timestamptz;
-    next timestamptz;
-    room bigint;
-    best smallint;
-    n    bigint;
+    l         ojs.limits;
+    u         record;
+    now       timestamptz;
+    next      timestamptz;
+    allowance bigint;
+    best      smallint;
+    n         bigint;
 BEGIN
     PERFORM FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key FOR UPDATE;
     GET DIAGNOSTICS n = ROW_COUNT;
@@ -257,25 +257,25 @@ BEGIN
         DELETE FROM ojs.limit_starts s WHERE s.key = l.key AND s.at <= now - GREATEST(l.rate_us, l.throttle_us, 0) * interval '1 microsecond'
             AND s.id = ANY(ARRAY(SELECT d.id FROM ojs.limit_starts d WHERE d.key = l.key ORDER BY d.key, d.at LIMIT 1000));
         u := ojs.limit_usage(l, now);
-        room := ojs.limit_room(l, now, u.active, u.started, u.last_start) - u.admitted;
+        allowance := ojs.limit_allowance(l, now, u.active, u.started, u.last_start) - u.admitted;
         more := false;
-        IF room < 0 THEN
-            n := ojs.limit_withdraw(l.key, 32767::smallint, LEAST(-room, 1000));
+        IF allowance < 0 THEN
+            n := ojs.limit_withdraw(l.key, 32767::smallint, LEAST(-allowance, 1000));
             more := n = 1000;
-        ELSIF room = 0 AND u.admitted > 0 THEN
+        ELSIF allowance = 0 AND u.admitted > 0 THEN
             FOR i IN 1..100 LOOP
-                SELECT w.priority INTO best FROM ojs.jobs w WHERE w.limit_key = l.key AND w.limit_seq IS NOT NULL ORDER BY w.priority DESC, w.limit_seq OFFSET room LIMIT 1;
+                SELECT w.priority INTO best FROM ojs.jobs w WHERE w.limit_key = l.key AND w.limit_seq IS NOT NULL ORDER BY w.priority DESC, w.limit_seq OFFSET allowance LIMIT 1;
                 EXIT WHEN NOT FOUND OR ojs.limit_withdraw(l.key, best, 1) = 0;
-                room := room + 1;
+                allowance := allowance + 1;
             END LOOP;
         END IF;
         n := 0;
-        IF room > 0 THEN
+        IF allowance > 0 THEN
             FOR key, queue, lane, priority, ready_seq IN
                 WITH admitted AS (
                     UPDATE ojs.jobs j SET ready_seq = j.limit_seq, limit_seq = NULL
                     WHERE j.id = ANY(ARRAY(SELECT w.id FROM ojs.jobs w WHERE w.limit_key = l.key AND w.limit_seq IS NOT NULL
-                        ORDER BY w.priority DESC, w.limit_seq LIMIT LEAST(room, 1000) FOR UPDATE SKIP LOCKED))
+                        ORDER BY w.priority DESC, w.limit_seq LIMIT LEAST(allowance, 1000) FOR UPDATE SKIP LOCKED))
                     RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq
                 ), event AS (
                     INSERT INTO ojs.events (type, source, time, job_id, queue, lane, internal, priority, ready_seq, node)
@@ -305,9 +305,9 @@ $$;
 
 -- Locks the partitions of queues for the rest of the transaction and returns how many jobs of each may start. Claims of a limited queue follow one
 -- another, so a claim counts the starts of all before it. The policies come from the configuration of the queues, as the caller knows it. queues are
--- sorted. wait_us is when there may be room again.
+-- sorted. wait_us is when the limit may allow more.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.limit_queue_rooms(queues text[], policies json[]) RETURNS TABLE (queue text, room bigint, wait_us bigint)
+CREATE FUNCTION ojs.limit_queue_allowances(queues text[], policies json[]) RETURNS TABLE (queue text, allowance bigint, wait_us bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -333,7 +333,7 @@ BEGIN
         next := LEAST(u.first_start + l.rate_us * interval '1 microsecond',
             CASE WHEN u.last_start + l.throttle_us * interval '1 microsecond' > now THEN u.last_start + l.throttle_us * interval '1 microsecond' END, l.blocked_until, l.override_until);
         queue := queues[i];
-        room := ojs.limit_room(l, now, u.active, u.started, u.last_start);
+        allowance := ojs.limit_allowance(l, now, u.active, u.started, u.last_start);
         wait_us := GREATEST(0, date_part('epoch', next - now) * 1000000);
         RETURN NEXT;
     END LOOP;
@@ -341,12 +341,12 @@ END
 $$;
 -- +goose StatementEnd
 
--- limit_meet, LimitListParked: the jobs of a queue that wait for a limit. Its predicate is not that of jobs_waiting: while the tables are small the planner
+-- limit_handle_blocked, LimitListBlockedQueues: the jobs of a queue that wait for a limit. Its predicate is not that of jobs_waiting: while the tables are small the planner
 -- would take either index for both, and keep the plan. For the same reason other statements say COALESCE(ready_seq, 0) <> 0, which does not imply the predicate of
 -- jobs_fetch.
-CREATE INDEX jobs_parked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq) WHERE COALESCE(limit_seq, 0) > 0;
+CREATE INDEX jobs_limit_blocked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq) WHERE COALESCE(limit_seq, 0) > 0;
 
--- The earliest time at which a limit that permits no start now may permit one; a second later if only an end makes room.
+-- The earliest time at which a limit that permits no start now may permit one; a second later if only the end of a job permits one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.limit_next(l ojs.limits, now timestamptz, active bigint, started bigint, first_start timestamptz, last_start timestamptz) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE AS $$
@@ -388,23 +388,23 @@ $$;
 
 -- What a fetch does about jobs of its queues (of its tenant; '': of all) that wait for a limit, when it found fewer jobs than it wanted. A job gives way to it that was
 -- admitted for a queue that the fetch does not ask for, or that is paused. A job that may not start is dropped or scheduled if its policy says so. It looks at the first
--- jobs of each queue only. outcome: met, admitted, dropped or rescheduled.
+-- jobs of each queue only. outcome: handled, admitted, dropped or rescheduled.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.limit_meet(queues text[], of_tenant text, node integer)
+CREATE FUNCTION ojs.limit_handle_blocked(queues text[], of_tenant text, node integer)
 RETURNS TABLE (outcome text, id uuid, type text, queue text, lane text, priority smallint, ready_seq bigint, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz,
     limit_key text)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
-    asked text[];
-    keys  text[];
-    ids   uuid[];
-    j     ojs.jobs;
-    l     ojs.limits;
-    u     record;
-    other uuid;
-    room  bigint;
-    at    timestamptz;
+    asked     text[];
+    keys      text[];
+    ids       uuid[];
+    j         ojs.jobs;
+    l         ojs.limits;
+    u         record;
+    other     uuid;
+    allowance bigint;
+    at        timestamptz;
 BEGIN
     SELECT array_agg(q.name ORDER BY q.n) INTO asked FROM unnest(queues) WITH ORDINALITY AS q (name, n)
     WHERE (SELECT s.status FROM ojs.queues s WHERE s.name = q.name) IS DISTINCT FROM 'paused';
@@ -429,12 +429,12 @@ BEGIN
         CONTINUE WHEN NOT FOUND;
         now := clock_timestamp();
         u := ojs.limit_usage(l, now);
-        room := ojs.limit_room(l, now, u.active, u.started, u.last_start);
+        allowance := ojs.limit_allowance(l, now, u.active, u.started, u.last_start);
         id := j.id; type := j.type; queue := j.queue; lane := j.lane; priority := j.priority; attempt := j.attempt; workflow_id := j.workflow_id; cron := j.cron;
         limit_key := j.limit_key;
-        outcome := 'met'; ready_seq := NULL; due_us := NULL;
-        IF room > 0 THEN
-            IF room <= u.admitted THEN
+        outcome := 'handled'; ready_seq := NULL; due_us := NULL;
+        IF allowance > 0 THEN
+            IF allowance <= u.admitted THEN
                 SELECT o.id INTO other FROM ojs.jobs o WHERE o.limit_key = l.key AND o.limit_seq IS NULL AND o.state = 'available' AND COALESCE(o.ready_seq, 0) <> 0
                     AND o.queue <> ALL(asked) LIMIT 1 FOR UPDATE SKIP LOCKED;
                 CONTINUE WHEN NOT FOUND;
@@ -442,14 +442,14 @@ BEGIN
             END IF;
             UPDATE ojs.jobs o SET ready_seq = o.limit_seq, limit_seq = NULL WHERE o.id = j.id RETURNING o.ready_seq INTO ready_seq;
             INSERT INTO ojs.events (type, source, time, job_id, queue, lane, internal, priority, ready_seq, node)
-            VALUES ('job.admitted', 'scheduler', now, j.id, j.queue, j.lane, true, j.priority, ready_seq, limit_meet.node);
+            VALUES ('job.admitted', 'scheduler', now, j.id, j.queue, j.lane, true, j.priority, ready_seq, limit_handle_blocked.node);
             outcome := 'admitted';
         ELSIF j.on_limit = 'drop' THEN
-            PERFORM ojs.limit_block(j, 'drop', l.key, NULL, now, limit_meet.node);
+            PERFORM ojs.limit_block(j, 'drop', l.key, NULL, now, limit_handle_blocked.node);
             outcome := 'dropped';
         ELSIF j.on_limit = 'reschedule' THEN
             at := ojs.limit_next(l, now, u.active, u.started, u.first_start, u.last_start);
-            PERFORM ojs.limit_block(j, 'reschedule', l.key, at, now, limit_meet.node);
+            PERFORM ojs.limit_block(j, 'reschedule', l.key, at, now, limit_handle_blocked.node);
             outcome := 'rescheduled';
             due_us := date_part('epoch', at - now) * 1000000;
         END IF;
@@ -460,10 +460,10 @@ $$;
 -- +goose StatementEnd
 
 -- What a fetch that had slots left does about jobs of a queue whose own limit permits no more, if the policy of the queue says so: the first ones are
--- dropped or scheduled. lanes, priorities and lows are where the fetch looked for them. The caller holds the lock of the partition since limit_queue_rooms,
+-- dropped or scheduled. lanes, priorities and lows are where the fetch looked for them. The caller holds the lock of the partition since limit_queue_allowances,
 -- and has recorded its starts.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.limit_queue_meet(queue text, effect text, lanes text[], priorities smallint[], lows bigint[], max_jobs bigint, node integer)
+CREATE FUNCTION ojs.limit_queue_handle_blocked(queue text, effect text, lanes text[], priorities smallint[], lows bigint[], max_jobs bigint, node integer)
 RETURNS TABLE (outcome text, id uuid, type text, lane text, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -474,22 +474,22 @@ DECLARE
     u   record;
     at  timestamptz;
 BEGIN
-    SELECT o.* INTO l FROM ojs.limits o WHERE o.key = 'queue:' || limit_queue_meet.queue;
+    SELECT o.* INTO l FROM ojs.limits o WHERE o.key = 'queue:' || limit_queue_handle_blocked.queue;
     now := clock_timestamp();
     u := ojs.limit_usage(l, now);
-    IF ojs.limit_room(l, now, u.active, u.started, u.last_start) > 0 OR EXISTS (SELECT FROM ojs.queues q WHERE q.name = limit_queue_meet.queue AND q.status = 'paused') THEN
+    IF ojs.limit_allowance(l, now, u.active, u.started, u.last_start) > 0 OR EXISTS (SELECT FROM ojs.queues q WHERE q.name = limit_queue_handle_blocked.queue AND q.status = 'paused') THEN
         RETURN;
     END IF;
     at := ojs.limit_next(l, now, u.active, u.started, u.first_start, u.last_start);
     ids := ARRAY(SELECT w.id FROM unnest(lanes, priorities, lows) WITH ORDINALITY AS p (lane, priority, low, n) CROSS JOIN LATERAL (
             SELECT f.id, f.ready_seq FROM ojs.jobs f
-            WHERE f.state = 'available' AND f.queue = limit_queue_meet.queue AND f.lane = p.lane AND f.priority = p.priority AND f.ready_seq >= p.low
+            WHERE f.state = 'available' AND f.queue = limit_queue_handle_blocked.queue AND f.lane = p.lane AND f.priority = p.priority AND f.ready_seq >= p.low
             ORDER BY f.ready_seq LIMIT max_jobs) w
         ORDER BY p.n, w.ready_seq LIMIT max_jobs);
     FOR i IN 1..cardinality(ids) LOOP
-        SELECT f.* INTO j FROM ojs.jobs f WHERE f.id = ids[i] AND f.state = 'available' AND f.queue = limit_queue_meet.queue FOR UPDATE SKIP LOCKED;
+        SELECT f.* INTO j FROM ojs.jobs f WHERE f.id = ids[i] AND f.state = 'available' AND f.queue = limit_queue_handle_blocked.queue FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        PERFORM ojs.limit_block(j, effect, l.key, at, now, limit_queue_meet.node);
+        PERFORM ojs.limit_block(j, effect, l.key, at, now, limit_queue_handle_blocked.node);
         PERFORM CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END;
         outcome := CASE effect WHEN 'drop' THEN 'dropped' ELSE 'rescheduled' END;
         id := j.id; type := j.type; lane := j.lane; attempt := j.attempt; workflow_id := j.workflow_id; cron := j.cron;
@@ -566,17 +566,17 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION ojs.limit_queue_meet(text, text, text[], smallint[], bigint[], bigint, integer);
-DROP FUNCTION ojs.limit_meet(text[], text, integer);
+DROP FUNCTION ojs.limit_queue_handle_blocked(text, text, text[], smallint[], bigint[], bigint, integer);
+DROP FUNCTION ojs.limit_handle_blocked(text[], text, integer);
 DROP FUNCTION ojs.limit_block(ojs.jobs, text, text, timestamptz, timestamptz, integer);
 DROP FUNCTION ojs.limit_next(ojs.limits, timestamptz, bigint, bigint, timestamptz, timestamptz);
-DROP INDEX ojs.jobs_parked;
+DROP INDEX ojs.jobs_limit_blocked;
 DROP FUNCTION ojs.limit_view(ojs.limits);
 DROP FUNCTION ojs.limit_prune(bigint);
-DROP FUNCTION ojs.limit_queue_rooms(text[], json[]);
+DROP FUNCTION ojs.limit_queue_allowances(text[], json[]);
 DROP FUNCTION ojs.limit_admit(text[], integer);
 DROP FUNCTION ojs.limit_withdraw(text, smallint, bigint);
-DROP FUNCTION ojs.limit_room(ojs.limits, timestamptz, bigint, bigint, timestamptz);
+DROP FUNCTION ojs.limit_allowance(ojs.limits, timestamptz, bigint, bigint, timestamptz);
 DROP FUNCTION ojs.limit_usage(ojs.limits, timestamptz);
 DROP FUNCTION ojs.queue_count(text, text);
 DROP FUNCTION ojs.limit_started(text, timestamptz);

@@ -197,17 +197,17 @@ DECLARE
     l     record;
 BEGIN
     SELECT o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.*,
-        GREATEST(0, ojs.limit_room(o, now, u.active, u.started, u.last_start) - u.admitted) AS room
+        GREATEST(0, ojs.limit_allowance(o, now, u.active, u.started, u.last_start) - u.admitted) AS allowance
     INTO l FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u WHERE o.key = j.limit_key;
-    IF l.concurrency IS NULL OR l.concurrency > 0 AND (run_s IS NOT NULL OR ahead < l.room) THEN
+    IF l.concurrency IS NULL OR l.concurrency > 0 AND (run_s IS NOT NULL OR ahead < l.allowance) THEN
         wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
-            ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
+            ceil((ahead + 1 - l.allowance) / l.rate::double precision) * l.rate_us / 1000000,
             date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
     END IF;
     reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s before it.', j.limit_key,
-            CASE WHEN COALESCE(l.room, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.room, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
+            CASE WHEN COALESCE(l.allowance, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.allowance, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
             || CASE WHEN ahead = 1 THEN ' waits' ELSE ' wait' END),
-        json_build_object('key', j.limit_key, 'room', l.room, 'waiting_ahead', LEAST(ahead, most - 1), 'more', ahead >= most, 'concurrency', l.concurrency,
+        json_build_object('key', j.limit_key, 'room', l.allowance, 'waiting_ahead', LEAST(ahead, most - 1), 'more', ahead >= most, 'concurrency', l.concurrency,
             'active', CASE WHEN l.concurrency IS NOT NULL THEN ( -- limit_usage counts up to the limit
                 SELECT count(*) FROM (SELECT FROM ojs.jobs o WHERE o.limit_key = j.limit_key AND o.limit_seq IS NULL AND o.state = 'active' LIMIT 10000) n) END,
             'rate_limit', l.rate, 'rate_period_ms', l.rate_us / 1000, 'started_in_period', CASE WHEN l.rate IS NOT NULL THEN l.started END,
@@ -303,7 +303,7 @@ BEGIN
     END IF;
     IF settings ? 'rate_limit' THEN -- counted by claims
         SELECT o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.started INTO m FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u
-        WHERE o.key = 'queue:' || job_queue AND ojs.limit_room(o, now, 0, u.started, u.last_start) = 0;
+        WHERE o.key = 'queue:' || job_queue AND ojs.limit_allowance(o, now, 0, u.started, u.last_start) = 0;
         IF FOUND THEN
             reasons := reasons || ojs.explain_reason('queue_limited', format('The rate limit of queue %s lets no job start now.', job_queue),
                 json_build_object('rate_limit', m.rate, 'rate_period_ms', m.rate_us / 1000, 'started_in_period', CASE WHEN m.rate IS NOT NULL THEN m.started END,

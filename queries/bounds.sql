@@ -20,12 +20,6 @@ WITH added AS (
 )
 INSERT INTO ojs.queue_sizes AS s (queue, bytes) VALUES (@queue, @sum::bigint) ON CONFLICT (queue) DO UPDATE SET bytes = s.bytes + EXCLUDED.bytes;
 
--- name: JobListTaken :many
--- Which of the ids belong to jobs.
-SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
-UNION ALL
-SELECT d.id FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
-
 -- name: JobListOldest :many
 -- The available jobs of a queue that entered it first, whatever their lane and priority, behind a number. Those that a rate limit holds
 -- back are among them; those that wait for another job of their cron are not. It skips from level to level, and reads max_rows of each.

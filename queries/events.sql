@@ -11,9 +11,9 @@ WHERE service <> @service OR compat <> @compat;
 UPDATE ojs.event_relay SET max_age = sqlc.narg('max_age'), max_count = sqlc.narg('max_count')
 WHERE max_age IS DISTINCT FROM sqlc.narg('max_age') OR max_count IS DISTINCT FROM sqlc.narg('max_count');
 
--- name: EventFloorAdvance :one
+-- name: EventFloorRaise :one
 -- Moves the beginning of the log for readers over what is outside of the limits, up to max_rows rows, and returns their number.
-SELECT ojs.event_floor_advance(@max_rows)::bigint AS passed;
+SELECT ojs.event_floor_raise(@max_rows)::bigint AS passed;
 
 -- name: RelayIsDirty :one
 -- Whether there is anything to publish. Takes no lock; for idle servers and for those that cannot LISTEN.

@@ -7,7 +7,7 @@ SELECT a.key::text AS key, COALESCE(a.more, false)::boolean AS more, COALESCE(a.
 FROM ojs.limit_admit(@keys::text[], @node::integer) a;
 
 -- name: LimitListDue :many
--- The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
+-- The partitions whose limit may allow more starts since a node stopped before it had looked, or since now; each once for each reason.
 -- tableoid as in LimitNextDue.
 SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() AND p.tableoid <> 0 ORDER BY p.due_at LIMIT @max_rows;
 
@@ -17,35 +17,35 @@ SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() AND p.tableoid <> 
 SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p WHERE p.tableoid <> 0 ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
     EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting;
 
--- name: LimitListParked :many
+-- name: LimitListBlockedQueues :many
 -- Those of the queues in which jobs wait for a limit. EXISTS could become a join, which reads the waiting jobs of all queues.
 SELECT q.name::text AS name FROM (SELECT unnest(@queues::text[]) AS name) q
 WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1);
 
--- name: LimitMeet :many
+-- name: LimitHandleBlocked :many
 -- What a fetch does about jobs of its queues, and of its tenant unless that is '', that wait for a limit.
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
     COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
     m.limit_key::text AS limit_key
-FROM ojs.limit_meet(@queues::text[], @tenant::text, @node::integer) m;
+FROM ojs.limit_handle_blocked(@queues::text[], @tenant::text, @node::integer) m;
 
--- name: LimitQueueRooms :many
+-- name: LimitQueueAllowances :many
 -- Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
-SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms(@queues::text[], @policies::json[]) r;
+SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_allowances(@queues::text[], @policies::json[]) r;
 
 -- name: LimitQueueStarted :exec
--- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
+-- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueAllowances.
 INSERT INTO ojs.limit_starts (key, at)
 SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
     CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = ANY(ARRAY['queue:' || r.queue]) AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
 
--- name: LimitQueueMeet :many
--- What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
+-- name: LimitQueueHandleBlocked :many
+-- What a claim does about jobs of a limited queue whose allowance is used up, with the same columns as LimitHandleBlocked.
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, @queue::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
     COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
     COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || @queue::text)::text AS limit_key
-FROM ojs.limit_queue_meet(@queue::text, @effect::text, @lanes::text[], @priorities::smallint[], @lows::bigint[], @max_jobs::bigint, @node::integer) m;
+FROM ojs.limit_queue_handle_blocked(@queue::text, @effect::text, @lanes::text[], @priorities::smallint[], @lows::bigint[], @max_jobs::bigint, @node::integer) m;
 
 -- name: LimitQueueLock :many
 -- Locks a queue and returns its configuration.

@@ -59,17 +59,6 @@ UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE hol
 DELETE FROM ojs.idempotency_keys WHERE (holder, operation, key) IN (
     SELECT k.holder, k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' ORDER BY k.created_at LIMIT @max_rows);
 
--- name: DueGetNext :one
--- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
--- @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
--- the start of the index. Crons due before @crons_after are left out in the same way.
-SELECT clock_timestamp()::timestamptz AS now,
-    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
-    (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
-    LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
-        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
-    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at >= @crons_after ORDER BY c.next_run_at LIMIT 1) AS cron_due;
-
 -- name: JobListForRetention :many
 -- The finished jobs that their queues keep no longer, among the next max_looked jobs behind an id. If there are as many, the last one that was
 -- looked at is there too; the next call goes on from there. keeps has, by queue, the milliseconds for completed, discarded and cancelled

@@ -248,3 +248,79 @@ FROM ojs.workers w WHERE (@tenant::text = '' OR w.tenant = @tenant::text);
 -- The workers that sent a heartbeat last, for live views. Every row has the number of all workers.
 SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
 FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT @max_rows;
+
+-- name: JobHeartbeat :many
+-- Extends the lease of active jobs that are reserved for the worker, or for no worker, to the given time from now or the one
+-- chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
+-- Rows that another transaction has locked are skipped. At most one event per job is written in @event_interval_s seconds.
+WITH request AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
+), locked AS MATERIALIZED (
+    SELECT j.id, r.worker_id, r.lease_ms, r.source
+    FROM request r CROSS JOIN LATERAL (
+        SELECT j.id FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND NOT COALESCE((SELECT w.reap_at IS NOT NULL AND j.started_at <= w.dead_at FROM ojs.workers w WHERE w.id = j.worker_id), false)
+        FOR UPDATE SKIP LOCKED
+    ) j
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM locked LIMIT 1
+), extended AS (
+    UPDATE ojs.jobs j
+    SET lease_until = GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
+        stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
+        due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
+            clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
+            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
+    FROM locked l CROSS JOIN clock
+    WHERE j.id = ANY(ARRAY[l.id])
+    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+), paced AS MATERIALIZED (
+    SELECT b.*, @event_interval_s::double precision = 0 OR NOT EXISTS (
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
+            AND e.time > b.now - make_interval(secs => @event_interval_s::double precision)) AS emitted
+    FROM extended b
+), event AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.lane, b.attempt, b.beat_by, b.workflow_id, b.trace_id, @node::integer,
+        ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
+    FROM paced b WHERE b.emitted
+)
+SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now, b.emitted::boolean AS emitted
+FROM paced b;
+
+-- name: JobListUnextended :many
+-- For ids that a worker reported and that were not extended: which jobs were cancelled during its run, which are
+-- finished, and which are still reserved for it because another transaction had locked the row. taken means that the
+-- worker fetched the job before it was declared dead.
+SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
+UNION ALL
+SELECT j.id, j.state, j.previous_state, j.worker_id,
+    EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
+FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
+
+-- name: JobListByDeadWorkers :many
+-- The jobs that are reserved for dead workers: active jobs fetched before dead_at. There is no index on worker_id, because
+-- every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
+-- reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+-- ones, once for all workers that expire together. @skip_rows leaves out those at the head that could not be locked.
+SELECT j.id, j.attempt, j.started_at, j.worker_id::text AS worker_id
+FROM ojs.jobs j
+WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
+    AND j.started_at <= (@dead_at::timestamptz[])[array_position(@worker_ids::text[], j.worker_id)]
+    AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
+ORDER BY j.due_at
+OFFSET @skip_rows::integer LIMIT @max_rows::integer;
+
+-- name: JobListByWorker :many
+-- Of the ids that a worker reported, the jobs that are reserved for it; with a tenant, only its own.
+SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
+FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
+    AND (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text)
+ORDER BY j.id;
+
+-- name: JobListMetaActive :many
+-- The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
+-- \u0000.
+SELECT j.id, j.worker_id, j.meta FROM ojs.jobs j
+WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NULL AND j.meta IS NOT NULL;

@@ -103,7 +103,7 @@ func NewDomains(d DomainDeps, c config.Config) Domains {
 	if d.Hooks != nil {
 		d.Hooks(&hooks)
 	}
-	limits := job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize), QueueRetry: d.Queues.Retry}
+	limits := job.Limits{MaxJobBytes: int(c.Jobs.MaxJobBytes), QueueRetry: d.Queues.Retry}
 	// Crons and workflows decode definitions again that are stored already: those were enqueued by a tenant, or before that was required.
 	stored := queueadmin.TenantMode(c.Server.Tenancy).Limits(limits, "")
 	stored.TenantRequired = false

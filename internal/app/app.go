@@ -225,7 +225,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	switch err := n.domains.Queues.StoreServerSettings(ctx); {
 	case pg.IsReadOnly(err):
 		n.config.Logger.WarnContext(ctx, "ojs.enqueue goes by another OJS_TENANCY or OJS_JOBS_MAX_SIZE, and the database is read-only; start a server again when it is not", slog.String("category", "lifecycle"),
-			slog.String("tenancy", n.config.Server.Tenancy), slog.Int64("max_job_bytes", int64(n.config.Jobs.MaxSize)))
+			slog.String("tenancy", n.config.Server.Tenancy), slog.Int64("max_job_bytes", int64(n.config.Jobs.MaxJobBytes)))
 	case err != nil:
 		return fmt.Errorf("store settings for ojs.enqueue: %w", err)
 	}

@@ -65,7 +65,7 @@ func (n *Node) buildDomains() error {
 func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{
-		Events: c.Events, Pass: n.relayPass, HasReaders: n.hasReaders, Published: n.publishedHere, Counts: n.metrics.Published,
+		Events: c.Events, Pass: n.relayPass, HasReaders: n.hasReaders, AfterPublish: n.afterOwnPublish, Counts: n.metrics.CountPublished,
 	})
 	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.Database.Listener(), Handlers: n.notificationHandlers()})
 	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)

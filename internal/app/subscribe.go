@@ -19,7 +19,7 @@ import (
 // log lines, spans, metrics, in this order.
 func (n *Node) changeSubscribers() []func(ctx context.Context, changes []eventlog.Change) {
 	subscribers := []func(ctx context.Context, changes []eventlog.Change){
-		func(ctx context.Context, changes []eventlog.Change) { n.domains.Jobs.WakeBlocked(ctx, changes) },
+		func(ctx context.Context, changes []eventlog.Change) { n.domains.Jobs.WakeRoomWaiters(ctx, changes) },
 		observe.NewLog(n.config.Logger).Changes,
 	}
 	if n.tracer.Executing() {
@@ -45,7 +45,7 @@ func (n *Node) commitSubscribers() []func() {
 // The handlers run on the goroutine of the listener.
 func (n *Node) notificationHandlers() map[string]func(payload string) {
 	return map[string]func(payload string){
-		"ojs_published": func(payload string) { n.published(eventlog.DecodePublished(payload)) },
+		"ojs_published": func(payload string) { n.handlePublication(eventlog.DecodePublication(payload)) },
 		"ojs_wake": func(string) { // an application has enqueued in SQL
 			n.relay.Wake()
 			n.timer.Poll()
@@ -79,13 +79,13 @@ func (n *Node) notificationHandlers() map[string]func(payload string) {
 	}
 }
 
-// published handles the notification of a relay, that of this node included.
+// handlePublication handles the notification of a relay, that of this node included.
 // It runs for each pass of a relay, many times a second under load, so everything in it must be cheap when nobody waits.
-func (n *Node) published(p eventlog.Published) {
-	n.relay.Published()
+func (n *Node) handlePublication(p eventlog.Publication) {
+	n.relay.BeginRest()
 	n.feed.Wake()
 	n.timer.Notify()
-	n.domains.Jobs.Published()
+	n.domains.Jobs.NotifyPublished()
 	n.domains.Pools.Freed()
 	n.pruner.Notify()
 	n.follower.Notify()
@@ -101,18 +101,18 @@ func (n *Node) published(p eventlog.Published) {
 	if n.webhooks == nil {
 		return
 	}
-	n.fanOut.Published()
+	n.fanOut.WakeIfSubscribed()
 	if p.All { // without LISTEN, this call also replaces the notifications of webhooks
 		n.webhooks.Wake()
 		n.fanOut.Wake()
 	}
 }
 
-// publishedHere is called by the relay of this node, earlier than its notification comes back, and also without LISTEN.
-func (n *Node) publishedHere() {
+// afterOwnPublish is called by the relay of this node, earlier than its notification comes back, and also without LISTEN.
+func (n *Node) afterOwnPublish() {
 	n.feed.Wake()
 	if n.fanOut != nil {
-		n.fanOut.Published()
+		n.fanOut.WakeIfSubscribed()
 	}
 }
 

@@ -89,7 +89,7 @@ type Server struct {
 type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
-	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
+	MaxJobBytes       Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
 	StrictQueues      bool          `env:"OJS_STRICT_QUEUES" default:"false" help:"Refuse jobs of queues that nobody has created, instead of creating the queue with its first job."`
 
 	// DuePollInterval is how often a node looks for due times of other nodes while jobs move: the node that has scheduled a run may have

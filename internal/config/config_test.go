@@ -258,7 +258,7 @@ func TestDefault(t *testing.T) {
 	t.Parallel()
 	c := Default()
 	require.Equal(t, []any{16, ":8080", 168 * time.Hour, int64(1_000_000), Size(1 << 20), ":9090"}, []any{
-		c.Database.MaxConns, c.Server.Listen, c.Events.RetentionPeriod, c.Events.MaxCount, c.Jobs.MaxSize, c.GRPC.Listen,
+		c.Database.MaxConns, c.Server.Listen, c.Events.RetentionPeriod, c.Events.MaxCount, c.Jobs.MaxJobBytes, c.GRPC.Listen,
 	})
 	require.Len(t, c.Webhooks.RetrySchedule, 7)
 	require.Empty(t, c.Database.URL)

@@ -261,33 +261,6 @@ func (q *Queries) JobListOldestByTenant(ctx context.Context, arg JobListOldestBy
 	return items, nil
 }
 
-const jobListTaken = `-- name: JobListTaken :many
-SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
-UNION ALL
-SELECT d.id FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
-`
-
-// Which of the ids belong to jobs.
-func (q *Queries) JobListTaken(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, jobListTaken, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items [][16]byte
-	for rows.Next() {
-		var id [16]byte
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const queueLockBounded = `-- name: QueueLockBounded :exec
 
 SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) ORDER BY q.name FOR UPDATE

@@ -28,13 +28,13 @@ func (q *Queries) EventFloor(ctx context.Context) (EventFloorRow, error) {
 	return i, err
 }
 
-const eventFloorAdvance = `-- name: EventFloorAdvance :one
-SELECT ojs.event_floor_advance($1)::bigint AS passed
+const eventFloorRaise = `-- name: EventFloorRaise :one
+SELECT ojs.event_floor_raise($1)::bigint AS passed
 `
 
 // Moves the beginning of the log for readers over what is outside of the limits, up to max_rows rows, and returns their number.
-func (q *Queries) EventFloorAdvance(ctx context.Context, maxRows int64) (int64, error) {
-	row := q.db.QueryRow(ctx, eventFloorAdvance, maxRows)
+func (q *Queries) EventFloorRaise(ctx context.Context, maxRows int64) (int64, error) {
+	row := q.db.QueryRow(ctx, eventFloorRaise, maxRows)
 	var passed int64
 	err := row.Scan(&passed)
 	return passed, err

@@ -136,11 +136,102 @@ func (q *Queries) LimitGet(ctx context.Context, key string) ([]LimitGetRow, erro
 	return items, nil
 }
 
+const limitHandleBlocked = `-- name: LimitHandleBlocked :many
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
+    COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
+    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
+    m.limit_key::text AS limit_key
+FROM ojs.limit_handle_blocked($1::text[], $2::text, $3::integer) m
+`
+
+type LimitHandleBlockedParams struct {
+	Queues []string
+	Tenant string
+	Node   int32
+}
+
+type LimitHandleBlockedRow struct {
+	Outcome    string
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Lane       string
+	Priority   int16
+	ReadySeq   int64
+	Attempt    int32
+	WorkflowID [16]byte
+	Cron       string
+	DueUs      int64
+	Now        pgtype.Timestamptz
+	LimitKey   string
+}
+
+// What a fetch does about jobs of its queues, and of its tenant unless that is ”, that wait for a limit.
+func (q *Queries) LimitHandleBlocked(ctx context.Context, arg LimitHandleBlockedParams) ([]LimitHandleBlockedRow, error) {
+	rows, err := q.db.Query(ctx, limitHandleBlocked, arg.Queues, arg.Tenant, arg.Node)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitHandleBlockedRow
+	for rows.Next() {
+		var i LimitHandleBlockedRow
+		if err := rows.Scan(
+			&i.Outcome,
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Lane,
+			&i.Priority,
+			&i.ReadySeq,
+			&i.Attempt,
+			&i.WorkflowID,
+			&i.Cron,
+			&i.DueUs,
+			&i.Now,
+			&i.LimitKey,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitListBlockedQueues = `-- name: LimitListBlockedQueues :many
+SELECT q.name::text AS name FROM (SELECT unnest($1::text[]) AS name) q
+WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1)
+`
+
+// Those of the queues in which jobs wait for a limit. EXISTS could become a join, which reads the waiting jobs of all queues.
+func (q *Queries) LimitListBlockedQueues(ctx context.Context, queues []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, limitListBlockedQueues, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const limitListDue = `-- name: LimitListDue :many
 SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() AND p.tableoid <> 0 ORDER BY p.due_at LIMIT $1
 `
 
-// The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
+// The partitions whose limit may allow more starts since a node stopped before it had looked, or since now; each once for each reason.
 // tableoid as in LimitNextDue.
 func (q *Queries) LimitListDue(ctx context.Context, maxRows int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, limitListDue, maxRows)
@@ -232,97 +323,6 @@ func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([
 	return items, nil
 }
 
-const limitListParked = `-- name: LimitListParked :many
-SELECT q.name::text AS name FROM (SELECT unnest($1::text[]) AS name) q
-WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1)
-`
-
-// Those of the queues in which jobs wait for a limit. EXISTS could become a join, which reads the waiting jobs of all queues.
-func (q *Queries) LimitListParked(ctx context.Context, queues []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, limitListParked, queues)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const limitMeet = `-- name: LimitMeet :many
-SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
-    COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
-    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
-    m.limit_key::text AS limit_key
-FROM ojs.limit_meet($1::text[], $2::text, $3::integer) m
-`
-
-type LimitMeetParams struct {
-	Queues []string
-	Tenant string
-	Node   int32
-}
-
-type LimitMeetRow struct {
-	Outcome    string
-	ID         [16]byte
-	Type       string
-	Queue      string
-	Lane       string
-	Priority   int16
-	ReadySeq   int64
-	Attempt    int32
-	WorkflowID [16]byte
-	Cron       string
-	DueUs      int64
-	Now        pgtype.Timestamptz
-	LimitKey   string
-}
-
-// What a fetch does about jobs of its queues, and of its tenant unless that is ”, that wait for a limit.
-func (q *Queries) LimitMeet(ctx context.Context, arg LimitMeetParams) ([]LimitMeetRow, error) {
-	rows, err := q.db.Query(ctx, limitMeet, arg.Queues, arg.Tenant, arg.Node)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LimitMeetRow
-	for rows.Next() {
-		var i LimitMeetRow
-		if err := rows.Scan(
-			&i.Outcome,
-			&i.ID,
-			&i.Type,
-			&i.Queue,
-			&i.Lane,
-			&i.Priority,
-			&i.ReadySeq,
-			&i.Attempt,
-			&i.WorkflowID,
-			&i.Cron,
-			&i.DueUs,
-			&i.Now,
-			&i.LimitKey,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const limitNextDue = `-- name: LimitNextDue :one
 SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p WHERE p.tableoid <> 0 ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
     EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting
@@ -375,24 +375,30 @@ func (q *Queries) LimitPrune(ctx context.Context, maxRows int64) (LimitPruneRow,
 	return i, err
 }
 
-const limitQueueLock = `-- name: LimitQueueLock :many
-SELECT q.config FROM ojs.queues q WHERE q.name = $1 FOR NO KEY UPDATE
+const limitQueueAllowances = `-- name: LimitQueueAllowances :many
+SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_allowances($1::text[], $2::json[]) r
 `
 
-// Locks a queue and returns its configuration.
-func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, error) {
-	rows, err := q.db.Query(ctx, limitQueueLock, name)
+type LimitQueueAllowancesRow struct {
+	Queue     string
+	Allowance int64
+	WaitUs    int64
+}
+
+// Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
+func (q *Queries) LimitQueueAllowances(ctx context.Context, queues []string, policies [][]byte) ([]LimitQueueAllowancesRow, error) {
+	rows, err := q.db.Query(ctx, limitQueueAllowances, queues, policies)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items [][]byte
+	var items []LimitQueueAllowancesRow
 	for rows.Next() {
-		var config []byte
-		if err := rows.Scan(&config); err != nil {
+		var i LimitQueueAllowancesRow
+		if err := rows.Scan(&i.Queue, &i.Allowance, &i.WaitUs); err != nil {
 			return nil, err
 		}
-		items = append(items, config)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -400,14 +406,14 @@ func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, er
 	return items, nil
 }
 
-const limitQueueMeet = `-- name: LimitQueueMeet :many
+const limitQueueHandleBlocked = `-- name: LimitQueueHandleBlocked :many
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, $1::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
     COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
     COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || $1::text)::text AS limit_key
-FROM ojs.limit_queue_meet($1::text, $2::text, $3::text[], $4::smallint[], $5::bigint[], $6::bigint, $7::integer) m
+FROM ojs.limit_queue_handle_blocked($1::text, $2::text, $3::text[], $4::smallint[], $5::bigint[], $6::bigint, $7::integer) m
 `
 
-type LimitQueueMeetParams struct {
+type LimitQueueHandleBlockedParams struct {
 	Queue      string
 	Effect     string
 	Lanes      []string
@@ -417,7 +423,7 @@ type LimitQueueMeetParams struct {
 	Node       int32
 }
 
-type LimitQueueMeetRow struct {
+type LimitQueueHandleBlockedRow struct {
 	Outcome    string
 	ID         [16]byte
 	Type       string
@@ -433,9 +439,9 @@ type LimitQueueMeetRow struct {
 	LimitKey   string
 }
 
-// What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
-func (q *Queries) LimitQueueMeet(ctx context.Context, arg LimitQueueMeetParams) ([]LimitQueueMeetRow, error) {
-	rows, err := q.db.Query(ctx, limitQueueMeet,
+// What a claim does about jobs of a limited queue whose allowance is used up, with the same columns as LimitHandleBlocked.
+func (q *Queries) LimitQueueHandleBlocked(ctx context.Context, arg LimitQueueHandleBlockedParams) ([]LimitQueueHandleBlockedRow, error) {
+	rows, err := q.db.Query(ctx, limitQueueHandleBlocked,
 		arg.Queue,
 		arg.Effect,
 		arg.Lanes,
@@ -448,9 +454,9 @@ func (q *Queries) LimitQueueMeet(ctx context.Context, arg LimitQueueMeetParams) 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LimitQueueMeetRow
+	var items []LimitQueueHandleBlockedRow
 	for rows.Next() {
-		var i LimitQueueMeetRow
+		var i LimitQueueHandleBlockedRow
 		if err := rows.Scan(
 			&i.Outcome,
 			&i.ID,
@@ -476,30 +482,24 @@ func (q *Queries) LimitQueueMeet(ctx context.Context, arg LimitQueueMeetParams) 
 	return items, nil
 }
 
-const limitQueueRooms = `-- name: LimitQueueRooms :many
-SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms($1::text[], $2::json[]) r
+const limitQueueLock = `-- name: LimitQueueLock :many
+SELECT q.config FROM ojs.queues q WHERE q.name = $1 FOR NO KEY UPDATE
 `
 
-type LimitQueueRoomsRow struct {
-	Queue  string
-	Room   int64
-	WaitUs int64
-}
-
-// Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
-func (q *Queries) LimitQueueRooms(ctx context.Context, queues []string, policies [][]byte) ([]LimitQueueRoomsRow, error) {
-	rows, err := q.db.Query(ctx, limitQueueRooms, queues, policies)
+// Locks a queue and returns its configuration.
+func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, error) {
+	rows, err := q.db.Query(ctx, limitQueueLock, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LimitQueueRoomsRow
+	var items [][]byte
 	for rows.Next() {
-		var i LimitQueueRoomsRow
-		if err := rows.Scan(&i.Queue, &i.Room, &i.WaitUs); err != nil {
+		var config []byte
+		if err := rows.Scan(&config); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, config)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -513,7 +513,7 @@ SELECT l.key, r.at FROM (SELECT unnest($1::text[]) AS queue, unnest($2::timestam
     CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = ANY(ARRAY['queue:' || r.queue]) AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l
 `
 
-// Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
+// Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueAllowances.
 func (q *Queries) LimitQueueStarted(ctx context.Context, queues []string, startedAt []pgtype.Timestamptz) error {
 	_, err := q.db.Exec(ctx, limitQueueStarted, queues, startedAt)
 	return err

@@ -11,39 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const dueGetNext = `-- name: DueGetNext :one
-SELECT clock_timestamp()::timestamptz AS now,
-    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= $1 ORDER BY j.due_at LIMIT 1) AS job_due,
-    (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
-    LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
-        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
-    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at >= $2 ORDER BY c.next_run_at LIMIT 1) AS cron_due
-`
-
-type DueGetNextRow struct {
-	Now        pgtype.Timestamptz
-	JobDue     pgtype.Timestamptz
-	WorkerSeen pgtype.Timestamptz
-	WorkerLeft pgtype.Timestamptz
-	CronDue    pgtype.Timestamptz
-}
-
-// The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
-// @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
-// the start of the index. Crons due before @crons_after are left out in the same way.
-func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz, cronsAfter pgtype.Timestamptz) (DueGetNextRow, error) {
-	row := q.db.QueryRow(ctx, dueGetNext, after, cronsAfter)
-	var i DueGetNextRow
-	err := row.Scan(
-		&i.Now,
-		&i.JobDue,
-		&i.WorkerSeen,
-		&i.WorkerLeft,
-		&i.CronDue,
-	)
-	return i, err
-}
-
 const eventPartitionClose = `-- name: EventPartitionClose :one
 SELECT ojs.event_partition_close()::boolean AS closed
 `

@@ -106,8 +106,8 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_a
 
 // The jobs that answer for others, whole. Large ones, and those that have ended meanwhile, are left out: the caller reads them by
 // JobListByID, which takes ten times as long because of the partitions of jobs_done.
-func (q *Queries) UniqueListExisting(ctx context.Context, ids [][16]byte, maxSize int32) ([]Job, error) {
-	rows, err := q.db.Query(ctx, uniqueListExisting, ids, maxSize)
+func (q *Queries) UniqueListExisting(ctx context.Context, ids [][16]byte, maxWholeSize int32) ([]Job, error) {
+	rows, err := q.db.Query(ctx, uniqueListExisting, ids, maxWholeSize)
 	if err != nil {
 		return nil, err
 	}
@@ -267,12 +267,12 @@ ORDER BY p.id DESC OFFSET $5::bigint LIMIT $6::bigint
 `
 
 type UniqueListPageParams struct {
-	MaxSize   int32
-	Before    pgtype.UUID
-	MaxLooked int64
-	Tenant    string
-	SkipRows  int64
-	PageRows  int64
+	MaxWholeSize int32
+	Before       pgtype.UUID
+	MaxLooked    int64
+	Tenant       string
+	SkipRows     int64
+	PageRows     int64
 }
 
 type UniqueListPageRow struct {
@@ -290,7 +290,7 @@ type UniqueListPageRow struct {
 // a key; the others, which are discarded ones, are left out.
 func (q *Queries) UniqueListPage(ctx context.Context, arg UniqueListPageParams) ([]UniqueListPageRow, error) {
 	rows, err := q.db.Query(ctx, uniqueListPage,
-		arg.MaxSize,
+		arg.MaxWholeSize,
 		arg.Before,
 		arg.MaxLooked,
 		arg.Tenant,

@@ -93,7 +93,7 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	}
 	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.Database.StatementTimeout), Archetype: baseservice.NewArchetype(c.Logger)}
 	commits := eventlog.CommitsConfig{Events: c.Events, Changes: []func(ctx context.Context, changes []eventlog.Change){
-		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeBlocked(ctx, changes) },
+		b.record, func(ctx context.Context, changes []eventlog.Change) { b.Domains.Jobs.WakeRoomWaiters(ctx, changes) },
 	}}
 	if c.Changes != nil {
 		commits.Changes = append(commits.Changes, c.Changes)
@@ -333,7 +333,7 @@ func RequireCode(t testing.TB, err error, kind ojs.ErrorKind) {
 // DecodeError decodes the error object of a nack.
 func DecodeError(t testing.TB, text string) job.WorkerError {
 	t.Helper()
-	n, err := job.DecodeNack([]byte(`{"job_id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","error":`+text+`}`), job.Limits{})
+	n, err := job.DecodeNack([]byte(`{"job_id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","error":` + text + `}`))
 	require.Nil(t, err)
 	return n.Error
 }

@@ -176,7 +176,7 @@ func TestBodies(t *testing.T) {
 // TestCompression covers docs/reference/http.md, Request headers: Content-Encoding.
 func TestCompression(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.Jobs.MaxSize = 100_000 })
+	a := setup(t, func(c *app.Config) { c.Jobs.MaxJobBytes = 100_000 })
 	job := `{"type":"t","args":[]}`
 	padded := func(n int) string { return job + repeated(' ', n-len(job)) }
 

@@ -183,7 +183,7 @@ func TestEvents(t *testing.T) {
 		require.Equal(t, []string{"available", "active", "", "retryable", "cancelled"}, r.list("events", "state"))
 		require.Equal(t, "boom", r.at("events.2.data.error.message"))
 		require.Regexp(t, serverTime, r.at("events.0.timestamp"))
-		pending := a.jobIn("pending") // has a gap row only
+		pending := a.jobIn("pending") // has an internal row only
 		eventually(t, func() bool { return a.get("/ojs/v1/events/"+pending+"/history").is(200).count("events") == 1 })
 		for _, unknown := range []string{"x", newID()} {
 			require.Equal(t, "job", a.get("/ojs/v1/events/"+unknown+"/history").fails(404, "not_found", "not_found").at("error.details.resource_type"))

@@ -456,7 +456,7 @@ func (l *planLog) requireStatements(more ...string) {
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
 		"SchemaChangeVersion", "SchemaListAll", "SchemaGet", "JobExplain",
-		"LimitAdmit", "LimitListDue", "LimitNextDue", "LimitListParked", "LimitMeet", "LimitQueueRooms", "LimitQueueStarted", "LimitGet", "LimitListPage", "LimitCount",
+		"LimitAdmit", "LimitListDue", "LimitNextDue", "LimitListBlockedQueues", "LimitHandleBlocked", "LimitQueueAllowances", "LimitQueueStarted", "LimitGet", "LimitListPage", "LimitCount",
 		"LimitOverride", "MetricsLimits",
 	) {
 		if !l.seen[name] {

@@ -73,7 +73,7 @@ func TestResult(t *testing.T) {
 
 	t.Run("IsLimitedBySize", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Jobs.MaxSize = 1000 })
+		a := setup(t, func(c *app.Config) { c.Jobs.MaxJobBytes = 1000 })
 		id := a.jobIn("active")
 		for _, n := range []int{999, 100_000} {
 			r := a.ack(id, `"result":"`+repeated('x', n)+`"`).fails(413, "payload_too_large", "payload_too_large")

@@ -73,7 +73,7 @@ func TestManifest(t *testing.T) {
 	t.Run("FollowsTheConfiguration", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, func(c *app.Config) {
-			c.Server.PublicURL, c.Jobs.MaxSize, c.Server.MaxBatchSize = &url.URL{Scheme: "https", Host: "jobs.example"}, 2_000_000, 1000
+			c.Server.PublicURL, c.Jobs.MaxJobBytes, c.Server.MaxBatchSize = &url.URL{Scheme: "https", Host: "jobs.example"}, 2_000_000, 1000
 		})
 		r := b.get("/ojs/manifest")
 		require.Equal(t, "https://jobs.example/ojs/v1", r.at("endpoints.base_url"))

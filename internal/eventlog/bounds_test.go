@@ -80,9 +80,9 @@ func TestBoundedReads(t *testing.T) {
 		require.NoError(t, err)
 		defer s.Close()
 		for range 4 {
-			items, gap, err := s.Next(t.Context(), time.After(waitFor), 10)
+			items, missed, err := s.Next(t.Context(), time.After(waitFor), 10)
 			require.NoError(t, err)
-			require.Nil(t, gap)
+			require.Nil(t, missed)
 			require.Len(t, items, 1)
 		}
 	})

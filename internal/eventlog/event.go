@@ -37,7 +37,7 @@ import (
 type Event struct {
 	Position   Position
 	Type       string
-	Internal   bool // a gap row: for state frames and histories only (docs/reference/events.md, Transitions)
+	Internal   bool // no event of the interface: for state frames and histories only (docs/reference/events.md, Transitions)
 	Time       time.Time
 	JobID      *[16]byte
 	WorkflowID *[16]byte
@@ -297,7 +297,7 @@ func (p Position) IsZero() bool { return p == Position{} }
 // ojs.cancel) are never among them. A change is emitted at most once, after its commit. If the node stops between the two, its
 // log line, span and count are missing; the event row itself is not lost.
 type Change struct {
-	Type string // of the event: ojs.EventJobCompleted, …; StateChanged for a gap row
+	Type string // of the event: ojs.EventJobCompleted, …; StateChanged for an internal row
 
 	Subject  string   // worker id or cron name; "": the subject is the job
 	JobID    [16]byte // zero for events of workers and crons
@@ -319,7 +319,7 @@ type Change struct {
 	Started time.Time
 
 	// Reason says why the server made the change by itself: visibility_timeout, worker_death, timeout, stalled, total_timeout,
-	// expired, enqueue_ttl_expired. Gap rows always have a reason; theirs may also be requeue, retry, moved, deleted, purged
+	// expired, enqueue_ttl_expired. Changes of type StateChanged always have one; theirs may also be requeue, retry, moved, deleted, purged
 	// or retention.
 	Reason string
 
@@ -331,7 +331,7 @@ type Change struct {
 	Job *job.Record
 }
 
-// StateChanged is the type of gap rows: changes of a job's state that have no public event.
+// StateChanged is the type of internal rows about changes of a job's state that have no public event.
 const StateChanged = "job.state_changed"
 
 // PriorityChanged is the type of internal rows about a job that has got another priority. Its state stays the same.

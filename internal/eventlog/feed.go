@@ -232,7 +232,7 @@ func (f *Feed) after(at Position) window {
 }
 
 // aged reports whether some of the events may be outside of the limits of retention by now, because a stream reads slowly.
-// It compares the time of the oldest item and the number of items, gap rows included, so it may send a stream to the table a
+// It compares the time of the oldest item and the number of items, internal rows included, so it may send a stream to the table a
 // little too early. That costs one read.
 func (f *Feed) aged(items []*Item) bool {
 	return len(items) > 0 && (f.config.Events.RetentionPeriod > 0 &&
@@ -300,12 +300,12 @@ type Subscription struct {
 	readingTable bool    // and counted so in stream
 
 	waiting []*Item // read by Trim, not returned yet
-	gap     *Gap    // found by Trim, not returned yet
+	missed  *Missed // found by Trim, not returned yet
 }
 
-// Gap says that retention has removed events before a stream could read them. The stream shows it as system.gap and goes on
+// Missed says that retention has removed events before a stream could read them. The stream shows it as system.gap and goes on
 // behind End (docs/reference/events.md, System frames).
-type Gap struct {
+type Missed struct {
 	Start Position // how far the stream had read
 	End   Position // the last removed event
 }
@@ -365,19 +365,19 @@ func (s *Subscription) Close() {
 // Position is where another subscription can go on without loss or repetition. What Trim has read but Next has not returned yet
 // is behind it.
 func (s *Subscription) Position() Position {
-	if len(s.waiting) > 0 || s.gap != nil {
+	if len(s.waiting) > 0 || s.missed != nil {
 		return s.returned
 	}
 	return s.at
 }
 
 // Next waits for matching events and returns at most limit of them, oldest first: from memory, or from the table if the
-// stream is too far behind. gap is set if retention has removed some. Both are empty if idle fires first, or with an error:
-// that of ctx, or one of reading, after which Next may be called again. The gap that Trim found comes first, then the events
+// stream is too far behind. missed is set if retention has removed some. Both are empty if idle fires first, or with an error:
+// that of ctx, or one of reading, after which Next may be called again. What Trim found missed comes first, then the events
 // that Trim has read.
-func (s *Subscription) Next(ctx context.Context, idle <-chan time.Time, limit int) (items []*Item, gap *Gap, err error) {
-	if gap, s.gap = s.gap, nil; gap != nil {
-		return nil, gap, nil
+func (s *Subscription) Next(ctx context.Context, idle <-chan time.Time, limit int) (items []*Item, missed *Missed, err error) {
+	if missed, s.missed = s.missed, nil; missed != nil {
+		return nil, missed, nil
 	}
 	if n := min(limit, len(s.waiting)); n > 0 {
 		items, s.waiting = s.waiting[:n], s.waiting[n:]
@@ -386,9 +386,9 @@ func (s *Subscription) Next(ctx context.Context, idle <-chan time.Time, limit in
 	}
 	for {
 		read, err := s.step(ctx, limit)
-		if err != nil || read.gap != nil || len(read.items) > 0 {
+		if err != nil || read.missed != nil || len(read.items) > 0 {
 			s.returned = s.at
-			return read.items, read.gap, err
+			return read.items, read.missed, err
 		}
 		// The step has moved the position without finding a match; there may be more at once.
 		if read.changed == nil {
@@ -422,8 +422,8 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 		if err != nil {
 			return nil, err
 		}
-		if read.gap != nil {
-			s.gap = read.gap
+		if read.missed != nil {
+			s.missed = read.missed
 		}
 		s.waiting = append(s.waiting, read.items...)
 		if over := len(s.waiting) - keep; over > 0 {
@@ -450,7 +450,7 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 // batch is what one step read.
 type batch struct {
 	items   []*Item
-	gap     *Gap
+	missed  *Missed
 	changed <-chan struct{} // set if there was nothing more at the time; closed when another step may return more
 }
 
@@ -495,7 +495,7 @@ func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 }
 
 // readTable reads one page of the table, for a stream that is too far behind for memory. A position outside of the limits of
-// retention becomes a gap, and the stream goes on behind what was lost.
+// retention is returned as missed, and the stream goes on behind what was lost.
 func (s *Subscription) readTable(ctx context.Context, limit int) (read batch, more bool, err error) {
 	q := s.query
 	q.After, q.Limit = &s.at, limit
@@ -508,9 +508,9 @@ func (s *Subscription) readTable(ctx context.Context, limit int) (read batch, mo
 	page, err := s.feed.reader.ListAfter(ctx, q)
 	<-s.feed.reads
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
-		gap := &Gap{Start: s.at, End: expired.Pruned}
+		missed := &Missed{Start: s.at, End: expired.Pruned}
 		s.at = expired.Pruned
-		return batch{gap: gap}, true, nil
+		return batch{missed: missed}, true, nil
 	}
 	if err != nil {
 		return batch{}, false, err

@@ -36,7 +36,7 @@ func TestFeedProperty(t *testing.T) {
 	archetype := riversharedtest.BaseServiceArchetype(t)
 	feed := eventlog.NewFeed(archetype, eventlog.NewReader(pg.New(connect(t, url, 8), time.Minute), nil), eventlog.FeedConfig{MaxEvents: 64})
 	for i := range w.relays {
-		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond, Published: feed.Wake})
+		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond, AfterPublish: feed.Wake})
 		require.NoError(t, w.relays[i].Start(t.Context()))
 		t.Cleanup(w.relays[i].Stop)
 	}
@@ -71,12 +71,12 @@ func (w *world) stream(t *testing.T, ctx context.Context, f *eventlog.Feed, i in
 				return
 			}
 			for k := 0; ctx.Err() == nil && (i%2 == 0 || k < 5); k++ {
-				items, gap, err := s.Next(ctx, nil, 1+rand.IntN(40))
+				items, missed, err := s.Next(ctx, nil, 1+rand.IntN(40))
 				if errors.Is(err, context.Canceled) {
 					break
 				}
-				if !assertNoError(t, err) || gap != nil {
-					t.Error("gap", gap)
+				if !assertNoError(t, err) || missed != nil {
+					t.Error("missed", missed)
 					break
 				}
 				for _, item := range items {

@@ -41,9 +41,9 @@ func (s *Subscription) takeN(t *testing.T, n, limit int) (names []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
 	defer cancel()
 	for len(names) < n {
-		items, gap, err := s.Next(ctx, nil, limit)
+		items, missed, err := s.Next(ctx, nil, limit)
 		require.NoError(t, err)
-		require.Nil(t, gap)
+		require.Nil(t, missed)
 		require.LessOrEqual(t, len(items), limit)
 		for _, item := range items {
 			names = append(names, item.Event.Queue)
@@ -56,9 +56,9 @@ func (s *Subscription) nothing(t *testing.T) {
 	t.Helper()
 	idle := make(chan time.Time)
 	close(idle)
-	items, gap, err := s.Next(t.Context(), idle, 1)
+	items, missed, err := s.Next(t.Context(), idle, 1)
 	require.NoError(t, err)
-	require.Nil(t, gap)
+	require.Nil(t, missed)
 	require.Empty(t, items)
 }
 
@@ -203,27 +203,27 @@ func TestFeed(t *testing.T) {
 		b.exec(t, insertEvent, "4")
 		b.publishAll(t)
 		f.Wake()
-		_, gap, err := s.Next(t.Context(), nil, 10)
+		_, missed, err := s.Next(t.Context(), nil, 10)
 		require.NoError(t, err)
-		require.Equal(t, at, gap.Start)
-		require.Equal(t, int64(3), gap.End.Seq)
+		require.Equal(t, at, missed.Start)
+		require.Equal(t, int64(3), missed.End.Seq)
 		require.Equal(t, numbered(4, 1), s.takeN(t, 1, 10))
 
 		// Also if nothing is left, and once only.
 		b.reset(t)
 		old := f.subscribe(t, Query{}, &at)
 		f.Wake()
-		_, gap, err = old.Next(t.Context(), nil, 10)
+		_, missed, err = old.Next(t.Context(), nil, 10)
 		require.NoError(t, err)
-		require.NotNil(t, gap)
+		require.NotNil(t, missed)
 		old.nothing(t)
 		b.publish(t, f, "5")
 		require.Equal(t, numbered(5, 1), old.takeN(t, 1, 10))
-		again := f.subscribe(t, Query{}, &gap.End)
+		again := f.subscribe(t, Query{}, &missed.End)
 		require.Equal(t, numbered(5, 1), again.takeN(t, 1, 10))
 	})
 
-	// A stream that reads slowly gets a gap for what is outside of the limits by now, although the feed has it in memory.
+	// A stream that reads slowly is told that it has missed what is outside of the limits by now, although the feed has it in memory.
 	t.Run("RetentionOvertakesMemory", func(t *testing.T) {
 		t.Parallel()
 		const age = 300 * time.Millisecond
@@ -244,9 +244,9 @@ func TestFeed(t *testing.T) {
 			f.caughtUp(t)
 			test.limit(b)
 			time.Sleep(age)
-			_, gap, err := s.Next(t.Context(), nil, 10)
+			_, missed, err := s.Next(t.Context(), nil, 10)
 			require.NoError(t, err, name)
-			require.NotNil(t, gap, name)
+			require.NotNil(t, missed, name)
 			require.Equal(t, test.left, s.takeN(t, len(test.left), 10), name)
 		}
 	})

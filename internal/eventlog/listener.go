@@ -197,9 +197,9 @@ func (l *Listener) dispatchAll() {
 	}
 }
 
-// Published is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the pass, so
-// a node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
-type Published struct {
+// Publication is the notification (ojs_published) that a relay sends to all nodes after a pass. It is sent in the transaction of the
+// pass, so a node that gets it can read the events. Notifications may be lost or late; nothing may depend on getting each of them.
+type Publication struct {
 	Watermark int64
 	Ready     []Ready // where jobs became available
 	All       bool    // the list was too long, or notifications may be lost: jobs may be available everywhere
@@ -217,24 +217,24 @@ type Ready struct {
 	Node   int32 // the node that made them available; 0: an application in SQL
 }
 
-// DecodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload
-// means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this one cannot
-// read; All is right for it too.
-func DecodePublished(payload string) Published {
+// DecodePublication reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have none. An unreadable
+// payload means All: a wake-up too many is harmless, one too few is not. A node of a later release may send more fields, which this
+// one cannot read; All is right for it too.
+func DecodePublication(payload string) Publication {
 	var message struct {
 		Watermark int64               `json:"w"`
 		Queues    [][]json.RawMessage `json:"q"`
 	}
 	if json.Unmarshal([]byte(payload), &message) != nil || message.Queues == nil {
-		return Published{Watermark: message.Watermark, All: true}
+		return Publication{Watermark: message.Watermark, All: true}
 	}
-	p := Published{Watermark: message.Watermark, Ready: make([]Ready, 0, len(message.Queues))}
+	p := Publication{Watermark: message.Watermark, Ready: make([]Ready, 0, len(message.Queues))}
 	for _, q := range message.Queues {
 		var r Ready
 		if len(q) < 4 || len(q) > 5 || json.Unmarshal(q[0], &r.Queue) != nil || json.Unmarshal(q[1], &r.Priority) != nil ||
 			json.Unmarshal(q[2], &r.MinSeq) != nil || json.Unmarshal(q[3], &r.Node) != nil || len(q) == 5 &&
 			json.Unmarshal(q[4], &r.Lane) != nil {
-			return Published{Watermark: message.Watermark, All: true}
+			return Publication{Watermark: message.Watermark, All: true}
 		}
 		p.Ready = append(p.Ready, r)
 	}

@@ -18,7 +18,7 @@ import (
 type listenerBundle struct {
 	pool      *pgxpool.Pool
 	listener  *Listener
-	published chan Published
+	published chan Publication
 	woken     chan struct{}
 	other     chan string
 }
@@ -32,9 +32,9 @@ func setupListener(t *testing.T, config ListenerConfig) *listenerBundle {
 	}
 	archetype := riversharedtest.BaseServiceArchetype(t)
 	archetype.Logger = discardLogger()
-	b := &listenerBundle{pool: pool, published: make(chan Published, 1000), woken: make(chan struct{}, 1000), other: make(chan string, 1000)}
+	b := &listenerBundle{pool: pool, published: make(chan Publication, 1000), woken: make(chan struct{}, 1000), other: make(chan string, 1000)}
 	config.Handlers = map[string]func(payload string){
-		"ojs_published": func(payload string) { offer(b.published, DecodePublished(payload)) },
+		"ojs_published": func(payload string) { offer(b.published, DecodePublication(payload)) },
 		"ojs_wake":      func(string) { offer(b.woken, struct{}{}) },
 		"other":         func(payload string) { offer(b.other, payload) },
 	}
@@ -87,7 +87,7 @@ func TestListener(t *testing.T) {
 		require.Empty(t, await(t, b.other))
 
 		b.notify(t, "ojs_published", `{"w":7,"q":[["a",1,2,3]]}`)
-		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", "", 1, 2, 3}}}, await(t, b.published))
+		require.Equal(t, Publication{Watermark: 7, Ready: []Ready{{"a", "", 1, 2, 3}}}, await(t, b.published))
 		b.notify(t, "ojs_wake", "")
 		await(t, b.woken)
 		b.notify(t, "other", "x")

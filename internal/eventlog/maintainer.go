@@ -80,16 +80,16 @@ type Maintainer struct {
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
 	floorAt    int64 // watermark when the floor was stored
-	room       room
+	headroom   headroom
 	// prunedAt and prunedTo are set before the run, also for one that fails: a failing run must not be repeated at every look.
 	prunedAt time.Time
 	prunedTo int64 // watermark at that time
 	statsAt  time.Time
 }
 
-// room is what the partitions of PartitionEnsure have room for. The zero value makes the first look create partitions, whatever
+// headroom is what the partitions of PartitionEnsure take. The zero value makes the first look create partitions, whatever
 // the relay says.
-type room struct {
+type headroom struct {
 	refill int64         // make more when this number is reached: half is used
 	days   time.Duration // from made on for which there are partitions, by the clock of the database
 	made   time.Time     // latest call of PartitionEnsure
@@ -149,7 +149,7 @@ func (m *Maintainer) run(ctx context.Context) {
 			m.try(ctx, "apply retention", func(ctx context.Context) error { return m.runOnce(ctx, now) })
 		} else if status.Watermark-m.floorAt >= floorRows {
 			m.floorAt = status.Watermark
-			m.try(ctx, "advance the beginning of the events", m.advanceFloor)
+			m.try(ctx, "advance the beginning of the events", m.raiseFloor)
 		}
 		select {
 		case <-ctx.Done():
@@ -177,20 +177,21 @@ func (m *Maintainer) configure(ctx context.Context) error {
 	return err
 }
 
-// advanceFloor stores where the log begins for readers, who look only from there on for its exact beginning.
+// raiseFloor stores where the log begins for readers, who look only from there on for its exact beginning.
 // Without it readers would still be exact, because ojs.event_floor walks on from the stored place, but each would walk further.
 // Two nodes may run it at once: the update holds only if the place is still the one from which the walk began.
-func (m *Maintainer) advanceFloor(ctx context.Context) error {
-	_, err := repeat(func() (int64, error) { return m.q.EventFloorAdvance(ctx, floorRows) })
+func (m *Maintainer) raiseFloor(ctx context.Context) error {
+	_, err := repeat(func() (int64, error) { return m.q.EventFloorRaise(ctx, floorRows) })
 	return err
 }
 
 // ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
 // fails for a number without a partition. The head is what the relay has read, so numbers that were drawn since are not in it;
-// half of the room is left for them.
+// half of the headroom is left for them.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
-	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days-now.Sub(m.room.made) < 48*time.Hour ||
-		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
+	made := m.headroom.made
+	return made.IsZero() || max(status.Head, status.Watermark) >= m.headroom.refill || m.headroom.days-now.Sub(made) < 48*time.Hour ||
+		status.BehindFor > lateRelay && now.Sub(made) > lateRelay
 }
 
 // ensure keeps the end of the days as a distance from the database's clock, because the clock of the node may be wrong.
@@ -200,7 +201,7 @@ func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStat
 		return err
 	}
 	head := max(status.Head, status.Watermark)
-	m.room = room{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time.Sub(row.Now.Time), made: now}
+	m.headroom = headroom{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time.Sub(row.Now.Time), made: now}
 	m.TestSignals.Ensured.Signal(row.EventsBelow)
 	return nil
 }
@@ -218,7 +219,7 @@ func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
-	if err = m.advanceFloor(ctx); err != nil {
+	if err = m.raiseFloor(ctx); err != nil {
 		return fmt.Errorf("advance the beginning of the events: %w", err)
 	}
 	if _, err = m.q.EventPartitionClose(ctx); err != nil {

@@ -209,7 +209,7 @@ func TestMaintainerDue(t *testing.T) {
 	now := time.Date(2026, 5, 4, 22, 0, 0, 0, time.UTC)
 	newMaintainer := func() *Maintainer {
 		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), nil, MaintainerConfig{}, nil)
-		m.room = room{refill: 1000, days: 72 * time.Hour, made: now}
+		m.headroom = headroom{refill: 1000, days: 72 * time.Hour, made: now}
 		m.prunedAt, m.prunedTo = now, 5
 		return m
 	}
@@ -226,6 +226,6 @@ func TestMaintainerDue(t *testing.T) {
 	require.True(t, m.pruneDue(now.Add(time.Minute), 6))
 	require.False(t, m.pruneDue(now.Add(9*time.Minute), 5), "nothing moved")
 	require.True(t, m.pruneDue(now.Add(10*time.Minute), 5))
-	m.room = room{}
+	m.headroom = headroom{}
 	require.True(t, m.ensureDue(now, RelayStatus{}))
 }

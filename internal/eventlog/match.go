@@ -40,7 +40,7 @@ type Query struct {
 	Tenant     string    // of whose jobs, workflows, crons and workers; "": of all
 	Limit      int       // 0: 100
 
-	// Internal adds gap rows, which state frames and histories need. If Types is set, it must contain their exact name,
+	// Internal adds internal rows, which state frames and histories need. If Types is set, it must contain their exact name,
 	// StateChanged.
 	Internal bool
 }
@@ -252,7 +252,7 @@ func LikePatterns(patterns []string) []string {
 type Matcher struct {
 	query          Query
 	types, sources []string
-	gapRows        bool
+	internalRows   bool
 }
 
 // NewMatcher fails with a *PatternError, as ListAfter does.
@@ -265,11 +265,11 @@ func NewMatcher(q Query) (m Matcher, err error) {
 		return m, err
 	}
 	m.query.Queues, m.query.JobTypes = nonEmpty(q.Queues), nonEmpty(q.JobTypes)
-	// Gap rows match only if the caller asked for them. A pattern never matches them, not even *, because they are no type of
+	// Internal rows match only if the caller asked for them. A pattern never matches them, not even *, because they are no type of
 	// an event (docs/reference/events.md, Filters).
-	m.gapRows = q.Internal && len(m.types) == 0
+	m.internalRows = q.Internal && len(m.types) == 0
 	for _, t := range m.types {
-		m.gapRows = m.gapRows || q.Internal && t == StateChanged
+		m.internalRows = m.internalRows || q.Internal && t == StateChanged
 	}
 	return m, nil
 }
@@ -279,7 +279,7 @@ func (m *Matcher) Match(e *Event) bool {
 	q := &m.query
 	// The subject comes last: it is the only filter that has to parse the text of the event.
 	switch {
-	case e.Internal && !m.gapRows,
+	case e.Internal && !m.internalRows,
 		len(m.types) > 0 && !anyPattern(m.types, e.Type),
 		len(m.sources) > 0 && !anyPattern(m.sources, e.Source()),
 		len(q.Queues) > 0 && !contains(q.Queues, e.Queue),

@@ -150,7 +150,7 @@ func TestNotify(t *testing.T) {
 		require.Equal(t, payload, string(events[0].Append(nil, true, false)))
 	})
 
-	t.Run("LeavesGapRowsOut", func(t *testing.T) {
+	t.Run("LeavesInternalRowsOut", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		client := b.listen(t, "ojs_events")
@@ -175,7 +175,7 @@ func TestNotify(t *testing.T) {
 	})
 }
 
-func TestPublished(t *testing.T) {
+func TestPublication(t *testing.T) {
 	t.Parallel()
 
 	t.Run("ListsPlacesOfReadyJobs", func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestPublished(t *testing.T) {
 			SELECT gen_random_uuid(), 'test', v.q, 'available', v.p, 3, v.r, clock_timestamp(), '[]'
 			FROM (VALUES ('a', 0, 12), ('a', 5, 13), ('b"', 0, 14), ('claimed', 0, 16), ('claimed', 1, 15)) v (q, p, r)`)
 		b.publishAll(t)
-		got := DecodePublished(client.next(t))
+		got := DecodePublication(client.next(t))
 		require.False(t, got.All)
 		require.EqualValues(t, 5, got.Watermark)
 		require.ElementsMatch(t, []Ready{{"a", "", 0, 11, 7}, {"a", "", 5, 13, 7}, {`b"`, "", 0, 14, 0}}, got.Ready)
@@ -204,13 +204,13 @@ func TestPublished(t *testing.T) {
 		b.exec(t, `INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, args)
 			SELECT gen_random_uuid(), 'test', 'queue-' || g, 'available', 0, 3, g, clock_timestamp(), '[]' FROM generate_series(1, 1000) g`)
 		b.publishAll(t)
-		require.Equal(t, Published{Watermark: 1000, All: true}, DecodePublished(client.next(t)))
+		require.Equal(t, Publication{Watermark: 1000, All: true}, DecodePublication(client.next(t)))
 	})
 
 	t.Run("TakesNonsenseForAnything", func(t *testing.T) {
 		t.Parallel()
 		for _, payload := range []string{"", "{", `{"w":1}`, `{"w":1,"q":[["a"]]}`, `{"w":1,"q":[[1,2,3,4]]}`, `[]`} {
-			require.True(t, DecodePublished(payload).All, payload)
+			require.True(t, DecodePublication(payload).All, payload)
 		}
 	})
 }

@@ -120,7 +120,7 @@ func TestEventPartitionsPrune(t *testing.T) {
 	prune := func(t *testing.T, b *testBundle, age *string, count int) int64 {
 		t.Helper()
 		b.exec(t, "UPDATE ojs.event_relay SET max_age = $1::text::interval, max_count = NULLIF($2::bigint, 0)", age, count)
-		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 		return b.count(t, "SELECT ojs.event_partitions_prune()")
 	}
 	old, young, long := "0", "1 hour", "1 year"
@@ -287,7 +287,7 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 			b.age(t, "2 days")
 			b.publishAll(t)
 			b.exec(t, c.prepare)
-			b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+			b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 			declared := strings.Replace(c.function, "'7 days'", "interval", 1)
 			b.exec(t, "ALTER FUNCTION "+declared+" SET lock_timeout = '10s'") // the test takes longer than 50 ms
 			pass := b.open(t)

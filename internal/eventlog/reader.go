@@ -130,7 +130,7 @@ func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.Even
 	switch {
 	case p.AfterPlace < begin.LostPlace:
 		return nil, r.expired(ctx, begin.FloorPlace)
-	case p.AfterPlace < begin.FloorPlace: // only gap rows are in between
+	case p.AfterPlace < begin.FloorPlace: // only internal rows are in between
 		p.AfterPlace = begin.FloorPlace
 		return r.list(ctx, *p)
 	}
@@ -231,7 +231,7 @@ func (r *Reader) NewestOfJob(ctx context.Context, jobID [16]byte, query Query) (
 	return events, err
 }
 
-// Get returns the event at a position, and whether it has that id. It does not return gap rows. The time is part of an id: with
+// Get returns the event at a position, and whether it has that id. It does not return internal rows. The time is part of an id: with
 // the right place and another time it is not the id of that event.
 func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, bool, error) {
 	rows, err := r.q.EventGet(ctx, position.Seq, position.Sub)
@@ -245,7 +245,7 @@ func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, 
 	return e, e.ID() == id, nil
 }
 
-// History returns the published events of a job, oldest first, gap rows included: the first 10 000, or less if they are large.
+// History returns the published events of a job, oldest first, internal rows included: the first 10 000, or less if they are large.
 // A caller that needs the rest reads it with ListAfter and JobID (docs/reference/events.md, Event history of a job).
 func (r *Reader) History(ctx context.Context, jobID [16]byte) (history []Transition, more bool, err error) {
 	ctx, done, err := r.db.Reading(ctx)
@@ -308,18 +308,18 @@ type HistoryPage struct {
 	Total  int64    // of the job, counted up to 10 000
 }
 
-// historyTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
+// jobHistoryTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
 // Heartbeats and reports of progress are events of a job too, but there may be thousands in a run.
-var historyTypes = []string{
+var jobHistoryTypes = []string{
 	ojs.EventJobEnqueued, ojs.EventJobScheduled, ojs.EventJobStarted, ojs.EventJobCompleted, ojs.EventJobFailed, ojs.EventJobDiscarded,
 	ojs.EventJobRetrying, ojs.EventJobCancelled, ojs.EventJobExpired, StateChanged,
 }
 
-// JobHistory returns the published events of a job behind a position, gap rows included, oldest first.
+// JobHistory returns the published events of a job behind a position, internal rows included, oldest first.
 // A page that is the whole history is counted itself. For others the total comes from a second statement and may count an event
 // that was published in between. It fails as ListAfter does.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
-	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: historyTypes, Limit: limit, Internal: true})
+	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: jobHistoryTypes, Limit: limit, Internal: true})
 	if err != nil {
 		return HistoryPage{}, err
 	}

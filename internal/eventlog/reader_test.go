@@ -231,7 +231,7 @@ func TestGet(t *testing.T) {
 
 	_, found, err = b.reader.Get(t.Context(), page.Events[1].Position, page.Events[1].ID())
 	require.NoError(t, err)
-	require.False(t, found, "gap rows are no events")
+	require.False(t, found, "internal rows are no events")
 
 	other := NewPosition(event.Time.Add(time.Hour), event.Position.Seq, 0) // right place, wrong time
 	_, found, err = b.reader.Get(t.Context(), other, other.String())

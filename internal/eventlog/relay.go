@@ -40,8 +40,8 @@ type RelayConfig struct {
 	// the relay, as the two below are, and none of them may block. nil: nobody reads.
 	HasReaders func() bool
 
-	// Published is called after each pass that published something. nil: nobody is told.
-	Published func()
+	// AfterPublish is called after each pass that published something. nil: nobody is told.
+	AfterPublish func()
 
 	// Counts gets the counts of each pass that published something. nil: nobody counts, and nothing is parsed.
 	Counts func(Counts)
@@ -73,8 +73,8 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	if c.HasReaders == nil {
 		c.HasReaders = func() bool { return false }
 	}
-	if c.Published == nil {
-		c.Published = func() {}
+	if c.AfterPublish == nil {
+		c.AfterPublish = func() {}
 	}
 	return c
 }
@@ -99,7 +99,7 @@ type Relay struct {
 	// until then.
 	woken    atomic.Uint64 // calls of Wake
 	waiting  atomic.Int32  // calls of waitCaughtUp in progress
-	heard    atomic.Int64  // clock.Running when Published was called last
+	heard    atomic.Int64  // clock.Running when BeginRest was called last
 	progress progress
 	status   relayStatus
 
@@ -141,9 +141,9 @@ func (r *Relay) Wake() {
 	}
 }
 
-// Published records that the relay of some node has published. It does not block. The next rest of this relay begins then,
+// BeginRest records that the relay of some node has published. It does not block. The next rest of this relay begins then,
 // because that pass has published this node's events too.
-func (r *Relay) Published() { r.heard.Store(int64(clock.Running())) }
+func (r *Relay) BeginRest() { r.heard.Store(int64(clock.Running())) }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
@@ -213,7 +213,7 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		if r.config.Counts != nil {
 			r.config.Counts(done.counts)
 		}
-		r.config.Published()
+		r.config.AfterPublish()
 		r.TestSignals.Published.Signal(done.watermark)
 	}
 	return p.next(done, err, time.Since(started))

@@ -44,7 +44,7 @@ func TestRetentionOfReaders(t *testing.T) {
 			require.Equal(t, "q31", events[0].Queue)
 			require.Equal(t, "q50", events[19].Queue)
 		}
-		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 		require.Len(t, b.readAll(t), 20)
 	})
 
@@ -81,7 +81,7 @@ func TestRetentionOfReaders(t *testing.T) {
 		for name, prepare := range map[string]func(b *testBundle){
 			"Age":      func(b *testBundle) { b.limit(t, "5 s", 0) },
 			"Count":    func(b *testBundle) { b.limit(t, "", 2) },
-			"Advanced": func(b *testBundle) { b.limit(t, "5 s", 0); b.exec(t, "SELECT ojs.event_floor_advance(1000)") },
+			"Advanced": func(b *testBundle) { b.limit(t, "5 s", 0); b.exec(t, "SELECT ojs.event_floor_raise(1000)") },
 		} {
 			b := setup(t, RelayConfig{})
 			old := b.fill(t, 3)
@@ -116,12 +116,12 @@ func TestRetentionOfReaders(t *testing.T) {
 		b := setup(t, RelayConfig{})
 		all := b.fill(t, 5)
 		b.limit(t, "", 2)
-		job := all[0].JobID
+		j := all[0].JobID
 		newest, total, err := b.reader.ListNewest(t.Context(), Query{Limit: 10}, 0)
 		require.NoError(t, err)
 		require.Equal(t, []string{"q5", "q4"}, queues(newest))
 		require.EqualValues(t, 2, total)
-		for name, q := range map[string]Query{"Job": {JobID: job}, "Subject": {Subject: "01900000-0000-7000-8000-000000000001"}} {
+		for name, q := range map[string]Query{"Job": {JobID: j}, "Subject": {Subject: "01900000-0000-7000-8000-000000000001"}} {
 			q.Limit = 10
 			page, err := b.reader.ListAfter(t.Context(), q)
 			require.NoError(t, err)
@@ -136,14 +136,14 @@ func TestRetentionOfReaders(t *testing.T) {
 			require.Equal(t, i >= 3, found)
 			require.EqualValues(t, map[bool]int{true: 1}[i >= 3], b.count(t, "SELECT count(ojs.event($1))", e.ID()))
 		}
-		history, err := b.reader.JobHistory(t.Context(), *job, nil, 10)
+		history, err := b.reader.JobHistory(t.Context(), *j, nil, 10)
 		require.NoError(t, err)
 		require.Equal(t, []string{"q4", "q5"}, queues(history.Events))
 		require.EqualValues(t, 2, history.Total)
 		entries, err := b.reader.HistoryNewest(t.Context(), HistoryQuery{Limit: 10})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, entries.Total)
-		transitions, _, err := b.reader.History(t.Context(), *job)
+		transitions, _, err := b.reader.History(t.Context(), *j)
 		require.NoError(t, err)
 		require.Len(t, transitions, 2)
 		require.EqualValues(t, 2, b.count(t, "SELECT count(*) FROM ojs.events_after()"))
@@ -168,12 +168,12 @@ func TestRetentionOfReaders(t *testing.T) {
 		resumed, err := feed.Subscribe(t.Context(), Query{}, &all[1].Position)
 		require.NoError(t, err)
 		defer resumed.Close()
-		_, gap, err := resumed.Next(t.Context(), nil, 10)
+		_, missed, err := resumed.Next(t.Context(), nil, 10)
 		require.NoError(t, err)
-		require.Equal(t, &Gap{Start: all[1].Position, End: placeOf(all[3].Position.place(), gap.End.Time())}, gap)
-		items, gap, err := resumed.Next(t.Context(), nil, 10)
+		require.Equal(t, &Missed{Start: all[1].Position, End: placeOf(all[3].Position.place(), missed.End.Time())}, missed)
+		items, missed, err := resumed.Next(t.Context(), nil, 10)
 		require.NoError(t, err)
-		require.Nil(t, gap)
+		require.Nil(t, missed)
 		require.Len(t, items, 2)
 	})
 
@@ -217,7 +217,7 @@ func TestEventPartitionClose(t *testing.T) {
 			require.False(t, closed())
 		}
 		b.fill(t, 100)
-		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		b.exec(t, "SELECT ojs.event_floor_raise(1000)")
 		for b.count(t, "SELECT ojs.event_partitions_prune()") > 0 {
 		}
 	}

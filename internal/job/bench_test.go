@@ -46,7 +46,7 @@ func BenchmarkDecodeNack(b *testing.B) {
 	body := []byte(`{"job_id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","worker_id":"w-7","attempt":2,"error":{"code":"timeout","message":"upstream did not answer","retryable":true}}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := DecodeNack(body, Limits{}); err != nil {
+		if _, err := DecodeNack(body); err != nil {
 			b.Fatal(err)
 		}
 	}

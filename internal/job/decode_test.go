@@ -217,16 +217,16 @@ func TestDecodeJobStagesInOrder(t *testing.T) {
 	require.Equal(t, 422, stage(refuse(t, job(bigMeta, `"retry":{"max_attempts":-1}`))), "policy before size of meta")
 	require.Equal(t, 400, stage(refuse(t, job(`"priority":500`, `"retry":{"max_attempts":-1}`))), "fields before policy")
 	require.Equal(t, 400, stage(refuse(t, job(`"retry":{"max_attempts":-1}`)+"x")), "syntax before policy")
-	_, err := DecodeJob([]byte(`{"type"`+strings.Repeat(" ", 100)), Limits{MaxEnvelopeBytes: 50})
+	_, err := DecodeJob([]byte(`{"type"`+strings.Repeat(" ", 100)), Limits{MaxJobBytes: 50})
 	require.Equal(t, 413, stage(err), "size before syntax")
 }
 
 func TestDecodeJobSizes(t *testing.T) {
 	t.Parallel()
 	body := job(`"x":"` + strings.Repeat("x", 100) + `"`)
-	_, err := DecodeJob([]byte(body), Limits{MaxEnvelopeBytes: len(body)})
+	_, err := DecodeJob([]byte(body), Limits{MaxJobBytes: len(body)})
 	require.Nil(t, err, "exactly the limit is accepted")
-	_, err = DecodeJob([]byte(body), Limits{MaxEnvelopeBytes: len(body) - 1})
+	_, err = DecodeJob([]byte(body), Limits{MaxJobBytes: len(body) - 1})
 	require.Equal(t, "payload_too_large", err.Code)
 	require.Equal(t, "envelope", err.Details["field"])
 	require.Equal(t, len(body), err.Details["actual_bytes"])

@@ -50,7 +50,7 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 
 // decodeWorkerError never fails: what does not fit is cut or replaced. A wrong kind of value counts as absent. A message that
 // is no text is kept as its JSON text, because it may be the only hint that there is.
-func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
+func decodeWorkerError(v jsontext.Value) WorkerError {
 	f := jsonread.Open(v, workerErrorNames...)
 	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
 	if flag, ok := jsonread.Bool(f.Get("retryable")); ok {
@@ -60,7 +60,7 @@ func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	if f.Get("backtrace") == nil {
 		e.Backtrace = frames(f.Get("stack_trace"))
 	}
-	e.setDetails(f.Get("details"), lim)
+	e.setDetails(f.Get("details"))
 	e.complete(label(f.Get("type")))
 	until, _ := jsonread.Text(f.Get("rate_limit_until"))
 	// What is no time is passed over, like all that an error says wrongly.
@@ -84,7 +84,7 @@ func label(v jsontext.Value) string {
 
 // setDetails replaces details that are too large whole: half of a JSON text is none. The class of the error is read before details
 // that are too large are dropped.
-func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
+func (e *WorkerError) setDetails(v jsontext.Value) {
 	if v == nil {
 		return
 	}
@@ -99,7 +99,7 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 		e.Details = append(jsonread.AppendCompact([]byte(`{"value":`), v), '}')
 	}
 	// Deeper than JSON may be here counts as too large: a NACK is not refused for its details.
-	if len(e.Details) > maxDetailsBytes || jsonread.Depth(e.Details) > lim.Depth() {
+	if len(e.Details) > maxDetailsBytes || jsonread.Depth(e.Details) > MaxNesting {
 		e.Details = append(strconv.AppendInt([]byte(`{"truncated":true,"original_bytes":`), int64(len(e.Details)), 10), '}')
 	}
 }

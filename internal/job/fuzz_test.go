@@ -104,7 +104,7 @@ func checkExtra(t *testing.T, sent map[string]json.RawMessage, j *Job) {
 	}
 	again.WriteByte('}')
 	if j.Unique == nil { // its args_keys need the args
-		j2, refused := DecodeJob(again.Bytes(), Limits{MaxEnvelopeBytes: 2 << 20})
+		j2, refused := DecodeJob(again.Bytes(), Limits{MaxJobBytes: 2 << 20})
 		require.Nil(t, refused)
 		require.Equal(t, string(stored), string(j2.Extra))
 	}
@@ -124,7 +124,7 @@ func FuzzDecodeCalls(f *testing.F) {
 		if r, err := DecodeAck(body, Limits{}); err == nil && r.Result != nil {
 			require.True(t, json.Valid(r.Result))
 		}
-		if r, err := DecodeNack(body, Limits{}); err == nil && !r.Requeue {
+		if r, err := DecodeNack(body); err == nil && !r.Requeue {
 			require.True(t, json.Valid(r.Error.Encode(1, time.Now(), r.WorkerID)))
 			event := r.Error.EventErrorWithin(4096)
 			require.True(t, json.Valid(event))
@@ -135,8 +135,8 @@ func FuzzDecodeCalls(f *testing.F) {
 			require.NotContains(t, r.Error.Code+r.Error.Type, "\x00")
 		}
 		for _, decode := range []func() (ProgressReport, *ojs.Error){
-			func() (ProgressReport, *ojs.Error) { return DecodeProgress(body, Limits{}) },
-			func() (ProgressReport, *ojs.Error) { return DecodeProgressFor(anID, body, Limits{}) },
+			func() (ProgressReport, *ojs.Error) { return DecodeProgress(body) },
+			func() (ProgressReport, *ojs.Error) { return DecodeProgressFor(anID, body) },
 		} {
 			if r, err := decode(); err == nil {
 				require.True(t, r.Progress != nil && *r.Progress >= 0 && *r.Progress <= 1 || r.Data != nil)
@@ -144,7 +144,7 @@ func FuzzDecodeCalls(f *testing.F) {
 				require.True(t, r.Message == nil || !strings.Contains(*r.Message, "\x00"))
 			}
 		}
-		if r, err := DecodeCheckpoint(anID, body, false, Limits{}); err == nil {
+		if r, err := DecodeCheckpoint(anID, body, false); err == nil {
 			require.True(t, json.Valid(r.Stored))
 			state, _, _ := CheckpointParts(r.Stored)
 			require.True(t, json.Valid(state))

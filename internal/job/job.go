@@ -24,6 +24,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused. Decoders fill what the
@@ -220,9 +222,9 @@ func (j *Job) StoredSize() int32 {
 	return 0
 }
 
-// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
+// MaxWholeSize is the largest Size of a job that is read whole, if a statement reads n. A statement leaves out the texts of
 // larger ones (see Cut), so that n jobs have MaxBytes together at most.
-func SizeOfEach(n int) int32 {
+func MaxWholeSize(n int) int32 {
 	if n <= 1 {
 		return math.MaxInt32
 	}
@@ -252,13 +254,27 @@ func CutPage[Row any](rows []Row, limit int, record func(*Row) *Record) (jobs []
 	return jobs, false
 }
 
-// Limits bounds what is accepted. A zero value stands for the default (docs/reference/jobs.md, Limits).
+var (
+	// WaitingStates are those of jobs that wait in their queue. They take up room in it; active jobs do not
+	// (docs/reference/backpressure.md), so a fetch makes room. A bulk cancel takes these. SQL has the list in several statements.
+	WaitingStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
+
+	// LiveStates are those of jobs that have not ended. A single cancel takes these.
+	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
+)
+
+// CountWaiting is how many of the jobs, counted by state, wait in their queue.
+func CountWaiting(counts map[ojs.JobState]int64) (n int64) {
+	for _, state := range WaitingStates {
+		n += counts[state]
+	}
+	return n
+}
+
+// Limits bounds what is accepted (docs/reference/jobs.md, Limits).
 // One value serves a whole request. It is passed by value, so a decoder cannot change it for others.
 type Limits struct {
-	MaxEnvelopeBytes int // one job object as received: 1 048 576
-	MaxMetaBytes     int // meta after merging, compact: 65 536
-	MaxResultBytes   int // result of an ack, compact: 1 048 576
-	MaxDepth         int // levels of nesting of one attribute, itself included: 32
+	MaxJobBytes int // one job object as received, and the result of an ack, compact; 0: not bounded
 
 	// QueueRetry gives the policy that jobs of a queue inherit, with its max_attempts; nil, or false: the default one.
 	QueueRetry func(queue string) (RetryPolicy, bool)
@@ -274,6 +290,12 @@ type Limits struct {
 }
 
 const (
+	// MaxMetaBytes bounds meta after merging, compact.
+	MaxMetaBytes = 65_536
+
+	// MaxNesting bounds the levels of nesting that one attribute may have, itself included.
+	MaxNesting = 32
+
 	maxTypeBytes  = 255
 	maxQueueBytes = 128
 	maxKeyChars   = 256 // of an idempotency key
@@ -281,30 +303,19 @@ const (
 	maxMS = 36500 * 86_400 * 1000 // 36 500 days (docs/reference/http.md, Bodies)
 )
 
-// Envelope is the most bytes of one job object as received.
-func (l Limits) Envelope() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
-
-// Meta is the most bytes of meta after merging, compact.
-func (l Limits) Meta() int { return orDefault(l.MaxMetaBytes, 65_536) }
-
-// Result is the most bytes of the result of an ack, compact.
-func (l Limits) Result() int { return orDefault(l.MaxResultBytes, 1_048_576) }
-
-// Depth is the levels of nesting that one attribute may have, itself included.
-func (l Limits) Depth() int { return orDefault(l.MaxDepth, 32) }
-
-func orDefault(n, otherwise int) int {
-	if n > 0 {
-		return n
+// checkSize refuses a job or a result that is too large.
+func (l Limits) checkSize(of string, bytes int) *ojs.Error {
+	if l.MaxJobBytes > 0 && bytes > l.MaxJobBytes {
+		return spec.TooLarge(of, l.MaxJobBytes, bytes)
 	}
-	return otherwise
+	return nil
 }
 
 // flatten is the hint for what is nested too deeply.
 const flatten = "Flatten the value, or send its inner part as a string of JSON."
 
 // shallow says how deep a value may be nested.
-func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.Depth()) + " levels" }
+var shallow = "nested at most " + strconv.Itoa(MaxNesting) + " levels"
 
 // ids makes UUIDv7 that increase within this process: monotonic ULID entropy with the version and variant bits set. Their time
 // is that of the database, because lists are sorted by ids that several nodes have made. mu guards both other fields: entropy

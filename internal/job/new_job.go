@@ -19,8 +19,8 @@ import (
 // DecodeJob reads the body of a PUSH. The first stage that fails answers: size, JSON, fields (400), policies (422), size
 // of meta (docs/reference/http.md, Check order).
 func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
-	if len(raw) > lim.Envelope() {
-		return nil, spec.TooLarge("envelope", lim.Envelope(), len(raw))
+	if err := lim.checkSize("envelope", len(raw)); err != nil {
+		return nil, err
 	}
 	v, err := jsonread.Check(raw)
 	if err != nil {
@@ -32,8 +32,8 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 // DecodeItem is DecodeJob for text that is known to be valid JSON: an element that SplitBatch gave, or what gRPC has written. The limit
 // holds for each element; the whole body has a limit of its own, which the transport checks. item is not kept.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
-	if len(item) > lim.Envelope() {
-		return nil, spec.TooLarge("envelope", lim.Envelope(), len(item))
+	if err := lim.checkSize("envelope", len(item)); err != nil {
+		return nil, err
 	}
 	v, err := jsonread.CheckObject(item, "job")
 	if err != nil {
@@ -88,7 +88,7 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	defer d.release()
 	d.lim = lim
 	// Fewer brackets than levels allowed: nearly every job is cleared by these two counts.
-	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > lim.Depth()
+	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > MaxNesting
 	d.sort(v)
 	return d.job(len(v) + 64)
 }
@@ -243,7 +243,7 @@ func (d *decoder) pickObject(a attr) (g given, there bool) {
 	case g.value[0] != '{':
 		d.refuse(ojs.ErrInvalidPayload, g, "an object")
 	case d.tooDeep(g.value):
-		d.refuse(ojs.ErrInvalidPayload, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidPayload, g, shallow)
 	default:
 		there = true
 	}
@@ -260,7 +260,7 @@ func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
 
 // tooDeep is false for nil, the value of an attribute that was not sent.
 func (d *decoder) tooDeep(v jsontext.Value) bool {
-	return d.deep && jsonread.Depth(v) > d.lim.Depth()
+	return d.deep && jsonread.Depth(v) > MaxNesting
 }
 
 // attr is an attribute of a new job that the server knows. Anything else is kept as it comes (docs/reference/jobs.md, Unknown attributes).
@@ -413,7 +413,7 @@ func (d *decoder) args() {
 	case g.value == nil || g.value[0] != '[':
 		d.refuse(ojs.ErrInvalidArgs, g, "an array")
 	case d.tooDeep(g.value):
-		d.refuse(ojs.ErrInvalidArgs, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidArgs, g, shallow)
 		d.problems.Hint(flatten)
 	}
 }
@@ -505,7 +505,7 @@ func (d *decoder) labels(j *Job) {
 		d.refuse(ojs.ErrInvalidPayload, g, "an array of non-empty strings without U+0000")
 	}
 	if g := d.pick(retryAttr, retryPolicyAttr); d.tooDeep(g.value) {
-		d.refuse(ojs.ErrInvalidPayload, g, shallow(d.lim))
+		d.refuse(ojs.ErrInvalidPayload, g, shallow)
 	}
 }
 
@@ -521,7 +521,7 @@ func (d *decoder) unknownDepth() {
 			if i >= d.unknown.fixed {
 				path = "$.options."
 			}
-			d.problems.Add(ojs.ErrInvalidPayload, string(m.Name), path+string(m.Name), shallow(d.lim), m.Value)
+			d.problems.Add(ojs.ErrInvalidPayload, string(m.Name), path+string(m.Name), shallow, m.Value)
 		}
 	}
 }
@@ -742,7 +742,7 @@ func (d *decoder) metaSources() []jsontext.Value {
 		case g.value[0] != '{':
 			d.refuse(ojs.ErrInvalidMetadata, g, "an object")
 		case d.tooDeep(g.value):
-			d.refuse(ojs.ErrInvalidMetadata, g, shallow(d.lim))
+			d.refuse(ojs.ErrInvalidMetadata, g, shallow)
 			d.problems.Hint(flatten)
 		default:
 			list = append(list, g.value)
@@ -938,8 +938,8 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 	buf = appendMeta(buf, metaSources)
 	j.Meta = cut()
 	// The size can only be known after merging the sources and dropping white space, so this is the last stage of all.
-	if len(j.Meta) > d.lim.Meta() {
-		return nil, spec.TooLarge("meta", d.lim.Meta(), len(j.Meta))
+	if len(j.Meta) > MaxMetaBytes {
+		return nil, spec.TooLarge("meta", MaxMetaBytes, len(j.Meta))
 	}
 	// The tenant of the caller goes into meta after the check of its size: what the server adds itself is never refused.
 	if err := d.tenant(j); err != nil {

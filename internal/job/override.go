@@ -103,8 +103,8 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
 		return nil, errTenantChange(b)
 	}
-	if len(b) > o.lim.Meta() {
-		return nil, spec.TooLarge("meta", o.lim.Meta(), len(b))
+	if len(b) > MaxMetaBytes {
+		return nil, spec.TooLarge("meta", MaxMetaBytes, len(b))
 	}
 	return b, nil
 }

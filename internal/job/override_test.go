@@ -1,6 +1,7 @@
 package job
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,7 @@ func TestDecodeRetry(t *testing.T) {
 
 func TestOverrideMerges(t *testing.T) {
 	t.Parallel()
-	o, err := DecodeRetry([]byte(`{"override":{"meta":{"b":null,"c":3},"retry":{"initialInterval":"PT10M"}}}`), Limits{MaxMetaBytes: 40})
+	o, err := DecodeRetry([]byte(`{"override":{"meta":{"b":null,"c":3},"retry":{"initialInterval":"PT10M"}}}`), Limits{})
 	require.Nil(t, err)
 	meta, err := o.MergedMeta([]byte(`{"a":"\u0000","b":2}`))
 	require.Nil(t, err)
@@ -40,7 +41,7 @@ func TestOverrideMerges(t *testing.T) {
 	meta, err = o.MergedMeta(nil)
 	require.Nil(t, err)
 	require.Equal(t, `{"b":null,"c":3}`, string(meta))
-	_, err = o.MergedMeta([]byte(`{"a":"0123456789012345678901234567890123456789"}`))
+	_, err = o.MergedMeta([]byte(`{"a":"` + strings.Repeat("0", MaxMetaBytes) + `"}`))
 	require.Equal(t, 413, stage(err))
 
 	policy, failed := o.MergedRetry(nil, 7)

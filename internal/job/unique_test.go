@@ -90,7 +90,7 @@ func TestUniqueResolvesInLinearTime(t *testing.T) {
 		args[i] = fmt.Sprintf(`{"n%d":1}`, i+1)
 	}
 	body := `{"type":"a","args":[` + strings.Join(args, ",") + `],"unique":{"keys":["args"],"args_keys":[` + strings.Join(names, ",") + `]}}`
-	j, err := DecodeJob([]byte(body), Limits{MaxEnvelopeBytes: 10 << 20})
+	j, err := DecodeJob([]byte(body), Limits{MaxJobBytes: 10 << 20})
 	require.Nil(t, err)
 	require.Len(t, j.Unique.ArgsKeys, len(names))
 }

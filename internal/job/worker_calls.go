@@ -304,8 +304,8 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	// A result of null is stored as null, no result as none.
 	result, sent := o.Sent("result")
 	// It is noted with the other problems of the body. Its size is not: 413 is another status, and answers alone.
-	if jsonread.Depth(result) > lim.Depth() {
-		o.Refuse("result", shallow(lim))
+	if jsonread.Depth(result) > MaxNesting {
+		o.Refuse("result", shallow)
 	}
 	err := o.Err()
 	if err != nil {
@@ -314,8 +314,8 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	// The limit counts the compact text, because that is what the database stores; white space of the client is free.
 	if sent {
 		r.Result = jsonread.Compact(result)
-		if len(r.Result) > lim.Result() {
-			return r, spec.TooLarge("result", lim.Result(), len(r.Result))
+		if err := lim.checkSize("result", len(r.Result)); err != nil {
+			return r, err
 		}
 	}
 	// Last: what is wrong with a body is reported before a job that does not exist.
@@ -339,35 +339,35 @@ var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 // It would stay active until its reservation ends, and then run again although its handler has already failed for good.
-func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
+func DecodeNack(raw []byte) (Nack, *ojs.Error) {
 	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Nack{}, err
 	}
-	return decodeNack(v, "", lim)
+	return decodeNack(v, "")
 }
 
 // DecodeNackItem is DecodeNack for text that is known to be valid JSON.
-func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
+func DecodeNackItem(item jsontext.Value) (Nack, *ojs.Error) {
 	v, err := jsonread.CheckObject(item, "nack")
 	if err != nil {
 		return Nack{}, err
 	}
-	return decodeNack(v, "", lim)
+	return decodeNack(v, "")
 }
 
 // DecodeNackFor reads the body of POST /jobs/{id}/nack. The id comes from the path, and error may be a text, which is
 // what serverless adapters send. An error as a text always asks for a retry, since it has no place for a flag.
-func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
+func DecodeNackFor(jobID string, raw []byte) (Nack, *ojs.Error) {
 	v, err := jsonread.Check(raw)
 	if err != nil {
 		return Nack{}, err
 	}
-	return decodeNack(v, jobID, lim)
+	return decodeNack(v, jobID)
 }
 
 // decodeNack refuses a delay without requeue, because the worker would wait for something that does not happen.
-func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
+func decodeNack(v jsontext.Value, jobID string) (Nack, *ojs.Error) {
 	o := jsonread.Open(v, nackNames...)
 	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Requeue: o.Boolean("requeue")}
 	id := readJobID(&o, jobID)
@@ -389,7 +389,7 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 	case failure == nil || failure[0] != '{':
 		o.Refuse("error", "an object with code and message")
 	default:
-		r.Error = decodeWorkerError(failure, lim)
+		r.Error = decodeWorkerError(failure)
 	}
 	err := o.Err()
 	if err == nil {
@@ -422,17 +422,17 @@ const (
 var progressNames = []string{"job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint"}
 
 // DecodeProgressFor reads the body of PUT /jobs/{id}/progress, whose number is a share from 0 to 1.
-func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
-	return decodeProgress(jobID, raw, "progress", lim)
+func DecodeProgressFor(jobID string, raw []byte) (ProgressReport, *ojs.Error) {
+	return decodeProgress(jobID, raw, "progress")
 }
 
 // DecodeProgress reads the body of POST /workers/progress, whose number is a percentage.
-func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
-	return decodeProgress("", raw, "percentage", lim)
+func DecodeProgress(raw []byte) (ProgressReport, *ojs.Error) {
+	return decodeProgress("", raw, "percentage")
 }
 
 // decodeProgress refuses a report that says nothing (neither number nor data): a heartbeat is the call for that.
-func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
+func decodeProgress(jobID string, raw []byte, number string) (ProgressReport, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, progressNames...)
 	if err != nil {
 		return ProgressReport{}, err
@@ -445,9 +445,9 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 		scale = 100
 	}
 	r.Progress = readShare(&o, number, scale)
-	data := readObject(&o, "data", lim)
+	data := readObject(&o, "data")
 	// It is stored as the state of a checkpoint, without index and metadata.
-	checkpoint := readObject(&o, "checkpoint", lim)
+	checkpoint := readObject(&o, "checkpoint")
 	if o.Get(number) == nil && o.Get("data") == nil {
 		o.Refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
 	}
@@ -491,14 +491,14 @@ func readShare(o *jsonread.Object, name string, scale float64) *float64 {
 }
 
 // readObject reads an optional object that is kept as it is.
-func readObject(o *jsonread.Object, name string, lim Limits) jsontext.Value {
+func readObject(o *jsonread.Object, name string) jsontext.Value {
 	v := o.Get(name)
 	switch {
 	case v == nil:
 	case v[0] != '{':
 		o.Refuse(name, "an object")
-	case jsonread.Depth(v) > lim.Depth():
-		o.Refuse(name, shallow(lim))
+	case jsonread.Depth(v) > MaxNesting:
+		o.Refuse(name, shallow)
 	}
 	return v
 }
@@ -534,7 +534,7 @@ const maxSequence = 1<<53 - 1
 // DecodeCheckpoint reads the body of PUT /jobs/{id}/checkpoint and, with optionalState, of POST /checkpoints/{id}: the
 // durable helpers leave out what is undefined, and a refusal would fail their job. Package progress stores it. A job that has
 // ended is refused there, with 409 (docs/reference/jobs.md, Checkpoints).
-func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) (CheckpointSave, *ojs.Error) {
+func DecodeCheckpoint(jobID string, raw []byte, optionalState bool) (CheckpointSave, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, "worker_id", "attempt", "state", "sequence", "step_index", "metadata")
 	if err != nil {
 		return CheckpointSave{}, err
@@ -546,8 +546,8 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) 
 		state = jsontext.Value("null")
 	case !sent:
 		o.Refuse("state", "any JSON value")
-	case jsonread.Depth(state) > lim.Depth():
-		o.Refuse("state", shallow(lim))
+	case jsonread.Depth(state) > MaxNesting:
+		o.Refuse("state", shallow)
 	}
 	if n, sent := o.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
 		// Sequences begin with 1, so every number below it counts as 0 (docs/reference/jobs.md, Checkpoints).
@@ -555,7 +555,7 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) 
 	}
 	// The number is only checked here; encodeCheckpoint writes it from the body.
 	o.Integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
-	metadata := readObject(&o, "metadata", lim)
+	metadata := readObject(&o, "metadata")
 	if err := o.Err(); err != nil {
 		return r, err
 	}

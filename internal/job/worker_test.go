@@ -130,10 +130,10 @@ func TestDecodeAck(t *testing.T) {
 func TestDecodeAckResultLimit(t *testing.T) {
 	t.Parallel()
 	body := func(n int) []byte { return withID(`{"job_id":"x","result":   "` + strings.Repeat("x", n-2) + `"}`) }
-	got, err := DecodeAck(body(100), Limits{MaxResultBytes: 100})
+	got, err := DecodeAck(body(100), Limits{MaxJobBytes: 100})
 	require.Nil(t, err)
 	require.Len(t, got.Result, 100)
-	_, err = DecodeAck(body(101), Limits{MaxResultBytes: 100})
+	_, err = DecodeAck(body(101), Limits{MaxJobBytes: 100})
 	require.Equal(t, 413, stage(err))
 	require.Equal(t, "payload_too_large", err.Code)
 	require.Equal(t, "result", err.Details["field"])
@@ -156,12 +156,12 @@ func TestDecodeAckFor(t *testing.T) {
 
 func TestDecodeNack(t *testing.T) {
 	t.Parallel()
-	got, err := DecodeNack(withID(`{"job_id":"x","worker_id":"w","attempt":1,"error":{"code":"c","message":"m"}}`), Limits{})
+	got, err := DecodeNack(withID(`{"job_id":"x","worker_id":"w","attempt":1,"error":{"code":"c","message":"m"}}`))
 	require.Nil(t, err)
 	require.Equal(t, Nack{JobID: theID, WorkerID: "w", Attempt: 1, Error: WorkerError{Code: "c", Type: "c", Message: "m", Retryable: true}}, got)
 
 	for _, ignored := range []string{``, `,"error":null`, `,"error":"text"`, `,"error":5`, `,"error":{"code":"c"}`} {
-		got, err = DecodeNack(withID(`{"job_id":"x","requeue":true`+ignored+`}`), Limits{})
+		got, err = DecodeNack(withID(`{"job_id":"x","requeue":true` + ignored + `}`))
 		require.Nil(t, err, ignored)
 		require.Equal(t, Nack{JobID: theID, Attempt: AnyAttempt, Requeue: true}, got)
 	}
@@ -169,29 +169,29 @@ func TestDecodeNack(t *testing.T) {
 		`{"job_id":"x"}`: "error", `{"job_id":"x","error":null}`: "error", `{"job_id":"x","error":"text"}`: "error", `{"job_id":"x","error":[]}`: "error",
 		`{"job_id":"x","requeue":false}`: "error", `{"error":{}}`: "job_id", `{"job_id":"x","requeue":"yes","error":{}}`: "requeue", `{"job_id":7,"requeue":true}`: "job_id",
 	} {
-		_, err = DecodeNack([]byte(text), Limits{})
+		_, err = DecodeNack([]byte(text))
 		require.NotNil(t, err, text)
 		require.Equal(t, 400, stage(err))
 		require.Equal(t, field, err.Details["field"], text)
 	}
-	_, err = DecodeNackItem([]byte(`5`), Limits{})
+	_, err = DecodeNackItem([]byte(`5`))
 	require.Equal(t, 400, stage(err))
-	got, err = DecodeNackItem(withID(`{"job_id":"x","error":{}}`), Limits{})
+	got, err = DecodeNackItem(withID(`{"job_id":"x","error":{}}`))
 	require.Nil(t, err)
 	require.Equal(t, "handler_error", got.Error.Code)
 }
 
 func TestDecodeNackForTakesText(t *testing.T) {
 	t.Parallel()
-	got, err := DecodeNackFor(anID, []byte(`{"error":"it broke"}`), Limits{})
+	got, err := DecodeNackFor(anID, []byte(`{"error":"it broke"}`))
 	require.Nil(t, err)
 	require.Equal(t, Nack{JobID: theID, Attempt: AnyAttempt, Error: WorkerError{Code: "handler_error", Type: "handler_error", Message: "it broke", Retryable: true}}, got)
-	got, err = DecodeNackFor(anID, []byte(`{"error":""}`), Limits{})
+	got, err = DecodeNackFor(anID, []byte(`{"error":""}`))
 	require.Nil(t, err)
 	require.Equal(t, "handler_error", got.Error.Message)
-	_, err = DecodeNackFor(anID, []byte(`{}`), Limits{})
+	_, err = DecodeNackFor(anID, []byte(`{}`))
 	require.Equal(t, "error", err.Details["field"])
-	_, err = DecodeNackFor(anID, nil, Limits{})
+	_, err = DecodeNackFor(anID, nil)
 	require.Equal(t, 400, stage(err))
 }
 
@@ -220,7 +220,7 @@ func TestDecodeItems(t *testing.T) {
 	split := func(text string) ([]*Job, *ojs.Error) {
 		items, _, err := SplitBatch([]byte(text), "jobs", math.MaxInt)
 		require.Nil(t, err)
-		return DecodeItems(items, Limits{})
+		return DecodeItems(items, Limits{MaxJobBytes: 1 << 20})
 	}
 	jobs, err := split(`{"jobs":[{"type":"a","args":[1]},{"type":"b","args":[2],"options":{"queue":"q"},"x_y":1}]}`)
 	require.Nil(t, err)
@@ -278,13 +278,13 @@ func TestDecodeProgressNumbers(t *testing.T) {
 	for text, want := range map[string]float64{
 		"0": 0, "1": 0.01, "2.5": 0.025, "30": 0.3, "4e1": 0.4, "50": 0.5, "6": 0.06, "70": 0.7, "80": 0.8, "9": 0.09, "95.5": 0.955, "100": 1, "100.1": 1, "1e999": 1, "-0": 0, "-5": 0,
 	} {
-		r, err := DecodeProgress(withID(`{"job_id":"x","percentage":`+text+`}`), Limits{})
+		r, err := DecodeProgress(withID(`{"job_id":"x","percentage":` + text + `}`))
 		require.Nil(t, err, text)
 		require.InDelta(t, want, *r.Progress, 1e-9, text)
 		require.False(t, math.Signbit(*r.Progress), text)
 	}
 	for _, text := range []string{`"9"`, `true`, `[]`, `{}`} {
-		_, err := DecodeProgress(withID(`{"job_id":"x","percentage":`+text+`}`), Limits{})
+		_, err := DecodeProgress(withID(`{"job_id":"x","percentage":` + text + `}`))
 		require.NotNil(t, err, text)
 		require.Equal(t, "percentage", err.Details["field"], text)
 	}

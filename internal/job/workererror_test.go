@@ -13,7 +13,7 @@ import (
 
 func reported(t *testing.T, failure string) WorkerError {
 	t.Helper()
-	r, err := DecodeNack([]byte(`{"job_id":"`+anID+`","error":`+failure+`}`), Limits{})
+	r, err := DecodeNack([]byte(`{"job_id":"` + anID + `","error":` + failure + `}`))
 	require.Nil(t, err, "%.200s", failure)
 	return r.Error
 }

@@ -1,11 +1,11 @@
 // Package limit owns rate and concurrency limits: which of the jobs that wait for a limit may be fetched (Admit,
 // migration 00007), and what is known of partitions. A job with a limit key is admitted, that is, gets its place in the
-// fetch order, when its partition has room; claims know nothing of it. It must never count a partition without the lock of
+// fetch order, when its limit lets it start; claims know nothing of it. It must never count a partition without the lock of
 // its row, and never wait for the row of a job.
 //
 // What moves is written in SQL: limit_admit counts a partition under the lock of its row and gives places. This package
 // decides when to call it. Calling it too often costs a statement; a call that is missing is made up for by the Follower of
-// any node, because statements that may make room leave a row in ojs.limit_pending.
+// any node, because statements that may let jobs start leave a row in ojs.limit_pending.
 //
 // Limits of queues are the same partitions under a key of their own (queue:…), but are counted by the claim itself, in
 // package queue; here they are only shown and overridden.
@@ -43,7 +43,7 @@ type Deps struct {
 }
 
 // Store admits jobs and reads and changes partitions. Use New. It keeps no counts: all are in the database. due and left
-// have room for one signal each.
+// hold one signal each.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -99,8 +99,8 @@ type Partition struct {
 	NextAt        time.Time        // when the throttle permits a start
 }
 
-// Available is how many jobs more may start; false: nothing limits them. Of several limits the one with the least room
-// counts. It is a figure for people: only limit_admit decides.
+// Available is how many jobs more may start; false: nothing limits them. Of several limits the one that
+// permits the fewest counts. It is a figure for people: only limit_admit decides.
 func (p *Partition) Available() (n int64, limited bool) {
 	least := func(left int64) {
 		if left = max(0, left); !limited || left < n {
@@ -252,7 +252,7 @@ func (s *Store) DeleteOverride(ctx context.Context, key string) (*Partition, err
 	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key})
 }
 
-// override admits jobs, because more room must let them start at once; less room takes the places of admitted jobs back that no
+// override admits jobs, because a higher limit must let them start at once; a lower one takes the places of admitted jobs back that no
 // worker has claimed. The signal sets the timer anew for an override that ends.
 func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Partition, error) {
 	bounded, cancel := s.db.Bounded(ctx)
@@ -369,7 +369,7 @@ func (s *Store) admit(ctx context.Context, keys []string) (partitions []dbsqlc.L
 
 const (
 	// lookInterval is how often a Follower looks for partitions that are due, while jobs move or one is known to become due. Timers of
-	// this node are met exactly. It bounds how long jobs wait for room that a node left behind when it stopped.
+	// this node are met exactly. It bounds how long jobs wait although they may start, after a node has stopped.
 	lookInterval = time.Second
 
 	// lookCost is the least time between two looks, as a multiple of what the latest one took if that was more than lookCheap: with an
@@ -381,7 +381,7 @@ const (
 	dueRows = 1000
 )
 
-// Follower lets jobs be fetched when time has made room for them, and after changes that are left over, because the node that made
+// Follower lets jobs be fetched when time lets them start, and after changes that are left over, because the node that made
 // them stopped, or because an application made them in SQL. Every node runs one. On a server on which nothing moves it
 // reads nothing. All nodes look. Two that admit one partition at once take turns, and the second one finds nothing to do.
 //
@@ -479,7 +479,9 @@ func (s *Store) AdmitDue(ctx context.Context) (next time.Duration, err error) {
 // admitDue has for cost that of the list alone, not that of the admissions: those are work, not looking.
 func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err error) {
 	began := time.Now()
-	keys, err := s.listDue(ctx)
+	listing, cancel := s.db.Bounded(ctx)
+	keys, err := s.db.Q.LimitListDue(listing, dueRows)
+	cancel()
 	cost = time.Since(began)
 	if err != nil {
 		return 0, 0, err
@@ -495,18 +497,12 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 	if full {
 		return 0, 0, nil
 	}
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel = s.db.Bounded(ctx)
 	defer cancel()
 	row, err := s.db.Q.LimitNextDue(ctx)
 	if err == nil {
-		// Package queue need not look for blocked jobs in fetches while none waits.
+		// Package queue need not look for limit-blocked jobs in fetches while none waits.
 		s.jobs.SetLimitsWaiting(row.Waiting)
 	}
 	return time.Duration(row.WaitUs) * time.Microsecond, cost, err
-}
-
-func (s *Store) listDue(ctx context.Context) ([]string, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	return s.db.Q.LimitListDue(ctx, dueRows)
 }

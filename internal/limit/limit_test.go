@@ -96,7 +96,7 @@ func TestConcurrency(t *testing.T) {
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_pending`))
 }
 
-func TestRoomByEveryEnd(t *testing.T) {
+func TestEveryEndLetsAnotherStart(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *bundle, id [16]byte){
 		"Complete": func(b *bundle, id [16]byte) { b.ack(id) },
@@ -154,7 +154,7 @@ func TestRate(t *testing.T) {
 	first, second, third := b.added(limited(t, rate)), b.added(limited(t, rate)), b.added(limited(t, rate))
 	require.Equal(t, [][16]byte{first, second}, b.fetched())
 	b.ack(first, second)
-	require.Empty(t, b.fetched(), "ends make no room")
+	require.Empty(t, b.fetched(), "ends let none start")
 	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.limit_starts`))
 	b.untilFetched(third)
 	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started'`), 2000)

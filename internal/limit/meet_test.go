@@ -56,7 +56,7 @@ func TestOnLimitReschedule(t *testing.T) {
 	b.untilFetched(second)
 }
 
-// TestOtherQueue is about a key whose room was given to a job that no worker asks for.
+// TestOtherQueue is about a key whose allowance was given to a job that no worker asks for.
 func TestOtherQueue(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(b *bundle){

@@ -52,8 +52,8 @@ func TestPlans(t *testing.T) {
 		for _, statement := range []string{
 			`SELECT * FROM ojs.limit_admit('{plans}', 0)`, `SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'plans'`,
 			`SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'queue:limited'`,
-			`SELECT * FROM ojs.limit_meet('{plans}', '', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
-			`SELECT * FROM ojs.limit_prune(200)`, `SELECT * FROM ojs.limit_queue_meet('full', 'reschedule', '{""}', '{0}', '{0}', 10, 0)`, `SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
+			`SELECT * FROM ojs.limit_handle_blocked('{plans}', '', 0)`, `SELECT * FROM ojs.limit_queue_allowances('{limited}', ARRAY['{}'::json])`,
+			`SELECT * FROM ojs.limit_prune(200)`, `SELECT * FROM ojs.limit_queue_handle_blocked('full', 'reschedule', '{""}', '{0}', '{0}', 10, 0)`, `SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
 			`SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT 1000`,
 			`SELECT q.name FROM (SELECT unnest('{plans,none}'::text[]) AS name) q WHERE (SELECT true FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0 LIMIT 1)`,
 		} {

@@ -40,7 +40,7 @@ func TestQueueRate(t *testing.T) {
 	require.Empty(t, b.node().fetched(), "all nodes share the starts")
 	got, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", Wait: 20 * time.Second})
 	require.NoError(t, err)
-	require.Equal(t, third, got[0].ID, "a parked fetch is woken when there is room")
+	require.Equal(t, third, got[0].ID, "a waiting fetch is woken when a job may start")
 	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started' AND queue = 'q'`), 3000)
 	b.Exec(`UPDATE ojs.queues SET config = NULL WHERE name = 'q'`)
 	require.NoError(t, b.Configured.Refresh(t.Context()))

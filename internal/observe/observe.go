@@ -152,7 +152,7 @@ func attributes(c *eventlog.Change) (attrs []slog.Attr) {
 }
 
 // logKey selects a line: by type and reason of a change or, if there is no such row, by its type. An empty reason is a row of
-// its own: that of changes which a client caused. Gap rows for new pending jobs have it too.
+// its own: that of changes which a client caused. Internal rows for new pending jobs have it too.
 type logKey struct{ eventType, reason string }
 
 // logLine is how a change is logged. The zero value is not logged. category is one of lifecycle, error, worker and queue. The
@@ -211,7 +211,7 @@ var logLines = map[logKey]logLine{
 // lineOf is the line of a change; ok is false if it is not logged. A type without a row is not logged, such as
 // workflow.started.
 func lineOf(c *eventlog.Change) (line logLine, ok bool) {
-	// A move between queues writes two gap rows (docs/reference/events.md, Transitions); one line is enough.
+	// A move between queues writes two internal rows (docs/reference/events.md, Transitions); one line is enough.
 	if c.Type == eventlog.StateChanged && c.Reason == "moved" && c.To == "" {
 		return logLine{}, false // the job's last row in its old queue; the first one in the new queue is logged
 	}

@@ -194,13 +194,13 @@ type freed struct {
 	waiting atomic.Bool  // a fetch has found no room since the latest wake
 	calls   atomic.Int64 // of wake
 
-	gap  sync.Mutex
-	last time.Time // guarded by gap
+	mu   sync.Mutex
+	last time.Time // guarded by mu
 }
 
-// wakeGap is the least time between two wakes: each lets every parked fetch of pools look for room. Without it a busy node
+// wakePause is the least time between two wakes: each lets every parked fetch of pools look for room. Without it a busy node
 // would look for room once per commit and waiting fetch.
-const wakeGap = 20 * time.Millisecond
+const wakePause = 20 * time.Millisecond
 
 // await lets the next wake wake the caller, who has found no room since there were so many calls. What has ended meanwhile
 // wakes it, too. Both sides write before they read: await sets waiting and then reads calls, wake counts and then reads
@@ -211,16 +211,16 @@ func (f *freed) await(calls int64) {
 	}
 }
 
-// wake costs nothing while no fetch has found a pool full. A wake inside of the gap is put off to its end, and only one is.
+// wake costs nothing while no fetch has found a pool full. A wake inside of the pause is put off to its end, and only one is.
 func (f *freed) wake() {
 	if f.calls.Add(1); !f.waiting.Load() {
 		return
 	}
-	f.gap.Lock()
-	defer f.gap.Unlock()
-	if gap := wakeGap - time.Since(f.last); gap > 0 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pause := wakePause - time.Since(f.last); pause > 0 {
 		if f.waiting.Swap(false) {
-			time.AfterFunc(gap, func() { f.waiting.Store(true); f.wake() })
+			time.AfterFunc(pause, func() { f.waiting.Store(true); f.wake() })
 		}
 		return
 	}

@@ -45,75 +45,73 @@ func ackedRun(a job.Ack) JobRun {
 	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
 }
 
-// flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
+// flushComplete completes jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
+// more of them: few are. It returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why
+// (refuse).
 //
-// It may run on several nodes for the same job: the DELETE of one finds the row, the other one gets no row. A repeated ack
-// changes nothing.
+// The statements are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse
+// finds the jobs active and unlocked, and answers ErrLocked, so they are tried again. It may run on several nodes for the same job: the
+// DELETE of one finds the row, the other one gets no row. A repeated ack changes nothing.
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
-	rows, err := s.completeRows(ctx, acks)
-	if err != nil {
-		return nil, err
-	}
-	s.afterComplete(ctx, rows)
-	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows,
-		func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
-	for i, job := range jobs {
-		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
-			s.workers.Beat(job.WorkerID.String)
-		}
-	}
-	return jobs, nil
-}
-
-// completeRows completes the jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
-// more of them: few are.
-//
-// These are transactions of their own. If one fails after the first has committed, the callers of its jobs have no row: refuse finds the
-// jobs active and unlocked, and answers ErrLocked, so they are tried again.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
+	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	// It locks nothing beforehand, because that would cost every flush a fifth of its throughput. Its lock timeout is set by the statement
 	// itself and ends with its transaction.
+	var rows []job.Record
 	p := s.completeParams(acks)
-	err = s.db.WithPartitions(ctx, func() error {
-		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
+	err := s.db.WithPartitions(bounded, func() error {
+		return s.db.Write(bounded, func(conn *pgxpool.Conn) (err error) {
+			rows, err = completeJobs(bounded, dbsqlc.New(conn), &p)
 			return err
 		})
 	})
-	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which ctx has ended. Acks of locked jobs
+	// IsTimeout is true for the lock timeout, and for the time limit of the whole flush, after which bounded has ended. Acks of locked jobs
 	// have no row then. Their callers wait one by one (operation.retryLocked), so one locked job delays its flush by lockTimeout once.
-	if pg.IsTimeout(err) && ctx.Err() == nil {
+	if pg.IsTimeout(err) && bounded.Err() == nil {
 		ids := make([][16]byte, len(acks))
 		for i, a := range acks {
 			ids[i] = a.JobID
 		}
-		rows, err = s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
+		rows, err = s.completeSome(bounded, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(bounded, ids) })
 	}
-	if err != nil || len(rows) == len(acks) {
-		return rows, err
+	if err != nil {
+		return nil, err
 	}
-
-	// What is left has reported progress, or is refused. A flush never has a job twice (its key), so ids tell which acks those are.
-	completed := make(map[[16]byte]bool, len(rows))
-	for i := range rows {
-		completed[rows[i].ID] = true
+	if len(rows) < len(acks) {
+		// What is left has reported progress, or is refused. A flush never has a job twice (its key), so ids tell which acks those are.
+		completed := make(map[[16]byte]bool, len(rows))
+		for i := range rows {
+			completed[rows[i].ID] = true
+		}
+		rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+		flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+		for _, a := range rest {
+			flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID),
+				append(flush.Attempts, a.Attempt)
+		}
+		// An event for the last report, if it had none; then the end.
+		reported, err := s.completeSome(bounded, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) {
+			return q.JobProgressFlush(bounded, flush)
+		})
+		switch {
+		case err == nil:
+			rows = append(rows, reported...)
+		case len(rows) == 0 || pg.IsUnknown(err): // unknown: each caller is told what is true, see lookUpLost
+			return nil, err
+		default:
+			s.logger.WarnContext(bounded, "jobs that have reported progress were not completed; their callers try again",
+				slog.Int("jobs", len(rest)), slog.Any("error", err))
+		}
 	}
-	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
-	flush := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
-	for _, a := range rest {
-		flush.Ids, flush.Workers, flush.Attempts = append(flush.Ids, a.JobID), append(flush.Workers, a.WorkerID),
-			append(flush.Attempts, a.Attempt)
+	s.afterComplete(ctx, rows)
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows,
+		func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
+	for i, j := range jobs {
+		if acks[i].WorkerID == "" && j != nil { // else Complete has recorded the beat
+			s.workers.Beat(j.WorkerID.String)
+		}
 	}
-	// An event for the last report, if it had none; then the end.
-	reported, err := s.completeSome(ctx, rest, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, flush) })
-	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see lookUpLost
-		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
-			slog.Int("jobs", len(rest)), slog.Any("error", err))
-		return rows, nil
-	}
-	return append(rows, reported...), err
+	return jobs, nil
 }
 
 // completeJobs returns the rows in any order; InOrder sorts them by the acks.
@@ -176,7 +174,7 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
 		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout,
-		DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
+		DefaultResultTtlS: resultTTL, MaxWholeSize: job.MaxWholeSize(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
@@ -312,14 +310,14 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	}
 
 	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed,
-		MaxSize: job.SizeOfEach(len(nacks))}
+		MaxWholeSize: job.MaxWholeSize(len(nacks))}
 	for _, n := range nacks {
 		// The failure must be about the run that the job is in. A job that was handed back and fetched again has the same attempt, and
 		// perhaps the same worker, so started_at is compared too. The worker is not: JobFail does that, and refuse explains it.
-		job := jobs[n.JobID]
-		if job != nil && job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
-			(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time)) {
-			s.addFailure(ctx, &p, n, job)
+		j := jobs[n.JobID]
+		if j != nil && j.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == j.Attempt) &&
+			(!n.startedAt.Valid || n.startedAt.Time.Equal(j.StartedAt.Time)) {
+			s.addFailure(ctx, &p, n, j)
 		}
 	}
 	if len(p.Ids) == 0 {
@@ -341,11 +339,11 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	// after the statement: the new row has lost its worker and its start.
 	if s.commits.Emitting() {
 		failures := make([]failure, 0, len(failed))
-		for i, job := range failed {
-			if job != nil {
-				was := jobs[job.ID]
+		for i, j := range failed {
+			if j != nil {
+				was := jobs[j.ID]
 				failures = append(failures, failure{
-					job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
+					job: j, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(j.State)), started: was.StartedAt,
 					worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
 				})
 			}
@@ -370,15 +368,15 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 
 // failedAt is when a job failed, by the clock of the database.
 // JobFail stores no time of a failure that is retried, so it is computed from the end of the backoff.
-func failedAt(job *job.Record) pgtype.Timestamptz {
-	switch ojs.JobState(job.State) {
+func failedAt(j *job.Record) pgtype.Timestamptz {
+	switch ojs.JobState(j.State) {
 	case ojs.StateRetryable:
-		failed := job.NextAttemptAt.Time.Add(-time.Duration(job.RetryDelayMs.Int64) * time.Millisecond)
+		failed := j.NextAttemptAt.Time.Add(-time.Duration(j.RetryDelayMs.Int64) * time.Millisecond)
 		return pgtype.Timestamptz{Time: failed, Valid: true}
 	case ojs.StateDiscarded:
-		return job.FinishedAt
+		return j.FinishedAt
 	}
-	return job.EnqueuedAt
+	return j.EnqueuedAt
 }
 
 // addFailure decides the outcome of a failure and adds it to the statement.
@@ -461,12 +459,6 @@ type cancellation struct {
 	data []byte // payload of the event beyond its columns
 }
 
-// LiveStates are the states in which a single cancel takes a job; idleStates are those of a bulk cancel.
-var (
-	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
-	idleStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
-)
-
 // Cancel moves a job from any live state to cancelled; PreviousState of the result is the state that it left.
 //
 // A job that has ended is 409, also if it is cancelled already. The worker of an active job is not interrupted: it learns of the
@@ -505,7 +497,7 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 			return err
 		}
 		part := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(unlocked, c.id) })
-		rows, err = s.cancelRows(bounded, q, part, LiveStates)
+		rows, err = s.cancelRows(bounded, q, part, job.LiveStates)
 		return err
 	})
 	if err != nil {
@@ -548,7 +540,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source string) dbsqlc.JobCancelParams {
 	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
 	p := dbsqlc.JobCancelParams{States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled,
-		MaxSize: job.SizeOfEach(len(cs))}
+		MaxWholeSize: job.MaxWholeSize(len(cs))}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
@@ -589,8 +581,8 @@ func (s *Store) refuse(ctx context.Context, r JobRun) (*job.Record, error) {
 // A request with an error keeps it: it was not refused, and its job may have changed.
 func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []error, runs []JobRun) ([]*job.Record, []error) {
 	var missing [][16]byte
-	for i, job := range jobs {
-		if job == nil && (failed == nil || failed[i] == nil) {
+	for i, j := range jobs {
+		if j == nil && (failed == nil || failed[i] == nil) {
 			missing = append(missing, runs[i].JobID)
 		}
 	}
@@ -599,11 +591,11 @@ func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []
 	}
 	errs := make([]error, len(jobs))
 	stored, readErr := s.getEach(ctx, missing)
-	for i, job := range jobs {
+	for i, j := range jobs {
 		switch {
 		case failed != nil && failed[i] != nil:
 			errs[i] = pg.ClientError(failed[i])
-		case job != nil:
+		case j != nil:
 		case readErr != nil:
 			errs[i] = readErr
 		default:
@@ -615,30 +607,30 @@ func (s *Store) refuseMissing(ctx context.Context, jobs []*job.Record, failed []
 
 // Refused chooses the error for a job that the statement did not change: 404 or a conflict (docs/reference/jobs.md, Allowed
 // operations). If the job was cancelled during this run, it returns the job and no error.
-func (r JobRun) Refused(job *job.Record) (*job.Record, error) {
+func (r JobRun) Refused(j *job.Record) (*job.Record, error) {
 	id := spec.FormatID(r.JobID)
 	switch {
-	case job == nil:
+	case j == nil:
 		return nil, spec.NotFound("job", id)
 	// The statement takes every live job, so it can only have been locked.
-	case r.cancels && !ojs.JobState(job.State).Terminal():
+	case r.cancels && !ojs.JobState(j.State).Terminal():
 		return nil, ErrLocked
 	case r.cancels:
-		return nil, spec.Conflict(id, ojs.JobState(job.State), LiveStates...)
+		return nil, spec.Conflict(id, ojs.JobState(j.State), job.LiveStates...)
 	}
-	owned := r.Owns(job.WorkerID)
-	current := r.Attempt < 0 || r.Attempt == job.Attempt
+	owned := r.Owns(j.WorkerID)
+	current := r.Attempt < 0 || r.Attempt == j.Attempt
 	switch {
-	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:
-		return job, nil
-	case job.State == string(ojs.StateActive) && !owned:
-		return nil, spec.NotOwner(id, r.WorkerID, job.WorkerID.String)
-	case job.State == string(ojs.StateActive) && !current:
-		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(job.Attempt))
-	case job.State == string(ojs.StateActive):
+	case j.State == string(ojs.StateCancelled) && j.PreviousState.String == string(ojs.StateActive) && owned && current:
+		return j, nil
+	case j.State == string(ojs.StateActive) && !owned:
+		return nil, spec.NotOwner(id, r.WorkerID, j.WorkerID.String)
+	case j.State == string(ojs.StateActive) && !current:
+		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(j.Attempt))
+	case j.State == string(ojs.StateActive):
 		return nil, ErrLocked
 	}
-	return nil, spec.Conflict(id, ojs.JobState(job.State), ojs.StateActive)
+	return nil, spec.Conflict(id, ojs.JobState(j.State), ojs.StateActive)
 }
 
 // handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.

@@ -23,7 +23,7 @@ type jobChange struct {
 	readySeq pgtype.Int8 // of an available job; not valid: it waits for another job of its cron or for a limit, so no fetch can find it
 	dueAt    pgtype.Timestamptz
 	now      pgtype.Timestamptz // the clock of the database when dueAt was set
-	ran      bool               // it was active, so its queue may have room for another one
+	ran      bool               // it was active, so the limit of its queue may allow another one
 
 	cron       pgtype.Text
 	limitKey   pgtype.Text
@@ -94,11 +94,11 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 		return
 	}
 	for _, id := range a.ended {
-		s.awaiting.ended(id)
+		s.resultWaiters.ended(id)
 	}
 	s.NotifyAvailable(a.places)
 	if len(a.left) > 0 {
-		s.roomMade(a.left...)
+		s.wakeLimited(a.left...)
 	}
 	s.commits.Committed()
 	if a.timed {
@@ -113,7 +113,7 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 // share: the others would wait for it. It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
 func (s *Store) follow(ctx context.Context, a afterCommit) {
 	s.FollowLimits(ctx, a.limits)
-	s.advance(ctx, a.workflows)
+	s.followWorkflows(ctx, a.workflows)
 }
 
 // followRecords is follow for jobs of recordChange. jobs may have nil elements: requests that have changed nothing.
@@ -314,16 +314,16 @@ func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.
 // A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
 // follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
 
-// advance lets the workflows of ended jobs follow.
+// followWorkflows lets the workflows of ended jobs follow.
 // It returns when the next steps are inserted: the client of an ack can fetch them with its next call.
-func (s *Store) advance(ctx context.Context, roots [][16]byte) {
+func (s *Store) followWorkflows(ctx context.Context, roots [][16]byte) {
 	if len(roots) > 0 {
 		s.hooks.WorkflowJobs(ctx, roots)
 	}
 }
 
 // A job with a limit key waits without ready_seq, so no claim finds it, until package limit gives it its place. Statements that may
-// make room for such jobs record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
+// let such jobs start record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
 // never inside of a flush that callers share: jobs without a key would wait for it.
 
 // FollowLimits lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
@@ -355,7 +355,7 @@ func (s *Store) movedByEnqueue(jobs []*job.Job) (a afterCommit) {
 		}
 		if j.LimitKey != "" {
 			addValid(&a.limits, j.LimitKey, true)
-			// A job with a key may wait for it in this queue from now on, so fetches of the queue meet it.
+			// A job with a key may wait for it in this queue from now on, so fetches of the queue handle it.
 			s.limitBlocked.add(j.Queue)
 		}
 	}

@@ -486,7 +486,7 @@ func TestBlockedEnqueue(t *testing.T) {
 		done := blocking(a, time.Minute)
 		waiting(t, a, 1)
 		require.Len(t, b.Fetched(1, "q"), 1)
-		a.Published()
+		a.NotifyPublished()
 		require.NoError(t, domaintest.Await(t, done))
 	})
 

@@ -24,10 +24,6 @@ import (
 // the kept counts in a statement with a later snapshot, and judges its jobs one after the other; the lock is held to the commit, so two
 // nodes never fill the same place. Jobs of other queues share no transaction with these: they have a batcher of their own.
 
-// waitingStates are those of the jobs that take up room in their queue.
-// Active jobs do not count (docs/reference/backpressure.md), so a fetch makes room. ojs.queue_depth has the same list in SQL.
-var waitingStates = []ojs.JobState{ojs.StateAvailable, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
-
 // boundsOf gives the policies of the queues of jobs that have a bound; nil for nearly all calls.
 //
 // insert calls it once, so all tries of an insert judge by the same policies. A queue whose jobs are all Unbounded is left out,
@@ -215,7 +211,7 @@ func (b *boundCheck) countDepth(ctx context.Context, queue *boundedQueue) error 
 	}
 	queue.depth = 0
 	for _, c := range counts {
-		if slices.Contains(waitingStates, ojs.JobState(c.State)) {
+		if slices.Contains(job.WaitingStates, ojs.JobState(c.State)) {
 			queue.depth += c.Count
 		}
 	}
@@ -617,7 +613,7 @@ func (b *boundCheck) countTenant(ctx context.Context, queue *boundedQueue, own *
 	}
 	own.depth = 0
 	for _, c := range counts {
-		if slices.Contains(waitingStates, ojs.JobState(c.State)) {
+		if slices.Contains(job.WaitingStates, ojs.JobState(c.State)) {
 			own.depth += c.Count
 		}
 	}

@@ -42,7 +42,7 @@ type BulkResult struct {
 func Eligible(op job.BulkOp) []ojs.JobState {
 	switch op {
 	case job.BulkCancel:
-		return idleStates
+		return job.WaitingStates
 	case job.BulkRetry:
 		return []ojs.JobState{ojs.StateDiscarded, ojs.StateRetryable}
 	default:
@@ -86,7 +86,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		return res, nil
 	}
 	// A statement of its own, after the change: the states are those that made it skip the jobs, or newer ones.
-	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.SizeOfEach(len(b.IDs)), b.IDs)
+	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.MaxWholeSize(len(b.IDs)), b.IDs)
 	for _, r := range rows {
 		if !eligible[r.ID] {
 			res.Skipped[r.ID] = ojs.JobState(r.State)
@@ -160,7 +160,7 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
-		Ids: ids, States: texts(idleStates), Code: code, Message: job.ServerError(code, 0, 0).Message,
+		Ids: ids, States: texts(job.WaitingStates), Code: code, Message: job.ServerError(code, 0, 0).Message,
 		EventType: ojs.EventJobDiscarded, Source: "api", Node: s.commits.Node,
 	})
 	if err != nil {
@@ -247,7 +247,7 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 				return err
 			}
 			// In the same transaction: the answer shows the priority that this call has set.
-			jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+			jobs, err := q.JobListByID(ctx, job.MaxWholeSize(1), [][16]byte{id})
 			if err == nil {
 				stored = (*job.Record)(&jobs[0])
 			}

@@ -49,10 +49,10 @@ type queueCursor struct {
 	name  string
 	rings []*priorityRing // by priority, highest first
 	// Claims read them from the configuration each time, so a change holds from the next claim on.
-	weights weights // of the lanes, as of the latest claim
-	lanes   int     // lane cursors, but for those of lane ""
-	room    int     // most of them
-	// It is cleared by a rescan that has read all lanes while there was room for more.
+	weights  weights // of the lanes, as of the latest claim
+	lanes    int     // lane cursors, but for those of lane ""
+	maxLanes int     // the most of them
+	// It is cleared by a rescan that has read all lanes when more could be remembered.
 	crowded bool // a lane was not remembered, because there were too many
 
 	whole   rescans             // of all lanes
@@ -218,7 +218,7 @@ func (c *cursors) end(reads []*cursorRead, full bool) {
 		// were skipped belong to claims in flight; if these fail, they move the cursor back.
 		case p.got == p.want || full && i == reached-1:
 			p.end(p.last + 1)
-			// Room for lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a
+			// For lanes that are not remembered: the lane is dropped after its turn, although it may have more jobs. Without that a
 			// queue with more lanes than maxLanes would never serve the rest.
 			if p.cursor.tenantRing.priorityRing.queue.crowded && p.cursor.lane != "" {
 				p.cursor.set(noJobs)
@@ -258,15 +258,6 @@ func (c *cursors) fail(reads []*cursorRead) {
 		}
 		p.giveBack()
 	}
-}
-
-// forget drops all cursors, after a reset of the database.
-// Rescans and turns of all queues go with them. Waiting fetches stay.
-func (c *cursors) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.queues)
-	c.newest = 0
 }
 
 // idle reports whether a claim would send no statement.
@@ -357,7 +348,7 @@ func (c *cursors) rescans(s scope) *rescans {
 		if len(c.queues) >= maxCursors {
 			clear(c.queues)
 		}
-		q = &queueCursor{name: s.queue, room: c.maxLanes, whole: rescans{from: spot{"", firstPriority}}}
+		q = &queueCursor{name: s.queue, maxLanes: c.maxLanes, whole: rescans{from: spot{"", firstPriority}}}
 		c.queues[s.queue] = q
 	}
 	if s.tenant == "" {
@@ -393,11 +384,11 @@ func (c *cursors) rescanDue(all []scope, foundNothing bool) (due []scope) {
 // due lets a claim that found something rescan once a second at most, for jobs that cursors have passed. One that found nothing does so
 // when 20 times the cost of the latest rescan have passed.
 func (s *rescans) due(now time.Time, foundNothing bool) bool {
-	gap := max(time.Second, 20*s.cost)
+	pause := max(time.Second, 20*s.cost)
 	if foundNothing {
-		gap = 20 * s.cost
+		pause = 20 * s.cost
 	}
-	return !s.done || now.Sub(s.at) >= gap
+	return !s.done || now.Sub(s.at) >= pause
 }
 
 // ranges are the lanes that a rescan reads of each scope: behind a spot, and before a lane.
@@ -438,9 +429,15 @@ func (s *Store) rescan(ctx context.Context, due []scope) (found []Place, err err
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
 	// Jobs that wait for limits have no place, so they are looked for beside.
-	if err := s.rescanLimits(ctx, queuesOf(due)); err != nil {
-		s.cursors.failRescan(due)
-		return nil, pg.ClientError(err)
+	if s.limitBlocked.any.Load() {
+		names, err := s.db.Q.LimitListBlockedQueues(ctx, queuesOf(due))
+		if err != nil {
+			s.cursors.failRescan(due)
+			return nil, pg.ClientError(err)
+		}
+		if len(names) > 0 {
+			s.limitBlocked.add(names...)
+		}
 	}
 	for len(due) > 0 {
 		start, params := time.Now(), s.cursors.ranges(due)
@@ -492,7 +489,7 @@ func (c *cursors) endRescan(due []scope, found []dbsqlc.JobFetchRescanRow, cut b
 		default:
 			of.from = first
 			q := c.queues[s.queue]
-			q.crowded = q.crowded && q.lanes >= q.room
+			q.crowded = q.crowded && q.lanes >= q.maxLanes
 		}
 	}
 	return again

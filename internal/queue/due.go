@@ -106,8 +106,8 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 			nacks[i] = s.overdue(r)
 		}
 		jobs, err := s.flushFail(ctx, nacks)
-		for _, job := range jobs {
-			if job != nil {
+		for _, j := range jobs {
+			if j != nil {
 				failed++
 			}
 		}

@@ -31,10 +31,10 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, er
 	err = s.RetryFull(ctx, j.BlockFor, func() error {
 		enqueuer := s.enqueuer(j)
 		res, err := enqueuer.Do(ctx, j)
-		if res.busy { // another transaction has locked the unique key
-			late := s.retryBusy(ctx, func() bool {
+		if res.keyLocked { // another transaction has locked the unique key
+			late := s.retryLockedKeys(ctx, func() bool {
 				res, err = enqueuer.Do(ctx, j)
-				return res.busy
+				return res.keyLocked
 			})
 			err = cmp.Or(err, late)
 		}
@@ -79,9 +79,9 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	}
 	// todo shrinks to the jobs that a queue with the policy to block has refused.
 	producer, todo := producerOf(ctx), make([]int, len(jobs))
-	for i, job := range jobs {
-		assignID(job)
-		job.Producer = producer
+	for i, j := range jobs {
+		assignID(j)
+		j.Producer = producer
 		todo[i] = i
 	}
 	spans := s.beginEnqueues(ctx, jobs)
@@ -104,7 +104,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 				stored[i], errs[i] = res[n].outcome(part[n])
 			}
 		}
-		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
+		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := queueToAwait(errs[i]); return !blocks })
 		if len(todo) > 0 {
 			return errs[todo[0]]
 		}
@@ -128,14 +128,14 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 		return nil, at, err
 	}
 	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
-	for i, job := range jobs {
-		assignID(job)
-		job.Producer = producer
-		if job.ClientID {
-			if ids[job.ID] {
-				return nil, i, spec.DuplicateID(spec.FormatID(job.ID))
+	for i, j := range jobs {
+		assignID(j)
+		j.Producer = producer
+		if j.ClientID {
+			if ids[j.ID] {
+				return nil, i, spec.DuplicateID(spec.FormatID(j.ID))
 			}
-			ids[job.ID] = true
+			ids[j.ID] = true
 		}
 	}
 	if len(jobs) == 0 {
@@ -192,37 +192,37 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueued, errs []error) {
 	enqueuer := s.enqueuer(jobs...)
 	res, errs = enqueuer.DoMany(ctx, jobs)
-	if !slices.ContainsFunc(res, isBusy) {
+	if !slices.ContainsFunc(res, isKeyLocked) {
 		return res, errs
 	}
 	if errs == nil {
 		errs = make([]error, len(jobs))
 	}
-	late := s.retryBusy(ctx, func() bool {
-		var busy []*job.Job
+	late := s.retryLockedKeys(ctx, func() bool {
+		var locked []*job.Job
 		var at []int
 		for i := range res {
-			if res[i].busy {
-				busy, at = append(busy, jobs[i]), append(at, i)
+			if res[i].keyLocked {
+				locked, at = append(locked, jobs[i]), append(at, i)
 			}
 		}
-		more, failed := enqueuer.DoMany(ctx, busy)
+		more, failed := enqueuer.DoMany(ctx, locked)
 		for n, i := range at {
 			if res[i] = more[n]; failed != nil {
 				errs[i] = failed[n]
 			}
 		}
-		return slices.ContainsFunc(more, isBusy)
+		return slices.ContainsFunc(more, isKeyLocked)
 	})
 	for i := range res {
-		if res[i].busy {
+		if res[i].keyLocked {
 			errs[i] = late
 		}
 	}
 	return res, errs
 }
 
-func isBusy(e enqueued) bool { return e.busy }
+func isKeyLocked(e enqueued) bool { return e.keyLocked }
 
 // assignID gives a job its id unless the client has chosen one, and its unique key if it has a policy.
 // Each call makes a new id, unless the client has chosen one: a transaction that is tried again inserts other ids. The key stays
@@ -308,8 +308,8 @@ func spread(errs []error, at []int, stored []*job.Record, failed []error) []*job
 // Most nodes record none, hence the slice that is made late.
 func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
-	for i, job := range jobs {
-		span := s.tracer.Enqueue(ctx, job)
+	for i, j := range jobs {
+		span := s.tracer.Enqueue(ctx, j)
 		if !span.Begun() {
 			continue
 		}

@@ -283,7 +283,7 @@ func TestExplainDeadline(t *testing.T) {
 
 func nackOf(t *testing.T, id [16]byte, text string) job.Nack {
 	t.Helper()
-	n, err := job.DecodeNack([]byte(`{"job_id":"`+spec.FormatID(id)+`","error":`+text+`}`), job.Limits{})
+	n, err := job.DecodeNack([]byte(`{"job_id":"` + spec.FormatID(id) + `","error":` + text + `}`))
 	require.Nil(t, err)
 	return n
 }

@@ -33,8 +33,8 @@ func KnownQueuesForTest(names ...string) (has func(name string, after time.Durat
 	return func(name string, after time.Duration) bool { return k.has(name, start.Add(after)) }
 }
 
-// SetBusyFor changes how long jobs of locked unique keys are tried.
-func (s *Store) SetBusyFor(d time.Duration) { s.busyFor = d }
+// SetLockedKeyTime changes how long jobs of locked unique keys are tried.
+func (s *Store) SetLockedKeyTime(d time.Duration) { s.lockedKeyTime = d }
 
 // WaitingForRoom is the number of enqueues that wait for room in a queue.
-func (s *Store) WaitingForRoom() int { return int(s.blocked.count.Load()) }
+func (s *Store) WaitingForRoom() int { return int(s.roomWaiters.count.Load()) }

@@ -93,10 +93,10 @@ func (w weights) weight(name string) int {
 	return 1
 }
 
-// cursor finds that of a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a rescan finds the lane
+// cursor finds that of a priority of a lane, or adds it without jobs. It returns nil if there are too many: then a rescan finds the lane
 // later.
 //
-// Lane "" has always room: it is the only one of most queues, and there are at most 201 of it.
+// Lane "" is always added: it is the only one of most queues, and there are at most 201 of it.
 func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
 	// Rings are few and stay sorted, because claims read them in that order.
 	at, found := slices.BinarySearchFunc(q.rings, priority, func(r *priorityRing, p int16) int { return int(p) - int(r.priority) })
@@ -110,7 +110,7 @@ func (q *queueCursor) cursor(lane string, priority int16) *laneCursor {
 			return l
 		}
 	}
-	if lane != "" && q.lanes >= q.room {
+	if lane != "" && q.lanes >= q.maxLanes {
 		q.crowded = true
 		return nil
 	}

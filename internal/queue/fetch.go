@@ -64,7 +64,7 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch, by By) ([]*job.Record, e
 // Claim claims jobs at the cursors of the queues. It rescans the queues before if a rescan is due, and after if the claim
 // found nothing.
 //
-// It may send up to two rescans, three claims and one look at blocked jobs; nearly always one claim, and for empty queues nothing.
+// It may send up to two rescans, three claims and one look at limit-blocked jobs; nearly always one claim, and for empty queues nothing.
 func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
@@ -81,10 +81,10 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		}
 	}
 	jobs, err := s.claimShared(ctx, f)
-	// Slots are left, so jobs that wait for limits are looked at: a policy may drop or schedule those that a fetch meets.
+	// Slots are left, so jobs that wait for limits are looked at: a policy may drop or schedule those that a fetch finds blocked.
 	if err == nil && len(jobs) < f.Count {
 		var letStart bool
-		if letStart, err = s.handleBlocked(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
+		if letStart, err = s.handleLimitBlocked(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
 			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it",
 				slog.String("category", "error"), slog.Any("error", err))
 			err = nil
@@ -115,7 +115,7 @@ func (s *Store) claimShared(ctx context.Context, f job.Fetch) ([]*job.Record, er
 	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
-		s.advance(ctx, res.workflows)
+		s.followWorkflows(ctx, res.workflows)
 		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
 			again = true
 			continue
@@ -259,7 +259,7 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]fetchAn
 		if !last || cut {
 			break
 		}
-		// The slots that got jobs are the first ones, so the rest stands behind them. Limited queues that have no more room are left out.
+		// The slots that got jobs are the first ones, so the rest stands behind them. Queues whose limit allows no more are left out.
 		owners, w.lookahead = owners[jobs:], min(4*w.lookahead, maxLookahead)
 		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(full, q) })
 	}
@@ -328,15 +328,15 @@ func claimedRecord(r *dbsqlc.JobFetchRow) job.Record {
 // claim is one statement JobFetch and what it has claimed.
 type claim struct {
 	reads  []*cursorRead
-	owners []int                 // the claimant of each slot; nil: it was not sent, for want of room, or as the one before was cut
+	owners []int                 // the claimant of each slot; nil: it was not sent, as its limit allows none or the one before was cut
 	params dbsqlc.JobFetchParams // with one worker per claimant
 	rows   []job.Record          // in the order of slots
 
 	// Of a claim from a queue with a limit.
 	queue     string
-	full      bool                  // its limit permits no more
-	handled   []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
-	workflows [][16]byte            // of those that were dropped
+	full      bool                           // its limit permits no more
+	handled   []dbsqlc.LimitHandleBlockedRow // jobs that its limit did not let start, and that its policy drops or schedules
+	workflows [][16]byte                     // of those that were dropped
 }
 
 // newClaim prepares a claim. After it the caller must end the reads, by endClaim or by cursors.fail. owners may be fewer than the reads
@@ -384,7 +384,20 @@ func (s *Store) newClaim(claimants []claimant, reads []*cursorRead, owners []int
 // cursors that it sets.
 func (s *Store) endClaim(c *claim) (bytes int64, cut bool) {
 	bytes, cut = c.weigh()
-	open := s.openReads(c.reads)
+	open := c.reads
+	if view := s.configured.Latest(); view != nil && !view.Plain() {
+		// That the claim found nothing in a paused queue says nothing about its jobs, which the first fetch after the pause has to find.
+		var paused []*cursorRead
+		open = nil
+		for _, p := range c.reads {
+			if s.isPaused(p.queue()) {
+				paused = append(paused, p)
+			} else {
+				open = append(open, p)
+			}
+		}
+		s.cursors.fail(paused) // and not end: it moves the cursors back to where they were
+	}
 	tally(open, c.rows)
 	s.cursors.end(open, cut || len(c.rows) == len(c.owners))
 	return bytes, cut
@@ -398,36 +411,17 @@ func (c *claim) weigh() (bytes int64, cut bool) {
 	return bytes, bytes > c.params.MaxBytes
 }
 
-// openReads leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
-// the first fetch after the pause has to find.
-// fail and not end: it moves the cursors back to where they were.
-func (s *Store) openReads(reads []*cursorRead) []*cursorRead {
-	if view := s.configured.Latest(); view == nil || view.Plain() {
-		return reads
-	}
-	var open, paused []*cursorRead
-	for _, p := range reads {
-		if s.isPaused(p.queue()) {
-			paused = append(paused, p)
-		} else {
-			open = append(open, p)
-		}
-	}
-	s.cursors.fail(paused)
-	return open
-}
-
 // afterClaim emits the events and returns the jobs of each claimant.
 func (s *Store) afterClaim(ctx context.Context, c *claim) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, c.rows, fetchChange)
 	limited := false
 	for slot := range c.rows {
-		job, owner := &c.rows[slot], c.owners[slot]
-		res[owner] = append(res[owner], job)
+		j, owner := &c.rows[slot], c.owners[slot]
+		res[owner] = append(res[owner], j)
 		// Both are by the clock of the database. DueAt of an active job is never NULL.
-		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
-		limited = limited || job.LimitKey.Valid
+		s.timer.Schedule(j.DueAt.Time.Sub(j.StartedAt.Time))
+		limited = limited || j.LimitKey.Valid
 	}
 	if limited {
 		s.hooks.LimitedStarts()
@@ -476,7 +470,7 @@ func tally(reads []*cursorRead, rows []job.Record) {
 	}
 }
 
-// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim or would meet, and it is too early to
+// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim or would handle, and it is too early to
 // look again, or the server is in maintenance.
 // It sends nothing and takes no part in the order of claims.
 func (s *Store) Idle(f job.Fetch) bool {

@@ -337,7 +337,7 @@ func TestLongPolling(t *testing.T) {
 		require.Empty(t, jobs)
 	})
 
-	t.Run("WakesWhenALimitedQueueHasRoomAgain", func(t *testing.T) {
+	t.Run("WakesWhenALimitedQueueMayStartAJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.configure("q", `{"concurrency":1}`)

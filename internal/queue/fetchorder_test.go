@@ -152,9 +152,9 @@ func (m *orderModel) fetch(node *bundle, queues []string) {
 			}
 		}
 	}
-	room := map[string]int{}
+	allowed := map[string]int{}
 	for q, most := range m.limit {
-		room[q] = max(0, most-m.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'active' AND queue = $1`, q))
+		allowed[q] = max(0, most-m.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'active' AND queue = $1`, q))
 	}
 	jobs, err := node.Fetch(t.Context(), job.Fetch{Queues: queues, Count: count})
 	require.NoError(t, err)
@@ -172,13 +172,13 @@ func (m *orderModel) fetch(node *bundle, queues []string) {
 			continue
 		}
 		here := left
-		if most, limited := room[q]; limited {
+		if most, limited := allowed[q]; limited {
 			here = min(here, most)
 		}
 		for priority := int16(2); priority >= 0; priority-- {
 			rank := rankOf{q, priority}
 			n := min(here, len(stored[rank]))
-			require.Len(t, got[rank], n, "%s %d: of %v, for %d; %d from %v with room %v and pauses %v: %v", q, priority, stored[rank], here, count, queues, room, m.paused, got)
+			require.Len(t, got[rank], n, "%s %d: of %v, for %d; %d from %v with allowed %v and pauses %v: %v", q, priority, stored[rank], here, count, queues, allowed, m.paused, got)
 			m.requireTurns(stored[rank], got[rank], count, n == count)
 			here, left = here-n, left-n
 		}

@@ -39,8 +39,8 @@ type enqueued struct {
 	replaced []*job.Record // jobs that were cancelled for this one
 	// The row existed, so its events are emitted, but no fetch is woken for it.
 	over bool // a later job of the same insert has replaced this one, or taken its place
-	// Only with insertion.tryLocks. The caller tries again with later flushes (retryBusy).
-	busy bool // another transaction has locked the key: nothing was decided
+	// Only with insertion.tryLocks. The caller tries again with later flushes (retryLockedKeys).
+	keyLocked bool // another transaction has locked the key: nothing was decided
 
 	// Of a job for a bounded queue.
 	full *ojs.Error // there is no room for it
@@ -298,9 +298,9 @@ func (s *Store) refuseUnknown(ctx context.Context, db pg.Conn, in *insertion) er
 func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) error {
 	var unknown []string
 	now := time.Now() // before the statement
-	for _, job := range jobs {
-		if !s.queues.has(job.Queue, now) && !slices.Contains(unknown, job.Queue) {
-			unknown = append(unknown, job.Queue)
+	for _, j := range jobs {
+		if !s.queues.has(j.Queue, now) && !slices.Contains(unknown, j.Queue) {
+			unknown = append(unknown, j.Queue)
 		}
 	}
 	if unknown == nil {
@@ -367,9 +367,9 @@ type insertion struct {
 // newInsertion waits for locks as its kind of call does; callers that wait in another way change tryLocks and lockTimeout afterwards.
 func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 	in := &insertion{jobs: jobs, todo: make([]int, len(jobs)), res: make([]enqueued, len(jobs)), atomic: atomic}
-	for i, job := range jobs {
+	for i, j := range jobs {
 		in.todo[i] = i
-		in.clientIDs, in.unique = in.clientIDs || job.ClientID, in.unique || job.Unique != nil
+		in.clientIDs, in.unique = in.clientIDs || j.ClientID, in.unique || j.Unique != nil
 	}
 	if in.lockTimeout = idLockTimeout; atomic {
 		in.lockTimeout = uniqueLockTimeout
@@ -588,19 +588,19 @@ func when(w job.When) (at pgtype.Timestamptz, inUS int64) {
 // newRecord is the stored row, made from the job and the columns that the statement has chosen.
 // What the statement does not return has the value that was sent.
 func newRecord(j *job.Job, r *dbsqlc.JobInsertRow) *job.Record {
-	job := &job.Record{
+	stored := &job.Record{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts, ReadySeq: r.ReadySeq,
 		DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt, TraceID: pg.Text(j.TraceID),
 		WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Lane: j.Lane,
 		LimitKey: pg.Text(j.LimitKey), OnLimit: pg.Text(j.OnLimit), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
 	}
-	if job.Extra == nil {
-		job.Extra = j.Extra
+	if stored.Extra == nil {
+		stored.Extra = j.Extra
 	}
 	if r.State == string(ojs.StateAvailable) {
-		job.EnqueuedAt = r.CreatedAt
+		stored.EnqueuedAt = r.CreatedAt
 	}
-	return job
+	return stored
 }
 
 // alike reports whether JobInsertAlike can store the jobs, which are plain: they differ in nothing but id and args.

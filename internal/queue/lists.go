@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"log/slog"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -199,7 +198,7 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 			return err
 		}
 		page = f.page(found)
-		rows, err := q.JobListByID(ctx, job.SizeOfEach(len(found.Ids)), found.Ids)
+		rows, err := q.JobListByID(ctx, job.MaxWholeSize(len(found.Ids)), found.Ids)
 		if err != nil {
 			return err
 		}
@@ -277,7 +276,7 @@ func idAt(t time.Time) (id [16]byte) {
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+	rows, err := s.db.Q.JobListByID(ctx, job.MaxWholeSize(1), [][16]byte{id})
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -295,7 +294,7 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
+	rows, err := s.db.Q.JobListByID(ctx, job.MaxWholeSize(len(ids)), ids)
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -304,19 +303,6 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 		jobs[rows[i].ID] = (*job.Record)(&rows[i])
 	}
 	return jobs, nil
-}
-
-// complement reads what a statement for many jobs has left out of a large one. Its caller has changed the job already, so
-// that an error only leaves these parts out of the answer.
-// The row may have changed since, so only the attributes that a client has sent, and the history, are taken over.
-func (s *Store) complement(ctx context.Context, j *job.Record) {
-	whole, err := s.Get(ctx, j.ID)
-	if err != nil {
-		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "error"),
-			slog.Group("ojs", "job_id", spec.FormatID(j.ID)), slog.Any("error", err))
-		return
-	}
-	j.Args, j.Meta, j.Extra, j.Errors, j.PreviousErrors = whole.Args, whole.Meta, whole.Extra, whole.Errors, whole.PreviousErrors
 }
 
 func texts(states []ojs.JobState) []string {
@@ -364,8 +350,8 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		rows, err = q.UniqueListPage(ctx, dbsqlc.UniqueListPageParams{
-			Tenant:  l.Tenant,
-			MaxSize: job.SizeOfEach(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
+			Tenant:       l.Tenant,
+			MaxWholeSize: job.MaxWholeSize(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked,
 			SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
 		})
 		if err != nil {

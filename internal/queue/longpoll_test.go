@@ -44,11 +44,11 @@ func TestWakes(t *testing.T) {
 func TestBlockedCallIsWoken(t *testing.T) {
 	t.Parallel()
 	var s Store
-	w := s.blocked.park("q")
-	s.WakeBlocked(context.Background(), []eventlog.Change{
+	w := s.roomWaiters.park("q")
+	s.WakeRoomWaiters(context.Background(), []eventlog.Change{
 		{Queue: "other", From: "available", To: "active"}, {Queue: "q", To: "available"}, {Queue: "q", From: "retryable", To: "available"}, {Queue: "q", From: "active", To: "completed"},
 	})
 	require.Empty(t, w.left)
-	s.WakeBlocked(context.Background(), []eventlog.Change{{Queue: "q", From: "scheduled", To: "cancelled"}})
+	s.WakeRoomWaiters(context.Background(), []eventlog.Change{{Queue: "q", From: "scheduled", To: "cancelled"}})
 	require.Len(t, w.left, 1)
 }

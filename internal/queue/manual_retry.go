@@ -37,7 +37,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 		tx.changed, tx.did = &id, bulkDid(job.BulkRetry)
 		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
 		// In the transaction, so that the answer shows the job as this retry has left it, and not as the next worker has.
-		jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+		jobs, err := q.JobListByID(ctx, job.MaxWholeSize(1), [][16]byte{id})
 		if err == nil {
 			retried = (*job.Record)(&jobs[0])
 		}

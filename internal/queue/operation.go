@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -140,7 +141,15 @@ func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	}
 	// The statement leaves out args of large jobs if it has several. A single answer has to show all of it.
 	if stored.Cut() {
-		o.store.complement(ctx, stored)
+		whole, err := o.store.Get(ctx, stored.ID)
+		if err != nil { // the job is changed already, so the answer only lacks these parts
+			o.store.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args",
+				slog.String("category", "error"), slog.Group("ojs", "job_id", spec.FormatID(stored.ID)), slog.Any("error", err))
+			return stored, nil
+		}
+		// The row may have changed since, so only the attributes that a client has sent, and the history, are taken over.
+		stored.Args, stored.Meta, stored.Extra, stored.Errors, stored.PreviousErrors = whole.Args, whole.Meta, whole.Extra, whole.Errors,
+			whole.PreviousErrors
 	}
 	return stored, nil
 }

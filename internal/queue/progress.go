@@ -275,7 +275,7 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	id, state := spec.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
 	case state.Terminal():
-		return spec.Conflict(id, state, LiveStates...)
+		return spec.Conflict(id, state, job.LiveStates...)
 	case !JobRun{WorkerID: save.WorkerID}.Owns(row.WorkerID):
 		return spec.NotOwner(id, save.WorkerID, row.WorkerID.String)
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:

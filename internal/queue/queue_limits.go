@@ -108,7 +108,9 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 	return pg.WriteError(s.setQueueLimits(ctx, s.db.Pool, in))
 }
 
-// claimLimited claims in a transaction that has locked the partitions of the limited queues.
+// claimLimited claims in a transaction that has locked the partitions of the limited queues: part by part, as many jobs as there are slots
+// left and as the limit of a part permits. A claim that was cut at its bytes, which are those of all parts together, is the last. What one
+// part leaves of the slots goes to the next, even if the part had more slots than the limit allows. The starts are recorded at the end.
 //
 // Claims of a limited queue follow one another on all nodes, because each holds the partition to its commit. That is the price of
 // an exact limit, and why enqueue claims leave such queues out. After an error nothing is claimed or, if the answer to the commit was
@@ -118,21 +120,70 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 	parts := partsOf(reads, limited)
 	// One number for all parts: they commit together.
 	number := claimNumber()
-	var rooms []dbsqlc.LimitQueueRoomsRow
+	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
+	for i, l := range limited {
+		names[i], policies[i] = l.queue, l.policy.Stored()
+	}
+	var allowances []dbsqlc.LimitQueueAllowancesRow
 	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
-		rooms, err = s.claimParts(ctx, tx, claimants, limited, parts, owners, number, bytes)
-		return err
+		q := dbsqlc.New(tx)
+		// It is the first statement, so the claims read what the last holder of the partitions has committed.
+		if allowances, err = q.LimitQueueAllowances(ctx, names, policies); err != nil {
+			return err
+		}
+		left, total := owners, bytes // the transaction may be tried again
+		var from []string
+		var startedAt []pgtype.Timestamptz
+		for i := range parts {
+			r := &parts[i]
+			*r = claim{queue: r.queue, reads: r.reads}
+			want := len(left)
+			if r.queue != "" {
+				at := slices.IndexFunc(allowances, func(l dbsqlc.LimitQueueAllowancesRow) bool { return l.Queue == r.queue })
+				want = int(min(int64(want), allowances[at].Allowance))
+				r.full = want < len(left)
+			}
+			if want == 0 {
+				continue
+			}
+			if want < len(left) {
+				// The reads were made before the allowance was known.
+				s.cursors.cut(r.reads, want)
+			}
+			sent := s.newClaim(claimants, r.reads, left[:want], total)
+			r.owners, r.params = sent.owners, sent.params
+			r.params.Claim = number
+			if r.rows, err = claimJobs(ctx, q, &r.params); err != nil {
+				return err
+			}
+			left, r.full = left[len(r.rows):], r.full && len(r.rows) == want
+			for n := range r.rows {
+				if r.queue != "" {
+					from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
+				}
+			}
+			weight, cut := r.weigh()
+			if total += weight; cut {
+				break
+			}
+		}
+		if from != nil {
+			if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
+				return err
+			}
+		}
+		return s.handleBlockedByQueueLimits(ctx, q, limited, parts, len(left))
 	})
 	if err != nil {
 		s.lost.add(number, err)
 		return nil, err
 	}
-	s.awaitRoom(rooms)
+	s.scheduleLimitWakes(allowances)
 	for i := range parts {
 		if parts[i].full {
 			s.limited(job.QueueLimitPrefix + parts[i].queue)
 		}
-		parts[i].workflows = s.afterBlocked(ctx, parts[i].handled)
+		parts[i].workflows = s.afterLimitBlocked(ctx, parts[i].handled)
 	}
 	return parts, nil
 }
@@ -164,91 +215,31 @@ func partsOf(reads []*cursorRead, limited []queueLimit) (parts []claim) {
 	return parts
 }
 
-// claimParts claims part by part, as many jobs as there are slots left and as the limit of a part permits. A claim that was cut at its
-// bytes, which are those of all parts together, is the last.
-//
-// owners shrinks by what each part has got; what is left goes to the next part, even if the part had more slots than room. The
-// starts are recorded at the end, before the commit.
-func (s *Store) claimParts(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, parts []claim, owners []int, number,
-	bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
-	q := dbsqlc.New(tx)
-	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
-	for i, l := range limited {
-		names[i], policies[i] = l.queue, l.policy.Stored()
-	}
-	// It is the first statement, so the claims read what the last holder of the partitions has committed.
-	rooms, err := q.LimitQueueRooms(ctx, names, policies)
-	if err != nil {
-		return nil, err
-	}
-	var from []string
-	var startedAt []pgtype.Timestamptz
-	for i := range parts {
-		r := &parts[i]
-		*r = claim{queue: r.queue, reads: r.reads} // the transaction may be tried again
-		want := len(owners)
-		if r.queue != "" {
-			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
-			want = int(min(int64(want), rooms[at].Room))
-			r.full = want < len(owners)
-		}
-		if want == 0 {
-			continue
-		}
-		if want < len(owners) {
-			// The reads were made before the room was known.
-			s.cursors.cut(r.reads, want)
-		}
-		sent := s.newClaim(claimants, r.reads, owners[:want], bytes)
-		r.owners, r.params = sent.owners, sent.params
-		r.params.Claim = number
-		if r.rows, err = claimJobs(ctx, q, &r.params); err != nil {
-			return nil, err
-		}
-		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
-		for n := range r.rows {
-			if r.queue != "" {
-				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
-			}
-		}
-		weight, cut := r.weigh()
-		if bytes += weight; cut {
-			break
-		}
-	}
-	if from != nil {
-		if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
-			return nil, err
-		}
-	}
-	return rooms, s.handleBlockedInQueues(ctx, q, limited, parts, len(owners))
-}
-
-// maxMet bounds the jobs that one claim drops or schedules in a queue.
+// maxHandled bounds the jobs that one claim drops or schedules in a queue.
 // It bounds how long the claim holds the partition for jobs that nobody gets.
-const maxMet = 100
+const maxHandled = 100
 
-// handleBlockedInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy
-// says so. In the transaction of the claim: the partition is locked, so no other claim makes room meanwhile.
-func (s *Store) handleBlockedInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claim, slots int) error {
+// handleBlockedByQueueLimits drops or schedules the next jobs of queues whose allowance is used up, as many as there are slots left, if
+// their policy says so. In the transaction of the claim: the partition is locked, so no other claim changes the allowance meanwhile.
+func (s *Store) handleBlockedByQueueLimits(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, parts []claim, slots int) error {
 	for i := range parts {
 		r := &parts[i]
 		at := slices.IndexFunc(limited, func(l queueLimit) bool { return l.queue == r.queue })
 		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
 			continue
 		}
-		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)),
+		p := dbsqlc.LimitQueueHandleBlockedParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxHandled)),
 			Node: s.commits.Node}
 		for _, read := range r.reads {
 			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, read.cursor.lane),
 				append(p.Priorities, read.cursor.tenantRing.priorityRing.priority), append(p.Lows, read.low)
 		}
-		rows, err := q.LimitQueueMeet(ctx, p)
+		rows, err := q.LimitQueueHandleBlocked(ctx, p)
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			r.handled = append(r.handled, dbsqlc.LimitMeetRow(row))
+			r.handled = append(r.handled, dbsqlc.LimitHandleBlockedRow(row))
 		}
 	}
 	return nil
@@ -314,33 +305,32 @@ func setQueueLimit(ctx context.Context, q *dbsqlc.Queries, name string, p *job.L
 	return q.LimitQueueStore(ctx, dbsqlc.LimitQueueStoreParams{Config: applied.Config, Settings: applied.Settings, Name: name})
 }
 
-// roomWakes are the limited queues for which a claim found no room.
+// limitWakes are the limited queues from which this node has claimed, and when their limits may let more jobs start.
 //
-// It is filled by claims that found no room, of this node only. Another node wakes its own fetches. A name stays until the map is
-// full: its fetches are woken in vain at worst.
-type roomWakes struct {
+// Another node wakes its own fetches. A name stays until the map is full: its fetches are woken in vain at worst.
+type limitWakes struct {
 	some  atomic.Bool // there are any: nearly always not, and then nothing is locked
 	mu    sync.Mutex
-	until map[string]time.Time // when waiting fetches of the queue are woken; zero: no time will make room
+	until map[string]time.Time // when waiting fetches of the queue are woken; zero: only the end of a job lets another one start
 }
 
-// maxRoomWakes bounds the queues that are remembered. Waiting fetches of a forgotten one claim when the poller wakes them.
-const maxRoomWakes = 10_000
+// maxLimitWakes bounds the queues that are remembered. Waiting fetches of a forgotten one claim when the poller wakes them.
+const maxLimitWakes = 10_000
 
-// awaitRoom wakes waiting fetches of queues without room when there may be room again.
-// WaitUs below 0 means that only the end of a job makes room: roomMade wakes fetches then. A later time is not
+// scheduleLimitWakes wakes waiting fetches of limited queues when the limit may let more jobs start.
+// WaitUs below 0 means that only the end of a job lets another one start: wakeLimited wakes fetches then. A later time is not
 // waited for while an earlier one is set, as the next claim sets it again.
-func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
-	s.rooms.mu.Lock()
-	defer s.rooms.mu.Unlock()
-	for _, r := range rooms {
-		if len(s.rooms.until) >= maxRoomWakes {
-			clear(s.rooms.until)
+func (s *Store) scheduleLimitWakes(allowances []dbsqlc.LimitQueueAllowancesRow) {
+	s.limitWakes.mu.Lock()
+	defer s.limitWakes.mu.Unlock()
+	for _, r := range allowances {
+		if len(s.limitWakes.until) >= maxLimitWakes {
+			clear(s.limitWakes.until)
 		}
-		at, known := s.rooms.until[r.Queue]
+		at, known := s.limitWakes.until[r.Queue]
 		if r.WaitUs < 0 {
-			if s.rooms.some.Store(true); !known {
-				s.rooms.until[r.Queue] = time.Time{}
+			if s.limitWakes.some.Store(true); !known {
+				s.limitWakes.until[r.Queue] = time.Time{}
 			}
 			continue
 		}
@@ -349,37 +339,37 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 		if known && at.After(time.Now()) && at.Before(time.Now().Add(wait)) {
 			continue
 		}
-		s.rooms.some.Store(true)
-		s.rooms.until[r.Queue] = time.Now().Add(wait)
+		s.limitWakes.some.Store(true)
+		s.limitWakes.until[r.Queue] = time.Now().Add(wait)
 		time.AfterFunc(wait, func() { s.cursors.wakeQueue(r.Queue, maxWoken) })
 	}
 }
 
-// roomMade wakes a waiting fetch of each of the limited queues or, without names, of all: a job has ended on another node.
-// One fetch per queue is enough: if there is more room, its claim takes up to all of its slots, and the next end wakes another.
-func (s *Store) roomMade(queues ...string) {
-	if !s.rooms.some.Load() {
+// wakeLimited wakes a waiting fetch of each of the limited queues or, without names, of all: a job has ended on another node.
+// One fetch per queue is enough: if the limit allows more, its claim takes up to all of its slots, and the next end wakes another.
+func (s *Store) wakeLimited(queues ...string) {
+	if !s.limitWakes.some.Load() {
 		return
 	}
-	s.rooms.mu.Lock()
-	defer s.rooms.mu.Unlock()
+	s.limitWakes.mu.Lock()
+	defer s.limitWakes.mu.Unlock()
 	if queues == nil {
-		for name := range s.rooms.until {
+		for name := range s.limitWakes.until {
 			s.cursors.wakeQueue(name, 1)
 		}
 		return
 	}
 	for _, name := range queues {
-		if _, known := s.rooms.until[name]; known {
+		if _, known := s.limitWakes.until[name]; known {
 			s.cursors.wakeQueue(name, 1)
 		}
 	}
 }
 
 // limitBlockedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
-// meets such jobs: see LimitMeet.
+// handles such jobs: see LimitHandleBlocked.
 //
-// It is a hint: a queue that is missing is found by a rescan (rescanLimits), one that is there in vain costs a statement and is
+// It is a hint: a queue that is missing is found by a rescan (Store.rescan), one that is there in vain costs a statement and is
 // dropped by handled.
 type limitBlockedQueues struct {
 	// The follower of package limit sets it from the database (SetLimitsWaiting), and add sets it at once. While it is false no
@@ -420,7 +410,7 @@ func (p *limitBlockedQueues) add(queues ...string) {
 	}
 }
 
-// due returns those of the queues in which jobs wait, if it is time to meet them.
+// due returns those of the queues in which jobs wait, if it is time to handle them.
 // Of several fetches that come at the same time one gets the queue. After an error its turn comes again in a second.
 func (p *limitBlockedQueues) due(queues []string) (due []string) {
 	if !p.any.Load() {
@@ -467,24 +457,12 @@ func (p *limitBlockedQueues) handled(queues []string, handled map[string]bool, c
 	}
 }
 
-// rescanLimits looks in which of the queues jobs wait for limits.
-func (s *Store) rescanLimits(ctx context.Context, queues []string) error {
-	if !s.limitBlocked.any.Load() {
-		return nil
-	}
-	names, err := s.db.Q.LimitListParked(ctx, queues)
-	if err == nil && len(names) > 0 {
-		s.limitBlocked.add(names...)
-	}
-	return err
-}
-
-// handleBlocked does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
-// others. It reports whether jobs may be fetched now that could not before.
+// handleLimitBlocked does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it
+// takes no others. It reports whether jobs may be fetched now that could not before.
 //
 // It sends one statement, which is a transaction, on a context that the client cannot cancel: jobs that it drops or schedules
-// have events that this node must emit. ojs.limit_meet says what is done (docs/reference/limits.md, When a limit blocks a job).
-func (s *Store) handleBlocked(ctx context.Context, queues []string, tenant string) (letStart bool, err error) {
+// have events that this node must emit. ojs.limit_handle_blocked says what is done (docs/reference/limits.md, When a limit blocks a job).
+func (s *Store) handleLimitBlocked(ctx context.Context, queues []string, tenant string) (letStart bool, err error) {
 	due := s.limitBlocked.due(queues)
 	if len(due) == 0 {
 		return false, nil
@@ -492,7 +470,7 @@ func (s *Store) handleBlocked(ctx context.Context, queues []string, tenant strin
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	began := time.Now()
-	rows, err := s.db.Q.LimitMeet(bounded, dbsqlc.LimitMeetParams{Queues: due, Tenant: tenant, Node: s.commits.Node})
+	rows, err := s.db.Q.LimitHandleBlocked(bounded, dbsqlc.LimitHandleBlockedParams{Queues: due, Tenant: tenant, Node: s.commits.Node})
 	if err != nil {
 		return false, pg.ClientError(err)
 	}
@@ -512,16 +490,16 @@ func (s *Store) handleBlocked(ctx context.Context, queues []string, tenant strin
 		}
 	}
 	s.limitBlocked.handled(due, handled, time.Since(began))
-	s.advance(ctx, s.afterBlocked(ctx, rows))
+	s.followWorkflows(ctx, s.afterLimitBlocked(ctx, rows))
 	return letStart, nil
 }
 
-// afterBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow: the
-// caller advances them, outside of a flush.
-// LimitMeet and LimitQueueMeet have the same columns; the rows of the latter have no place, because nothing of a limited queue is
-// admitted.
-func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (workflows [][16]byte) {
-	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
+// afterLimitBlocked does what follows from jobs that were admitted, dropped or scheduled, and returns the workflows that have to follow:
+// the caller calls followWorkflows for them, outside of a flush.
+// LimitHandleBlocked and LimitQueueHandleBlocked have the same columns; the rows of the latter have no place, because nothing of a
+// limited queue is admitted.
+func (s *Store) afterLimitBlocked(ctx context.Context, rows []dbsqlc.LimitHandleBlockedRow) (workflows [][16]byte) {
+	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitHandleBlockedRow) bool { return r.Outcome != "handled" }) {
 		return nil
 	}
 	var a afterCommit
@@ -543,7 +521,7 @@ func (s *Store) afterBlocked(ctx context.Context, rows []dbsqlc.LimitMeetRow) (w
 			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
 		}
 	}
-	eventlog.Emit(ctx, s.commits, rows, blockedChange)
+	eventlog.Emit(ctx, s.commits, rows, limitBlockedChange)
 	s.notify(ctx, a)
 	return a.workflows
 }
@@ -556,8 +534,8 @@ func (s *Store) limited(key string) {
 	}
 }
 
-// blockedChange has no event of this kind for a job that was admitted, or only handled: its state stays available.
-func blockedChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
+// limitBlockedChange has no event of this kind for a job that was admitted, or only handled: its state stays available.
+func limitBlockedChange(changes []eventlog.Change, r *dbsqlc.LimitHandleBlockedRow) []eventlog.Change {
 	c := eventlog.Change{JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: string(ojs.StateAvailable), At: r.Now.Time}
 	switch r.Outcome {
 	case "dropped":

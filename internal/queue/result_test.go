@@ -35,7 +35,7 @@ func TestAwaitResult(t *testing.T) {
 	require.Eventually(t, func() bool { return b.Awaited() == 5 && other.Awaited() == 5 }, domaintest.WaitFor, time.Millisecond)
 	_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1, Result: []byte(`7`)})
 	require.NoError(t, err)
-	other.Published()
+	other.NotifyPublished()
 	wg.Wait()
 	require.Zero(t, b.Awaited()+other.Awaited())
 }

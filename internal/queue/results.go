@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +29,8 @@ func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration
 	if wait <= 0 {
 		return s.result(ctx, id)
 	}
-	w := s.awaiting.park(id) // before the first read, or an end right after it would not wake the call
-	defer s.awaiting.leave(id, w)
+	w := s.resultWaiters.park(id) // before the first read, or an end right after it would not wake the call
+	defer s.resultWaiters.leave(id, w)
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
@@ -109,15 +108,22 @@ func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64)
 }
 
 // Awaited is the number of requests that wait for results.
-func (s *Store) Awaited() int { return s.awaiting.count() }
+func (s *Store) Awaited() (n int) {
+	s.resultWaiters.mu.Lock()
+	defer s.resultWaiters.mu.Unlock()
+	for _, waiters := range s.resultWaiters.byID {
+		n += len(waiters)
+	}
+	return n
+}
 
-// Published makes waiters read their results again, because some node has published events. Events do not reach this
+// NotifyPublished makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
 // The notification of a relay and the poller call it. It costs three loads or empty maps while nobody waits.
-func (s *Store) Published() {
-	s.awaiting.published()
-	s.blocked.publishedAny()
-	s.roomMade()
+func (s *Store) NotifyPublished() {
+	s.resultWaiters.wakeAll()
+	s.roomWaiters.wakeAll()
+	s.wakeLimited()
 }
 
 // resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.
@@ -144,12 +150,7 @@ func (r *resultWaiters) park(id [16]byte) *resultWaiter {
 func (r *resultWaiters) leave(id [16]byte, w *resultWaiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := slices.DeleteFunc(r.byID[id], func(o *resultWaiter) bool { return o == w })
-	if len(left) == 0 {
-		delete(r.byID, id)
-	} else {
-		r.byID[id] = left
-	}
+	removeWaiter(r.byID, id, w)
 }
 
 // ended is called for every job that ends on this node, so it must be cheap when nobody waits.
@@ -161,8 +162,8 @@ func (r *resultWaiters) ended(id [16]byte) {
 	}
 }
 
-// published wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
-func (r *resultWaiters) published() {
+// wakeAll wakes all waiters of the node, whatever they wait for: their reads share statements and keep to resultPace.
+func (r *resultWaiters) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, ws := range r.byID {
@@ -170,15 +171,6 @@ func (r *resultWaiters) published() {
 			signal(w.published)
 		}
 	}
-}
-
-func (r *resultWaiters) count() (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, ws := range r.byID {
-		n += len(ws)
-	}
-	return n
 }
 
 // signal does not block. One signal in the channel is enough, because the waiter reads the whole result again.

@@ -8,81 +8,77 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Enqueues to a full queue whose policy is to block wait in memory: they hold no connection and no lock, and try again when a job has left
-// the queue. Who tries first then has the place: they do not queue up.
+// the queue. Who tries first then gets the room: they do not queue up.
 
 const (
 	// LongestBlock is the longest wait for room in a queue.
 	// It is the largest OJS-Block-Timeout (docs/reference/backpressure.md, At the bound).
 	LongestBlock = 60 * time.Second
 
-	// blockedPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
+	// roomPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
 	// A loaded relay publishes many times a second. Without the pace every waiter would lock the row of its queue each time.
-	blockedPace = 100 * time.Millisecond
+	roomPace = 100 * time.Millisecond
 
-	// blockedPoll is after how long a waiter tries again although nothing has told it to.
+	// roomPoll is after how long a waiter tries again although nothing has told it to.
 	// It covers notifications that were lost, and room that no event of this kind makes, such as a higher bound.
-	blockedPoll = time.Second
+	roomPoll = time.Second
 )
 
-// blockedCalls are the enqueues that wait for room, by queue.
+// roomWaiters are the enqueues that wait for room, by queue.
 // The zero value is ready. A call is in one list, that of the queue that refused it last.
-type blockedCalls struct {
+type roomWaiters struct {
 	// It equals the number of calls in byQueue. changed reads it without mu: a call that parks at that moment tries once more
 	// after it has parked.
 	count   atomic.Int64
 	mu      sync.Mutex
-	byQueue map[string][]*blockedCall
+	byQueue map[string][]*roomWaiter
 }
 
-// blockedCall is one call that waits. A channel of capacity 1 keeps a wake-up that comes while it tries.
-type blockedCall struct {
+// roomWaiter is one call that waits. A channel of capacity 1 keeps a wake-up that comes while it tries.
+type roomWaiter struct {
 	left      chan struct{} // a job has left the queue on this node
 	published chan struct{} // some node has published changes
 }
 
 // park must come before the try whose failure is waited upon: a job that leaves between the try and park would wake nobody.
-func (r *blockedCalls) park(queue string) *blockedCall {
-	w := &blockedCall{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
+func (r *roomWaiters) park(queue string) *roomWaiter {
+	w := &roomWaiter{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count.Add(1)
 	if r.byQueue == nil {
-		r.byQueue = map[string][]*blockedCall{}
+		r.byQueue = map[string][]*roomWaiter{}
 	}
 	r.byQueue[queue] = append(r.byQueue[queue], w)
 	return w
 }
 
-func (r *blockedCalls) leave(queue string, w *blockedCall) {
+func (r *roomWaiters) leave(queue string, w *roomWaiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count.Add(-1)
-	left := slices.DeleteFunc(r.byQueue[queue], func(o *blockedCall) bool { return o == w })
-	if len(left) == 0 {
-		delete(r.byQueue, queue)
-	} else {
-		r.byQueue[queue] = left
-	}
+	removeWaiter(r.byQueue, queue, w)
 }
 
-// WakeBlocked wakes the calls that wait for room, for the jobs that a commit of this node has taken out of their queues. It costs one load
-// while nobody waits.
+// WakeRoomWaiters wakes the calls that wait for room, for the jobs that a commit of this node has taken out of their queues. It
+// costs one load while nobody waits.
 // One job makes room for one job, so one waiter is woken for each; a job that moves between waiting states, such as from
 // scheduled to available, makes none. It is a subscriber of the bus of commits (eventlog.CommitsConfig), so it must not block.
-func (s *Store) WakeBlocked(_ context.Context, changes []eventlog.Change) {
-	r := &s.blocked
+func (s *Store) WakeRoomWaiters(_ context.Context, changes []eventlog.Change) {
+	r := &s.roomWaiters
 	if r.count.Load() == 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range changes {
-		if c := &changes[i]; slices.Contains(waitingStates, ojs.JobState(c.From)) && !slices.Contains(waitingStates, ojs.JobState(c.To)) {
+		if c := &changes[i]; slices.Contains(job.WaitingStates, ojs.JobState(c.From)) && !slices.Contains(job.WaitingStates, ojs.JobState(c.To)) {
 			r.wakeOne(c.Queue)
 		}
 	}
@@ -91,7 +87,7 @@ func (s *Store) WakeBlocked(_ context.Context, changes []eventlog.Change) {
 // wakeOne wakes the first waiter that has not been woken.
 // A waiter whose channel is full tries anyway, so its turn passes to the next one. If the woken one does not use the room,
 // because its jobs have another size for example, the others poll.
-func (r *blockedCalls) wakeOne(queue string) {
+func (r *roomWaiters) wakeOne(queue string) {
 	for _, w := range r.byQueue[queue] {
 		select {
 		case w.left <- struct{}{}:
@@ -101,8 +97,8 @@ func (r *blockedCalls) wakeOne(queue string) {
 	}
 }
 
-// publishedAny wakes all waiters, because a notification does not name the queues that jobs have left.
-func (r *blockedCalls) publishedAny() {
+// wakeAll wakes all waiters, because a notification does not name the queues that jobs have left.
+func (r *roomWaiters) wakeAll() {
 	if r.count.Load() == 0 {
 		return
 	}
@@ -110,10 +106,7 @@ func (r *blockedCalls) publishedAny() {
 	defer r.mu.Unlock()
 	for _, waiters := range r.byQueue {
 		for _, w := range waiters {
-			select {
-			case w.published <- struct{}{}:
-			default:
-			}
+			signal(w.published)
 		}
 	}
 }
@@ -132,35 +125,35 @@ func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() er
 // retryFull is RetryFull for callers that count the refused jobs themselves.
 func (s *Store) retryFull(ctx context.Context, wait time.Duration, try func() error) error {
 	err := try()
-	queue, blocks := blockedQueue(err)
+	queue, blocks := queueToAwait(err)
 	// Without a wait the error goes back as it is, like that of a queue that rejects.
 	if !blocks || wait <= 0 {
 		return err
 	}
 	// w and queue change below, so leave is deferred in a closure that reads them at the end.
-	w := s.blocked.park(queue)
-	defer func() { s.blocked.leave(queue, w) }()
+	w := s.roomWaiters.park(queue)
+	defer func() { s.roomWaiters.leave(queue, w) }()
 	timeout := time.NewTimer(min(wait, LongestBlock))
 	defer timeout.Stop()
 	for {
 		if err = try(); err == nil { // the first time because there may have been room before it was parked
 			return nil
 		}
-		if other, blocks := blockedQueue(err); !blocks || !s.awaitPlace(ctx, w, timeout.C) {
+		if other, blocks := queueToAwait(err); !blocks || !s.awaitRoom(ctx, w, timeout.C) {
 			return err
 		} else if other != queue { // another job of the call has no room now
-			s.blocked.leave(queue, w)
+			s.roomWaiters.leave(queue, w)
 			queue = other
-			w = s.blocked.park(queue)
+			w = s.roomWaiters.park(queue)
 		}
 	}
 }
 
-// awaitPlace waits until the call should try again. It returns false if it should give up.
-// A publication does not wake it at once but moves its poll to blockedPace after the start of the wait; later publications then
+// awaitRoom waits until the call should try again. It returns false if it should give up.
+// A publication does not wake it at once but moves its poll to roomPace after the start of the wait; later publications then
 // add nothing.
-func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan time.Time) bool {
-	poll := time.NewTimer(blockedPoll)
+func (s *Store) awaitRoom(ctx context.Context, w *roomWaiter, timeout <-chan time.Time) bool {
+	poll := time.NewTimer(roomPoll)
 	defer poll.Stop()
 	start, published := time.Now(), w.published
 	for {
@@ -169,7 +162,7 @@ func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan t
 			return true
 		case <-published:
 			published = nil
-			poll.Reset(max(0, blockedPace-time.Since(start)))
+			poll.Reset(max(0, roomPace-time.Since(start)))
 		case <-poll.C:
 			return true
 		case <-timeout:
@@ -182,8 +175,8 @@ func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan t
 	}
 }
 
-// blockedQueue is the queue of an error after which a call may wait.
-func blockedQueue(err error) (queue string, blocks bool) {
+// queueToAwait is the queue of an error after which a call may wait.
+func queueToAwait(err error) (queue string, blocks bool) {
 	full := fullError(err)
 	if full == nil || full.Details["strategy"] != queueconfig.Block {
 		return "", false

@@ -60,13 +60,13 @@ func TestRecordsAreCutAboveASize(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}
 		b.Exec(`UPDATE ojs.jobs SET meta = '{}', extra = '{"x":1}', errors = ARRAY['{"code":"e"}']::json[], previous_errors = ARRAY['{"code":"f"}']::json[],
-			checkpoint = '{"at":1}', checkpoint_seq = 4, checkpoint_at = now(), size = $1`, job.SizeOfEach(2))
+			checkpoint = '{"at":1}', checkpoint_seq = 4, checkpoint_at = now(), size = $1`, job.MaxWholeSize(2))
 		if done {
 			for _, j := range b.Fetched(2, "q") {
 				_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1, Result: []byte(`1`)})
 				require.NoError(t, err)
 			}
-			b.Exec(`UPDATE ojs.jobs_done SET size = $1`, job.SizeOfEach(2))
+			b.Exec(`UPDATE ojs.jobs_done SET size = $1`, job.MaxWholeSize(2))
 		}
 		whole, err := b.Get(t.Context(), ids[1])
 		require.NoError(t, err)

@@ -80,7 +80,7 @@ func (b *bundle) difference(p push) string { return b.differenceOn(b.Pool, p) }
 
 // differenceOn is difference for SQL sent on db.
 func (b *bundle) differenceOn(db querier, p push) string {
-	job, wire := p.http()
+	j, wire := p.http()
 	if wire != nil {
 		return "HTTP refuses: " + wire.Message
 	}
@@ -88,13 +88,13 @@ func (b *bundle) differenceOn(db querier, p push) string {
 	if err != nil {
 		return "SQL refuses: " + err.Error()
 	}
-	if job.ClientID {
-		require.Equal(b.T, job.ID, id)
-		job.ClientID = false
+	if j.ClientID {
+		require.Equal(b.T, j.ID, id)
+		j.ClientID = false
 	}
-	stored, err := b.Enqueue(b.T.Context(), job)
+	stored, err := b.Enqueue(b.T.Context(), j)
 	require.NoError(b.T, err)
-	want, got := b.row(stored.ID, job), b.row(id, job)
+	want, got := b.row(stored.ID, j), b.row(id, j)
 	b.Exec("WITH e AS (DELETE FROM ojs.events) DELETE FROM ojs.jobs")
 	for i := range want {
 		if want[i] != got[i] {

@@ -189,10 +189,10 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 		jobs := b.Enqueued(live, done)
 		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
-		for _, job := range jobs {
-			_, err := b.sqlWithID(b.Pool, job.ID)
+		for _, j := range jobs {
+			_, err := b.sqlWithID(b.Pool, j.ID)
 			require.Equal(t, "23505", sqlState(err))
-			require.ErrorContains(t, err, spec.DuplicateID(spec.FormatID(job.ID)).Message)
+			require.ErrorContains(t, err, spec.DuplicateID(spec.FormatID(j.ID)).Message)
 		}
 		require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs"))
 		require.Equal(t, 3, b.Number("SELECT count(*) FROM ojs.events"))
@@ -217,9 +217,9 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 				g.Go(func() error {
 					var err error
 					if i%3 == 0 { // over HTTP
-						job := domaintest.NewJob("q")
-						job.ID, job.ClientID = id, true
-						_, err = b.Enqueue(t.Context(), job)
+						j := domaintest.NewJob("q")
+						j.ID, j.ClientID = id, true
+						_, err = b.Enqueue(t.Context(), j)
 					} else if _, err = b.sqlWithID(b.Pool, id); err != nil && sqlState(err) != "23505" {
 						return err
 					}

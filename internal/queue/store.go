@@ -127,21 +127,21 @@ type Store struct {
 	lost     lostClaims
 
 	// All of these are memory of this node. They can be lost: a rescan, the poller or the next statement finds out again.
-	cursors      *cursors
-	priorities   priorityStats
-	awaiting     resultWaiters
-	queues       knownQueues
-	rooms        roomWakes
-	limitBlocked limitBlockedQueues
-	blocked      blockedCalls
-	fullLogged   fullLogs
+	cursors       *cursors
+	priorities    priorityStats
+	resultWaiters resultWaiters
+	queues        knownQueues
+	limitWakes    limitWakes
+	limitBlocked  limitBlockedQueues
+	roomWaiters   roomWaiters
+	fullLogged    fullLogs
 
 	// It is closed when the node stops, and never opened again. Everything that parks selects on it.
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	maxLooked int64         // pg.MaxLooked; only tests change it
-	busyFor   time.Duration // maxBusy; only tests change it
+	maxLooked     int64         // pg.MaxLooked; only tests change it
+	lockedKeyTime time.Duration // maxLockedKeyTime; only tests change it
 }
 
 // New returns a store on the database.
@@ -150,12 +150,12 @@ func New(deps Deps, c config.Config) *Store {
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer, config: c,
 		hooks: deps.Hooks, observe: deps.Observer, schemas: deps.Schemas, configured: deps.Queues,
 		maintenance: deps.Maintenance, draining: make(chan struct{}),
-		cursors:      newCursors(),
-		awaiting:     resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
-		limitBlocked: limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
-		rooms:        roomWakes{until: map[string]time.Time{}},
-		fetchers:     fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
-		maxLooked:    pg.MaxLooked, busyFor: maxBusy,
+		cursors:       newCursors(),
+		resultWaiters: resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		limitBlocked:  limitBlockedQueues{queues: map[string]*limitBlockedQueue{}},
+		limitWakes:    limitWakes{until: map[string]time.Time{}},
+		fetchers:      fetchers{byQueues: map[string]*batch.Batcher[claimant, fetchAnswer]{}},
+		maxLooked:     pg.MaxLooked, lockedKeyTime: maxLockedKeyTime,
 	}
 	// Equal ids in one statement would make the outcome depend on the order of its rows. An id that was made here has no equal.
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
@@ -164,8 +164,8 @@ func New(deps Deps, c config.Config) *Store {
 	s.enqueueNamed = newBatcher(s, "enqueue", func(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 		return s.flushInsertion(ctx, newInsertion(jobs, false))
 	}, byID, jobBytes)
-	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
-	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
+	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnlockedKeys, byID, jobBytes)
+	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnlockedKeys, byID, jobBytes)
 	// A change counts as that of a lost answer (did) only if it ends the run that the request names: a job that was handed back and fetched
 	// again has the same attempt.
 	s.complete = operation[job.Ack]{
@@ -237,7 +237,11 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 // which nobody reads any more.
 func (s *Store) Forget() {
 	s.queues.clear()
-	s.cursors.forget()
+	// Rescans and turns of all queues go with the cursors. Waiting fetches stay.
+	s.cursors.mu.Lock()
+	defer s.cursors.mu.Unlock()
+	clear(s.cursors.queues)
+	s.cursors.newest = 0
 }
 
 const (

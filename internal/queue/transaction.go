@@ -108,9 +108,19 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 // enqueue returns the error of the transaction, after which it cannot go on; errs are those of jobs. Nothing is emitted before the
 // commit: the closure at the end does it.
 func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
-	firsts, at, errs := distinct(jobs)
+	// Of jobs with one id the first is inserted; at has its index in firsts.
+	firsts, at := make([]*job.Job, 0, len(jobs)), make(map[[16]byte]int, len(jobs))
+	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	for i, j := range jobs {
+		assignID(j)
+		if _, found := at[j.ID]; found {
+			errs[i] = spec.DuplicateID(spec.FormatID(j.ID))
+			continue
+		}
+		at[j.ID] = len(firsts)
+		firsts = append(firsts, j)
+	}
 	duplicates := len(firsts) < len(jobs)
-	stored = make([]*job.Record, len(jobs))
 	if duplicates && atomic {
 		return stored, errs, nil
 	}
@@ -125,9 +135,9 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		return nil, nil, err
 	}
 	refused := false
-	for i, job := range jobs {
+	for i, j := range jobs {
 		if errs[i] == nil {
-			stored[i], errs[i] = res[at[job.ID]].outcome(job)
+			stored[i], errs[i] = res[at[j.ID]].outcome(j)
 			refused = refused || errs[i] != nil
 		}
 	}
@@ -153,23 +163,6 @@ func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		errs = nil
 	}
 	return stored, errs, nil
-}
-
-// distinct gives the jobs their ids. It returns the first job of each id, its index in firsts by id, and errors for the
-// other jobs.
-func distinct(jobs []*job.Job) (firsts []*job.Job, at map[[16]byte]int, errs []error) {
-	at = make(map[[16]byte]int, len(jobs))
-	errs = make([]error, len(jobs))
-	for i, job := range jobs {
-		assignID(job)
-		if _, found := at[job.ID]; found {
-			errs[i] = spec.DuplicateID(spec.FormatID(job.ID))
-			continue
-		}
-		at[job.ID] = len(firsts)
-		firsts = append(firsts, job)
-	}
-	return firsts, at, errs
 }
 
 // The state changes that another domain makes in a transaction of its own. The caller must call AfterCommit after its
@@ -263,7 +256,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 // A node that stops before it leaves the jobs to the relay, to rescans and to the followers of workflows and limits.
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if roots := in.AfterCommitWithoutWorkflows(ctx); len(roots) > 0 {
-		in.store.advance(ctx, roots)
+		in.store.followWorkflows(ctx, roots)
 	}
 }
 
@@ -289,7 +282,7 @@ type Cancelled struct {
 // It waits for rows that other transactions have locked, as long as the caller's transaction permits. Jobs that have ended are
 // left out.
 func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, cancels []Cancel) (Cancelled, error) {
-	return s.cancelTx(ctx, tx, source, ids, LiveStates, cancels)
+	return s.cancelTx(ctx, tx, source, ids, job.LiveStates, cancels)
 }
 
 // CancelUnlockedTx cancels, in the caller's transaction, those of the jobs that no other transaction has locked; without active,
@@ -303,9 +296,9 @@ func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, 
 	if err != nil {
 		return Cancelled{}, 0, err
 	}
-	states := idleStates
+	states := job.WaitingStates
 	if active {
-		states = LiveStates
+		states = job.LiveStates
 	}
 	done, err = s.cancelTx(ctx, tx, source, unlocked, states, slices.Repeat([]Cancel{c}, len(unlocked)))
 	return done, len(ids) - len(unlocked), err

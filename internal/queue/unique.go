@@ -359,7 +359,7 @@ type uniqueCheck struct {
 // uniqueFound is the outcome of a uniqueCheck.
 type uniqueFound struct {
 	Verdicts []uniqueVerdict // of each job
-	Locked   []bool          // by Try: whether the key of the job was free. Without that, its verdict means nothing
+	Free     []bool          // by Try: whether no other transaction has locked the key of the job. If one has, the verdict means nothing
 }
 
 // uniqueSearch is what has to be known about a key.
@@ -421,15 +421,9 @@ func (s *uniqueSearch) done() (states []ojs.JobState) {
 	return states
 }
 
-// params are the arguments of UniqueListHolders and UniqueListDone.
-// Arrays with one element per key.
-type params struct {
-	keys, states []string
-	periods, max []int64
-}
-
-// add sends the states of a key as one text, because PostgreSQL has no arrays of arrays with different lengths.
-func (p *params) add(s *uniqueSearch, states []ojs.JobState) {
+// add adds the search for jobs in the states to the parameters, which have one element per key. The states are one text, because PostgreSQL
+// has no arrays of arrays with different lengths.
+func (s *uniqueSearch) add(p *dbsqlc.UniqueListHoldersParams, states []ojs.JobState) {
 	words := make([]string, len(states))
 	for i, state := range states {
 		words[i] = string(state)
@@ -443,12 +437,8 @@ func (p *params) add(s *uniqueSearch, states []ojs.JobState) {
 		// 0 would mean no limit.
 		micros = max(1, micros)
 	}
-	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros),
-		append(p.max, limit)
-}
-
-func (p *params) holders() dbsqlc.UniqueListHoldersParams {
-	return dbsqlc.UniqueListHoldersParams{Keys: p.keys, StatesLists: p.states, PeriodsUs: p.periods, MaxRows: p.max}
+	p.Keys, p.StatesLists = append(p.Keys, s.key), append(p.StatesLists, strings.Join(words, ","))
+	p.PeriodsUs, p.MaxRows = append(p.PeriodsUs, micros), append(p.MaxRows, limit)
 }
 
 // Run locks the keys of the jobs until the end of the transaction, looks for the jobs that hold them, and decides. It is one round
@@ -458,13 +448,13 @@ func (p *params) holders() dbsqlc.UniqueListHoldersParams {
 // and end with the transaction, also for keys that no job has. After an error the transaction is over.
 func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqueFound, error) {
 	var locks []int64
-	var live, done params
+	var live, done dbsqlc.UniqueListHoldersParams
 	for _, s := range searches(jobs) {
 		locks = append(locks, s.lock)
 		// States of finished jobs do no harm here: ojs.jobs has no such rows, but for discarded ones.
-		live.add(s, s.states)
+		s.add(&live, s.states)
 		if states := s.done(); states != nil {
-			done.add(s, states)
+			s.add(&done, states)
 		}
 	}
 
@@ -485,12 +475,12 @@ func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqu
 		}
 		return dbsqlc.New(db).UniqueLock(ctx, locks)
 	}, func(db dbsqlc.DBTX) (err error) {
-		holders, err = dbsqlc.New(db).UniqueListHolders(ctx, live.holders())
+		holders, err = dbsqlc.New(db).UniqueListHolders(ctx, live)
 		return err
 	})
-	if done.keys != nil {
+	if done.Keys != nil {
 		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-			ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(done.holders()))
+			ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(done))
 			return err
 		})
 	}
@@ -514,9 +504,9 @@ func (c uniqueCheck) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (uniqu
 	}
 	found := uniqueFound{Verdicts: decide(jobs, held, now.Time)}
 	if c.Try {
-		found.Locked = make([]bool, len(jobs))
+		found.Free = make([]bool, len(jobs))
 		for i, j := range jobs {
-			found.Locked[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
+			found.Free[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
 		}
 	}
 	return found, nil
@@ -533,19 +523,17 @@ func storedHolder(r dbsqlc.UniqueListHoldersRow) uniqueHolder {
 // liveHolders finds, for each key that a job holds which has not ended, the oldest such job. The caller has locked the keys.
 // A manual retry asks for them. Only jobs that have not ended count then, whatever their policies said.
 func liveHolders(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]uniqueHolder, error) {
-	var p params
+	var p dbsqlc.UniqueListHoldersParams
 	for _, key := range keys {
-		p.add(&uniqueSearch{key: key}, liveStates)
+		(&uniqueSearch{key: key}).add(&p, job.LiveStates)
 	}
-	rows, err := q.UniqueListHolders(ctx, p.holders())
+	rows, err := q.UniqueListHolders(ctx, p)
 	held := make(map[string]uniqueHolder, len(rows))
 	for _, r := range rows {
 		held[r.Key] = storedHolder(r)
 	}
 	return held, err
 }
-
-var liveStates = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
 
 // storedJob is the Item of a holder that is no job of the request.
 const storedJob = -1
@@ -574,8 +562,8 @@ type uniqueVerdict struct {
 	Takes    *job.When      // if it is stored: the time for which it is scheduled instead of its own
 }
 
-// Busy reports whether another job prevents that the job is stored.
-func (v uniqueVerdict) Busy() bool { return v.Existing != nil }
+// Prevented reports whether another job prevents that the job is stored.
+func (v uniqueVerdict) Prevented() bool { return v.Existing != nil }
 
 // decide gives the verdicts that the jobs would get one after the other. held has the stored jobs of each key; now is only used for
 // jobs that are scheduled for a time.
@@ -598,7 +586,7 @@ func decide(jobs []*job.Job, held map[string][]uniqueHolder, now time.Time) []un
 		if j.Unique != nil {
 			verdicts[i] = judge(j.Unique, holders)
 		}
-		if v := verdicts[i]; !v.Busy() {
+		if v := verdicts[i]; !v.Prevented() {
 			own := uniqueHolder{ID: j.ID, Key: j.UniqueKey, State: stateOf(j, now), ScheduledAt: j.ScheduledAt, Item: i}
 			if v.Takes != nil {
 				own.State, own.ScheduledAt = ojs.StateScheduled, *v.Takes

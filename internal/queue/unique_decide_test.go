@@ -12,7 +12,7 @@ import (
 
 func policy(key, onConflict string, states ...ojs.JobState) *job.Job {
 	if states == nil {
-		states = liveStates
+		states = job.LiveStates
 	}
 	return &job.Job{UniqueKey: key, Unique: &job.Unique{States: states, OnConflict: onConflict}}
 }
@@ -39,12 +39,12 @@ func TestDecide(t *testing.T) {
 
 	within := policy("k", "reject")
 	within.Unique.Period = time.Hour
-	require.True(t, one(within, stored(1, ojs.StateActive, time.Hour-1)).Busy())
-	require.False(t, one(within, stored(1, ojs.StateActive, time.Hour)).Busy(), "the period has passed")
+	require.True(t, one(within, stored(1, ojs.StateActive, time.Hour-1)).Prevented())
+	require.False(t, one(within, stored(1, ojs.StateActive, time.Hour)).Prevented(), "the period has passed")
 
 	v = one(policy("k", "replace", ojs.StateActive, ojs.StateCompleted, ojs.StateDiscarded),
 		stored(1, ojs.StateCompleted, 0), stored(2, ojs.StateDiscarded, 0), stored(3, ojs.StateActive, 0), stored(4, ojs.StateAvailable, 0))
-	require.False(t, v.Busy())
+	require.False(t, v.Prevented())
 	require.Len(t, v.Replaced, 1)
 	require.Equal(t, [16]byte{3}, v.Replaced[0].ID)
 

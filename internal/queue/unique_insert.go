@@ -22,11 +22,11 @@ import (
 // other keys must not wait for it. Their jobs are tried again with later flushes, so they hold no connection while they wait.
 
 const (
-	// maxBusy is how long the jobs of a locked key are tried again; then they are answered 504. The first pause is short, because
+	// maxLockedKeyTime is how long the jobs of a locked key are tried again; then they are answered 504. The first pause is short, because
 	// another node has nearly always ended its flush by then.
 	// The reference names it (docs/reference/unique.md, Conflicts).
-	maxBusy                          = 5 * time.Second
-	firstBusyPause, longestBusyPause = 2 * time.Millisecond, 50 * time.Millisecond
+	maxLockedKeyTime                     = 5 * time.Second
+	firstLockedPause, longestLockedPause = 2 * time.Millisecond, 50 * time.Millisecond
 
 	// uniqueLockTimeout is how long an atomic call waits for a lock.
 	uniqueLockTimeout = "5s"
@@ -38,20 +38,20 @@ const (
 	replacedBy = "system:unique"
 )
 
-// flushUnique stores jobs of which some have a unique policy, except those of locked keys.
-// It serves bounded queues too, whose jobs may have policies or not.
-func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+// flushUnlockedKeys stores jobs, except those whose unique keys are locked. It serves jobs with a unique policy, and those of bounded
+// queues, which may have one or not.
+func (s *Store) flushUnlockedKeys(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	in := newInsertion(jobs, false)
 	in.tryLocks = true
 	return s.flushInsertion(ctx, in)
 }
 
-// retryBusy calls again, which tries the jobs of locked keys once more and reports whether some are left, until none is or maxBusy
-// is over.
+// retryLockedKeys calls again, which tries the jobs of locked keys once more and reports whether some are left, until none is or
+// maxLockedKeyTime is over.
 // It sleeps in the goroutine of the caller, which holds nothing. again is an insert of its own.
-func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
-	end := time.Now().Add(s.busyFor)
-	for pause := firstBusyPause; ; pause = min(2*pause, longestBusyPause) {
+func (s *Store) retryLockedKeys(ctx context.Context, again func() (locked bool)) error {
+	end := time.Now().Add(s.lockedKeyTime)
+	for pause := firstLockedPause; ; pause = min(2*pause, longestLockedPause) {
 		serviceutil.CancellableSleep(ctx, pause)
 		if !again() {
 			return nil
@@ -93,9 +93,9 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 	for n, i := range in.todo {
 		in.res[i], in.jobs[i].Outcome = enqueued{}, job.Outcome{}
 		switch v := found.Verdicts[n]; {
-		case found.Locked != nil && !found.Locked[n]:
-			in.res[i].busy = true
-		case v.Busy():
+		case found.Free != nil && !found.Free[n]:
+			in.res[i].keyLocked = true
+		case v.Prevented():
 			refused = refused || !v.Ignore
 		default:
 			u.part.todo = append(u.part.todo, i)
@@ -143,7 +143,7 @@ func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *
 	var ids [][16]byte
 	for n, v := range found.Verdicts {
 		for _, h := range v.Replaced {
-			if found.Locked[n] && h.Item == storedJob {
+			if found.Free[n] && h.Item == storedJob {
 				ids = append(ids, h.ID)
 			}
 		}
@@ -155,19 +155,19 @@ func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *
 	if err != nil || len(rows) == len(ids) {
 		return err
 	}
-	locked := make(map[[16]byte]bool, len(rows))
+	unlocked := make(map[[16]byte]bool, len(rows))
 	for _, id := range rows {
-		locked[id] = true
+		unlocked[id] = true
 	}
-	// A key is busy as a whole: another job of the flush with that key was decided with the same holders.
-	busy := map[string]bool{}
+	// A key counts as a whole: another job of the flush with that key was decided with the same holders.
+	lockedKeys := map[string]bool{}
 	for n, v := range found.Verdicts {
 		for _, h := range v.Replaced {
-			busy[jobs[n].UniqueKey] = busy[jobs[n].UniqueKey] || h.Item == storedJob && !locked[h.ID]
+			lockedKeys[jobs[n].UniqueKey] = lockedKeys[jobs[n].UniqueKey] || h.Item == storedJob && !unlocked[h.ID]
 		}
 	}
 	for n, j := range jobs {
-		found.Locked[n] = found.Locked[n] && !busy[j.UniqueKey]
+		found.Free[n] = found.Free[n] && !lockedKeys[j.UniqueKey]
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
 	winners := map[[16]byte]int{} // the index of the job that replaces one
 	for n, i := range u.in.todo {
 		for _, h := range u.verdicts[n].Replaced {
-			if u.in.res[i].busy || (h.Item == storedJob) != stored {
+			if u.in.res[i].keyLocked || (h.Item == storedJob) != stored {
 				continue
 			}
 			winners[h.ID] = i
@@ -303,7 +303,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 		return nil
 	}
 	// The look into ojs.jobs alone takes a tenth of the time of JobListByID; the rest is read by that.
-	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
+	live, err := u.q.UniqueListExisting(ctx, ids, job.MaxWholeSize(len(ids)))
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 		return nil
 	}
 	ids = slices.DeleteFunc(ids, func(id [16]byte) bool { return u.existing[id] != nil })
-	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
+	rows, err := u.q.JobListByID(ctx, job.MaxWholeSize(len(ids)), ids)
 	if err != nil {
 		return err
 	}
@@ -372,7 +372,7 @@ func (u *uniqueInsert) refuse() {
 // each visits the jobs that are not stored because of another one.
 func (u *uniqueInsert) each(visit func(i int, v uniqueVerdict)) {
 	for n, i := range u.in.todo {
-		if v := u.verdicts[n]; v.Busy() && !u.in.res[i].busy {
+		if v := u.verdicts[n]; v.Prevented() && !u.in.res[i].keyLocked {
 			visit(i, v)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // decoded is a job as a client sends it.
 func decoded(t *testing.T, body string) *job.Job {
 	t.Helper()
-	j, err := job.DecodeJob([]byte(body), job.Limits{MaxEnvelopeBytes: 10 << 20})
+	j, err := job.DecodeJob([]byte(body), job.Limits{MaxJobBytes: 10 << 20})
 	require.Nil(t, err, body)
 	return j
 }

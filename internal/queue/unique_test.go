@@ -374,7 +374,7 @@ func TestUniqueReplaceNeverDeadlocks(t *testing.T) {
 func TestUniqueKeyThatIsLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.SetBusyFor(domaintest.WaitFor) // a busy machine must enqueue all others meanwhile
+	b.SetLockedKeyTime(domaintest.WaitFor) // a busy machine must enqueue all others meanwhile
 	first := b.Enqueued(uniqueJob("locked", "reject"))[0]
 	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -400,7 +400,7 @@ func TestUniqueKeyThatIsLocked(t *testing.T) {
 func TestUniqueJobThatIsLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.SetBusyFor(time.Second)
+	b.SetLockedKeyTime(time.Second)
 	held := b.Enqueued(uniqueJob("locked", "reject"), uniqueJob("free", "reject"))
 	tx := b.Lock(held[0].ID)
 	var wg sync.WaitGroup

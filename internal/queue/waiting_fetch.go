@@ -54,27 +54,19 @@ func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record
 		if err != nil || len(jobs) > 0 {
 			return jobs, err
 		}
-		jobs, again := s.awaitJobs(ctx, w, by.Claim == nil, timeout.C)
+		// After offer an enqueue may take the waiter at any time, so the offer must be withdrawn on every way out. If it was taken, the
+		// answer has to be awaited: its jobs are claimed for this worker, and nobody else would get them.
+		if by.Claim == nil {
+			s.cursors.offer(w)
+		}
+		jobs, again, handed := s.await(ctx, w, timeout.C)
+		if s.cursors.withdraw(w) && !handed {
+			jobs = <-w.handed // whatever ended the wait; the statement of the enqueue has a time limit
+		}
 		if len(jobs) > 0 || !again {
 			return jobs, nil
 		}
 	}
-}
-
-// awaitJobs waits until an enqueue has claimed jobs for the fetch, or until it should claim again itself. It returns again
-// false if the fetch should end.
-//
-// After offer an enqueue may take the waiter at any time, so the offer must be withdrawn on every way out. If it was taken, the
-// answer has to be awaited: its jobs are claimed for this worker, and nobody else would get them.
-func (s *Store) awaitJobs(ctx context.Context, w *waiter, offered bool, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
-	if offered {
-		s.cursors.offer(w)
-	}
-	jobs, again, handed := s.await(ctx, w, timeout)
-	if s.cursors.withdraw(w) && !handed {
-		jobs = <-w.handed // whatever ended the wait; the statement of the enqueue has a time limit
-	}
-	return jobs, again
 }
 
 // await returns when the fetch should claim again, has got its jobs, or should end. handed is true if the answer came over the channel:
@@ -160,7 +152,7 @@ func (s *Store) NotifyAll() {
 // lost. Awaited results are read again for the same reason. It sends no query if no call waits and no claim was lost.
 // The poller calls it every second. One fetch is woken per place that was found: later passes wake others for the rest.
 func (s *Store) poll(ctx context.Context) error {
-	s.Published()
+	s.NotifyPublished()
 	lost := s.handBackLost(ctx) // a job of a lost claim may stay locked for hours; that must not stop the polls of other queues
 	awaited := s.cursors.awaited()
 	found, err := s.rescan(ctx, s.cursors.rescanDue(awaited, true))
@@ -193,12 +185,7 @@ func (c *cursors) leave(w *waiter) {
 	c.parked--
 	own := scopes(w.fetch.Queues, w.fetch.Tenant)
 	for _, of := range own {
-		left := slices.DeleteFunc(c.waiters[of], func(o *waiter) bool { return o == w })
-		if len(left) == 0 {
-			delete(c.waiters, of)
-		} else {
-			c.waiters[of] = left
-		}
+		removeWaiter(c.waiters, of, w)
 	}
 	select {
 	case <-w.wake:
@@ -206,6 +193,16 @@ func (c *cursors) leave(w *waiter) {
 			c.wakeLocked(of, 1)
 		}
 	default:
+	}
+}
+
+// removeWaiter removes a waiter from those of a key, and the key with the last one.
+func removeWaiter[Key comparable, Waiter any](waiters map[Key][]*Waiter, key Key, w *Waiter) {
+	left := slices.DeleteFunc(waiters[key], func(other *Waiter) bool { return other == w })
+	if len(left) == 0 {
+		delete(waiters, key)
+	} else {
+		waiters[key] = left
 	}
 }
 

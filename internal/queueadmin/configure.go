@@ -3,6 +3,7 @@ package queueadmin
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -243,13 +245,13 @@ func (s *Store) counts(ctx context.Context, name string) (counts, error) {
 func countsOf(ctx context.Context, q *dbsqlc.Queries, name string) (c counts, err error) {
 	rows, err := q.QueueCountListByQueue(ctx, name)
 	for _, r := range rows {
-		switch ojs.JobState(r.State) {
-		case ojs.StateAvailable:
-			c.available, c.waiting = r.Count, c.waiting+r.Count
-		case ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending:
-			c.waiting += r.Count
-		case ojs.StateActive:
+		switch state := ojs.JobState(r.State); {
+		case state == ojs.StateActive:
 			c.active = r.Count
+		case slices.Contains(job.WaitingStates, state):
+			if c.waiting += r.Count; state == ojs.StateAvailable {
+				c.available = r.Count
+			}
 		}
 	}
 	return c, pg.ClientError(err)

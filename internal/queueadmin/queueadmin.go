@@ -236,7 +236,7 @@ func keptFor(set *queueconfig.Duration, standard time.Duration) string {
 // a hot standby would refuse. A node calls it at its start. With nodes of different settings the one that starts last decides for SQL; HTTP
 // and gRPC calls keep the settings of their node.
 func (s *Store) StoreServerSettings(ctx context.Context) error {
-	tenancy, maxJobBytes := TenantMode(s.config.Server.Tenancy) != TenantsOff, int64(s.config.Jobs.MaxSize)
+	tenancy, maxJobBytes := TenantMode(s.config.Server.Tenancy) != TenantsOff, int64(s.config.Jobs.MaxJobBytes)
 	stored, err := s.db.Q.ServerSettingGet(ctx)
 	if err != nil || stored.Tenancy == tenancy && stored.MaxJobBytes == maxJobBytes {
 		return err

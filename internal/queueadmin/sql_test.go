@@ -97,10 +97,10 @@ func TestSQLEnqueueGoesByTheSettingsOfTheServer(t *testing.T) {
 		_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('t', json_build_array(repeat('x', $1 - 4)))`, bytes)
 		return err
 	}
-	size := int(config.Default().Jobs.MaxSize)
+	size := int(config.Default().Jobs.MaxJobBytes)
 	require.NoError(t, enqueue(size), "the migration stores the default")
 	require.ErrorContains(t, enqueue(size+1), fmt.Sprintf("'args' must have at most %d bytes", size))
-	other := b.Node(func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 100 })
+	other := b.Node(func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxJobBytes = "off", 100 })
 	require.NoError(t, other.Queues.StoreServerSettings(t.Context()))
 	require.NoError(t, enqueue(100))
 	require.ErrorContains(t, enqueue(101), "'args' must have at most 100 bytes")

@@ -41,9 +41,9 @@ func NewFanOut(archetype *baseservice.Archetype, s *Store) *FanOut {
 // publishes. It may be stale by a pass.
 func (m *FanOut) Subscribed() bool { return m.subscribed.Load() }
 
-// Published runs a pass soon if there are subscriptions, because events were published. It does not block. Without the
+// WakeIfSubscribed runs a pass soon if there are subscriptions, because events were published. It does not block. Without the
 // test, a server without webhooks would run a transaction for each publication.
-func (m *FanOut) Published() {
+func (m *FanOut) WakeIfSubscribed() {
 	if m.Subscribed() {
 		m.Wake()
 	}

@@ -943,7 +943,7 @@ func TestDeliveriesBelowTheFloor(t *testing.T) {
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
 	b.Exec(`UPDATE ojs.event_relay SET kept = 3, max_count = 1`)
-	b.Exec(`SELECT ojs.event_floor_advance(100)`)
+	b.Exec(`SELECT ojs.event_floor_raise(100)`)
 	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.event_published`))
 	created, err := b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)

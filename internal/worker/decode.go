@@ -131,7 +131,7 @@ func facts(others []jsonread.Member) []byte {
 	for _, name := range factNames {
 		for _, other := range slices.Backward(others) { // the last of equal names
 			if m := other; string(m.Name) == name {
-				if !jsonread.IsNull(m.Value) && jsonread.Depth(m.Value) <= (job.Limits{}).Depth() {
+				if !jsonread.IsNull(m.Value) && jsonread.Depth(m.Value) <= job.MaxNesting {
 					b = jsonread.AppendMember(b, m.Literal, jsonread.StorableText(m.Value))
 				}
 				break

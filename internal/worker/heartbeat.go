@@ -167,7 +167,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	p := dbsqlc.JobHeartbeatParams{
 		EventType:        ojs.EventJobHeartbeat,
 		DefaultTimeoutMs: s.config.Jobs.Timeout.Milliseconds(), Node: s.commits.Node,
-		EventGapS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
+		EventIntervalS: s.config.Events.JobHeartbeatMinInterval.Seconds(),
 	}
 	at := map[string]int{}
 	for i, b := range beats {

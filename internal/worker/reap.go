@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// readGap is the least time between two reads, so that a change of many workers, as in a deployment, is read once. Nodes
+	// readPause is the least time between two reads, so that a change of many workers, as in a deployment, is read once. Nodes
 	// must follow a change within a second. A failed read is repeated after errorPause, as no further notification may
 	// come.
-	readGap = 100 * time.Millisecond
+	readPause = 100 * time.Millisecond
 
 	errorPause = time.Second
 )
@@ -33,7 +33,7 @@ const (
 // Liveness keeps the worker cache and the registry in step: fetches and acks count as beats, which it writes, and it reads
 // which workers are quiet. If there is nothing to do it sends no query. It has one goroutine. read has room for one
 // signal; more would lead to the same statement. The quiet workers that the node knows may be stale by the time of
-// a notification and readGap; without notifications the fetch of a quiet worker may get jobs.
+// a notification and readPause; without notifications the fetch of a quiet worker may get jobs.
 type Liveness struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -68,7 +68,7 @@ func (l *Liveness) loop(ctx context.Context) {
 	var readLast time.Time
 	// Beats are written well within the silence after which a worker is dead. A worker that only fetches therefore looks silent for up to
 	// this much longer than it is.
-	writeGap := min(5*time.Second, l.store.config.Workers.DeadAfter/4)
+	writePause := min(5*time.Second, l.store.config.Workers.DeadAfter/4)
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,7 +77,7 @@ func (l *Liveness) loop(ctx context.Context) {
 		case <-l.read:
 			if readAt == nil {
 				// The first change after a quiet time is read at once.
-				readAt = time.After(readGap - min(readGap, time.Since(readLast)))
+				readAt = time.After(readPause - min(readPause, time.Since(readLast)))
 			}
 		case <-readAt:
 			readAt, readLast = nil, time.Now()
@@ -88,7 +88,7 @@ func (l *Liveness) loop(ctx context.Context) {
 		// The first beat after a write starts the timer, so a beat waits for one interval at most.
 		case <-l.store.workers.Beaten():
 			if writeAt == nil {
-				writeAt = time.After(writeGap)
+				writeAt = time.After(writePause)
 			}
 		case <-writeAt:
 			writeAt = nil
@@ -276,11 +276,11 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 		if err != nil {
 			return requeued, err
 		}
-		for _, job := range jobs {
+		for _, j := range jobs {
 			switch {
-			case job == nil:
+			case j == nil:
 				kept++
-			case job.State == string(ojs.StateAvailable):
+			case j.State == string(ojs.StateAvailable):
 				requeued++
 			}
 		}

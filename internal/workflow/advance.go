@@ -80,7 +80,7 @@ func (s *Store) serve(ctx context.Context, root [16]byte, t *turns) {
 		}
 		s.mu.Unlock()
 		if own != nil {
-			own.err = s.advance(ctx, root)
+			own.err = s.runPortions(ctx, root)
 			close(own.done)
 		}
 		<-s.slots
@@ -90,9 +90,9 @@ func (s *Store) serve(ctx context.Context, root [16]byte, t *turns) {
 	}
 }
 
-// advance runs portions until none is left, each in a transaction of its own, so that the lock of the root is free in between
+// runPortions runs portions until none is left, each in a transaction of its own, so that the lock of the root is free in between
 // and a cancel gets its turn.
-func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
+func (s *Store) runPortions(ctx context.Context, root [16]byte) (err error) {
 	defer func() { // a panic would leave every later caller waiting
 		if p := recover(); p != nil {
 			err = fmt.Errorf("advance workflow: panic: %v", p)
@@ -103,7 +103,7 @@ func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
 	defer func() { span.End(moved, err) }()
 	for more := true; more; {
 		var n int
-		if n, more, err = s.advancePortion(ctx, root); err != nil {
+		if n, more, err = s.runPortion(ctx, root); err != nil {
 			return err
 		}
 		moved += n
@@ -111,19 +111,19 @@ func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
 	return nil
 }
 
-// advancePortion is one transaction. Nobody but the holder of the root's lock takes changes of a tree, so a change is
+// runPortion is one transaction. Nobody but the holder of the root's lock takes changes of a tree, so a change is
 // followed once. It is repeated after a deadlock or a serialization failure, with a new pass: what the failed try had in
 // memory was never stored. A commit whose outcome did not arrive is an error here, and harmless: if it has committed, the
 // pending rows are gone, and the next try does not find them. Its log lines, spans and wake-ups are lost then; the loops
 // that poll make up for the wake-ups.
-func (s *Store) advancePortion(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
+func (s *Store) runPortion(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	var p *pass
 	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(ctx, func(tx pgx.Tx) (err error) {
 			p = newPass(s, tx)
-			moved, more, err = p.advance(ctx, root)
+			moved, more, err = p.followJobs(ctx, root)
 			return err
 		})
 	})
@@ -298,13 +298,13 @@ func (p *pass) flow(ctx context.Context, number int32) (*flow, error) {
 	return p.flows[number], nil
 }
 
-// advance follows up to a portion of the changes of the tree's jobs and returns how many there were, and whether there may be more. Its
+// followJobs follows up to a portion of the changes of the tree's jobs and returns how many there were, and whether there may be more. Its
 // statements without a result wait for the next one with a result: that halves the round trips of a step. A step of a chain
 // takes 7 round trips; it took 12 when every statement had its own.
 //
 // The pending rows are listed in the round trip of the lock. That is safe because each statement of it has a snapshot of
 // its own, taken after the lock was granted: rows that the last holder deleted are not seen again.
-func (p *pass) advance(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
+func (p *pass) followJobs(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
 	// Everything that uses tx directly has to call Flush before, or the order of the statements changes.
 	p.later = pg.NewDeferred(p.tx)
 	p.q = dbsqlc.New(p.later)

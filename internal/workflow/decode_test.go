@@ -348,7 +348,7 @@ func TestDecodeHostileBodies(t *testing.T) {
 		"many dependencies": steps(step("a"), `{"id":"b","type":"a","args":[],"depends_on":[`+many(`"a"`, 100_000)+`]}`),
 		"unknown callbacks": `{"type":"batch","jobs":[` + leaf + `],"callbacks":{` + many(`"x":1`, 50_000) + `}}`,
 	} {
-		_, err := workflow.Decode([]byte(body), job.Limits{}, 0)
+		_, err := workflow.Decode([]byte(body), job.Limits{MaxJobBytes: 1 << 20}, 0)
 		require.NotNil(t, err, name)
 		require.Less(t, len(err.Message), 2_000, name)
 		shown, _ := json.Marshal(err)

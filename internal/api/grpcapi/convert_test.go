@@ -159,10 +159,10 @@ func TestEnvelope(t *testing.T) {
 		in := &ojsv1.EnqueueBatchRequest{Jobs: []*ojsv1.BatchJobEntry{{Type: "a"}, {Type: "a", Args: []*structpb.Value{structpb.NewStringValue("x")}, Options: options}}}
 		text, err := object(func(w *jsonWriter) { w.job("a", in.GetJobs()[1].GetArgs(), options) })
 		require.NoError(t, err)
-		a := &API{config: config.Config{Server: config.Server{MaxBatchSize: 2}}, Deps: Deps{Domains: api.Domains{JobLimits: job.Limits{MaxEnvelopeBytes: len(text)}}}}
+		a := &API{config: config.Config{Server: config.Server{MaxBatchSize: 2}}, Deps: Deps{Domains: api.Domains{JobLimits: job.Limits{MaxJobBytes: len(text)}}}}
 		_, err = a.decodeBatch(t.Context(), in)
 		require.NoError(t, err, name)
-		a.JobLimits.MaxEnvelopeBytes--
+		a.JobLimits.MaxJobBytes--
 		_, err = a.decodeBatch(t.Context(), in)
 		var wire *ojs.Error
 		require.ErrorAs(t, err, &wire, name)

@@ -54,7 +54,7 @@ func setup(t *testing.T, c config.Config, change ...func(*grpcapi.Deps)) *testBu
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
 	var feed *eventlog.Feed
-	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Events: c.Events, Published: func() { feed.Wake() }})
+	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Events: c.Events, AfterPublish: func() { feed.Wake() }})
 	b := domains(t, pool, relay.Wake)
 	require.NoError(t, b.Workers.Prepare(t.Context()))
 	reader := eventlog.NewReader(pg.New(pool, time.Minute), relay)

@@ -112,7 +112,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	if err != nil {
 		return nil, err
 	}
-	nack, wire := job.DecodeNackItem(text, a.JobLimits)
+	nack, wire := job.DecodeNackItem(text)
 	if wire != nil {
 		return nil, wire
 	}
@@ -228,7 +228,7 @@ type jobStream struct {
 // serve returns only when both goroutines have ended, so sub is closed once and nothing is claimed afterwards. Jobs that were
 // sent stay reserved.
 func (s *jobStream) serve() error {
-	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
+	// Before the first claim, so that no end of a job is missed. Internal rows tell of jobs that went back to their queue.
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Tenant: s.fetch.Tenant, Internal: true}, nil)
 	if err != nil {
 		return pg.ClientError(err)

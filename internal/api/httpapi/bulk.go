@@ -124,7 +124,8 @@ func (a *API) postAckBatch(r *request) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, r, in, job.DecodeAckItem, func(ack job.Ack) [16]byte { return ack.JobID }, a.Jobs.CompleteEach)
+	return eachItem(a, r, in, func(item jsontext.Value) (job.Ack, *ojs.Error) { return job.DecodeAckItem(item, a.JobLimits) },
+		func(ack job.Ack) [16]byte { return ack.JobID }, a.Jobs.CompleteEach)
 }
 
 func (a *API) postNackBatch(r *request) error {
@@ -138,7 +139,7 @@ func (a *API) postNackBatch(r *request) error {
 // eachItem decodes, stores and shows the items. Refused items keep their place: at maps the request that the store gets to
 // the item of the body. Every item is stored in the order of the body, in statements that acks of other calls share.
 func eachItem[Req any](
-	a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), id func(Req) [16]byte, do storeCall[Req],
+	a *API, c echo.Context, in batch, decode func(jsontext.Value) (Req, *ojs.Error), id func(Req) [16]byte, do storeCall[Req],
 ) error {
 	// The fetch that a worker may send with its acks, to save a round trip, is read before anything is changed: one that is refused after
 	// the acks were stored would hide their outcomes behind its own 400. wait_ms above 0 is refused, because the outcomes of the acks would
@@ -156,7 +157,7 @@ func eachItem[Req any](
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
 		// A bad item has its own error and does not refuse the others.
-		req, wire := decode(item, a.JobLimits)
+		req, wire := decode(item)
 		if wire != nil {
 			errs[i] = wire
 			continue

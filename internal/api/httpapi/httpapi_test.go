@@ -38,6 +38,7 @@ func newAPI(log io.Writer) *API {
 		Health:  healthOf(0, "ok"),
 		Streams: api.NewStreams(config.Default().Realtime),
 		Reset:   func(context.Context) error { return errors.New("secret detail") },
+		Domains: api.Domains{JobLimits: job.Limits{MaxJobBytes: 1 << 20}},
 	})
 }
 

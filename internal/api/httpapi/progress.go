@@ -37,12 +37,12 @@ func (a *API) progressRoutes() []route {
 
 // putProgress takes a share from 0 to 1, postProgress a percentage.
 func (a *API) putProgress(r *request) error {
-	in, wire := job.DecodeProgressFor(param(r, "id"), r.body, a.JobLimits)
+	in, wire := job.DecodeProgressFor(param(r, "id"), r.body)
 	return a.reportProgress(r, in, wire)
 }
 
 func (a *API) postProgress(r *request) error {
-	in, wire := job.DecodeProgress(r.body, a.JobLimits)
+	in, wire := job.DecodeProgress(r.body)
 	return a.reportProgress(r, in, wire)
 }
 
@@ -108,7 +108,7 @@ func appendFloat(b []byte, f float64) []byte { return jsontext.AppendFloat(b, f,
 // job. A save is not idempotent: it increases sequence, unless the client sends one, of which a repetition is 409.
 func (a *API) checkpointSaver(optionalState bool) func(r *request) error {
 	return func(r *request) error {
-		in, wire := job.DecodeCheckpoint(param(r, "id"), r.body, optionalState, a.JobLimits)
+		in, wire := job.DecodeCheckpoint(param(r, "id"), r.body, optionalState)
 		if wire != nil {
 			return wire
 		}

@@ -568,7 +568,7 @@ func showBound(q queueadmin.QueueStatistics) object {
 	if bound == nil || !bound.Bounds() {
 		return nil
 	}
-	depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
+	depth := job.CountWaiting(q.Jobs)
 	state := "normal"
 	switch {
 	case bound.MaxDepth <= 0: // the bytes of a queue are measured only by an enqueue

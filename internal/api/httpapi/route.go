@@ -68,9 +68,9 @@ func (a *API) bodyLimit(kind bodyKind) bodyLimit {
 	case manyBody:
 		return bodyLimit{int(a.config.Server.MaxBatchBytes), "batch"}
 	case resultBody:
-		return bodyLimit{a.JobLimits.Result() + ackRoom, "result"}
+		return bodyLimit{a.JobLimits.MaxJobBytes + ackRoom, "result"}
 	case jobResultBody:
-		return bodyLimit{a.JobLimits.Result() + ackRoom, "envelope"}
+		return bodyLimit{a.JobLimits.MaxJobBytes + ackRoom, "envelope"}
 	case configBody:
 		return bodyLimit{queueconfig.MaxBytes, "config"}
 	case reportBody:
@@ -78,7 +78,7 @@ func (a *API) bodyLimit(kind bodyKind) bodyLimit {
 	case checkpointBody:
 		return bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
 	default:
-		return bodyLimit{a.JobLimits.Envelope(), "envelope"}
+		return bodyLimit{a.JobLimits.MaxJobBytes, "envelope"}
 	}
 }
 

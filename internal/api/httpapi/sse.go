@@ -146,7 +146,7 @@ func (s *sse) send(frames []byte) error {
 // next waits for events and keeps the connection alive meanwhile. It ends with an error only if the stream has to.
 // Errors of reading are not errors of the stream: it rests and goes on, so clients see a pause and no gap while the database
 // is away.
-func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap, error) {
+func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Missed, error) {
 	for {
 		s.idle.Reset(time.Until(s.written.Add(s.api.config.Realtime.KeepAlive)))
 		// It returns when events match, when idle fires, or with an error.

@@ -253,7 +253,7 @@ const shutdownData = `{"reason":"shutdown","grace_period_ms":5000}`
 
 // gapData is docs/reference/events.md, System frames. The count is that of numbers, of which internal rows have some.
 // Numbers of transactions that were rolled back count, too.
-func gapData(channel string, gap *eventlog.Gap) []byte {
+func gapData(channel string, gap *eventlog.Missed) []byte {
 	b := appendQuoted([]byte(`{"channel":`), channel)
 	b = appendText(b, "gap_start", gap.Start.String())
 	b = appendText(b, "gap_end", gap.End.String())

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -98,8 +99,6 @@ func (a *API) getManifest(r *request) error {
 	if a.config.Webhooks.Enabled {
 		transports, endpoints["webhooks"] = append(transports, "webhook"), "/ojs/v1/webhooks"
 	}
-	// They are those without a tenant.
-	limits := a.JobLimits
 	return sendJSON(r, http.StatusOK, map[string]any{
 		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
 		"implementation": map[string]string{"name": api.Name, "version": a.version, "language": api.Language,
@@ -116,8 +115,8 @@ func (a *API) getManifest(r *request) error {
 		"endpoints":         endpoints,
 		"schema_validation": true, "unique_job_strength": "strong", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
-			"max_envelope_bytes": a.JobLimits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
-			"max_job_type_bytes": 255, "max_batch_size": a.config.Server.MaxBatchSize, "max_result_bytes": a.JobLimits.Result(),
+			"max_envelope_bytes": a.JobLimits.MaxJobBytes, "max_meta_bytes": job.MaxMetaBytes, "max_queue_name_bytes": 128,
+			"max_job_type_bytes": 255, "max_batch_size": a.config.Server.MaxBatchSize, "max_result_bytes": a.JobLimits.MaxJobBytes,
 			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
 		},
 		// These promises are docs/reference/events.md, Guarantees.
@@ -207,7 +206,7 @@ func (a *API) postMaintenance(r *request) error {
 // It shows the settings of the node that answers, which is not necessarily that of the next call behind a load balancer. Add
 // no secret and no URL here: with API keys any key may read it.
 func (a *API) getConfig(r *request) error {
-	conf, limits := a.config, a.JobLimits
+	conf := a.config
 	kept := func(d time.Duration) any {
 		if d <= 0 {
 			return nil // without limit
@@ -217,8 +216,8 @@ func (a *API) getConfig(r *request) error {
 	return sendJSON(r, http.StatusOK, map[string]any{
 		"implementation": api.Name, "version": a.version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
 		"max_batch_size": a.config.Server.MaxBatchSize, "max_workflow_depth": conf.Workflows.MaxDepth,
-		"max_envelope_bytes": limits.Envelope(), "max_meta_bytes": limits.Meta(),
-		"max_result_bytes": limits.Result(), "max_batch_bytes": conf.Server.MaxBatchBytes,
+		"max_envelope_bytes": a.JobLimits.MaxJobBytes, "max_meta_bytes": job.MaxMetaBytes,
+		"max_result_bytes": a.JobLimits.MaxJobBytes, "max_batch_bytes": conf.Server.MaxBatchBytes,
 		// Durations are shown as ISO 8601 texts, as in jobs.
 		"default_visibility_timeout": jsonread.FormatDuration(conf.Jobs.VisibilityTimeout),
 		"default_timeout":            jsonread.FormatDuration(conf.Jobs.Timeout),

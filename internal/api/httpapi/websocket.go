@@ -652,7 +652,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 }
 
 // wait does not look at the result of a failed write of the notice: the next write fails, too.
-func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
+func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Missed, error) {
 	if s.api.config.Realtime.DropOldest() {
 		d, err := sub.log.Trim(ctx, s.api.config.Realtime.BufferSize)
 		if err != nil {

@@ -259,13 +259,13 @@ func appendBothIDs(b []byte, job *job.Record) []byte {
 
 // postNack answers with the state that the retry policy has chosen.
 func (a *API) postNack(r *request) error {
-	in, wire := job.DecodeNack(r.body, a.JobLimits)
+	in, wire := job.DecodeNack(r.body)
 	return a.nack(r, in, wire)
 }
 
 // postJobNack takes the id from the path, and a text as error (docs/reference/http.md, Nack).
 func (a *API) postJobNack(r *request) error {
-	in, wire := job.DecodeNackFor(param(r, "id"), r.body, a.JobLimits)
+	in, wire := job.DecodeNackFor(param(r, "id"), r.body)
 	return a.nack(r, in, wire)
 }
 

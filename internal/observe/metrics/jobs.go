@@ -30,7 +30,7 @@ var losses = [...]string{job.VisibilityTimeout, job.WorkerDeath, job.Timeout, jo
 type jobKey struct{ jobType, queue string }
 
 // jobCounters count the events of jobs of one type in one queue. Only events of this node's commits count; those written from
-// SQL come by Published.
+// SQL come by CountPublished.
 type jobCounters struct {
 	enqueued, scheduled, started, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
 
@@ -104,7 +104,7 @@ func (j *jobCounters) ended(c *eventlog.Change) {
 	}
 }
 
-// add counts events of the types that have no histogram. Other types, such as heartbeats and gap rows, are counted nowhere but
+// add counts events of the types that have no histogram. Other types, such as heartbeats and internal rows, are counted nowhere but
 // in ojs_events_published_total.
 func (j *jobCounters) add(eventType string, n int64) {
 	switch eventType {
@@ -125,9 +125,9 @@ func (j *jobCounters) add(eventType string, n int64) {
 	}
 }
 
-// Published counts the events that the relay of this node has published. It also counts the job events written from SQL: only
+// CountPublished counts the events that the relay of this node has published. It also counts the job events written from SQL: only
 // one relay publishes each of them, so the sum over all nodes is right.
-func (m *Metrics) Published(c eventlog.Counts) {
+func (m *Metrics) CountPublished(c eventlog.Counts) {
 	for kind, n := range c.Types {
 		m.published.at(kind).Add(n)
 	}
@@ -238,9 +238,8 @@ func (m *Metrics) limitFamilies(ctx context.Context, g Gauges, r *round) []famil
 		}
 		maxDepth, limited := queueLimits(name)
 		if maxDepth > 0 {
-			depth := q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending]
 			size.set(label("queue", name), float64(maxDepth))
-			pressure.set(label("queue", name), float64(depth)/float64(maxDepth))
+			pressure.set(label("queue", name), float64(job.CountWaiting(q.Jobs))/float64(maxDepth))
 		}
 		if limited {
 			active.set(label("key", job.QueueLimitPrefix+name), float64(q.Jobs[ojs.StateActive]))

@@ -266,7 +266,7 @@ func TestWriteText(t *testing.T) {
 	t.Parallel()
 	m := setup(t, Deps{})
 	m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
-	m.Published(eventlog.Counts{
+	m.CountPublished(eventlog.Counts{
 		Types:   map[string]int64{"job.completed": 2},
 		FromSQL: []eventlog.SQLCount{{Type: "job.enqueued", JobType: "sql", Queue: "q", N: 3}, {Type: "job.cancelled", JobType: "sql", Queue: "q", N: 1}},
 	})

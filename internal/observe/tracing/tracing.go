@@ -32,7 +32,7 @@ type Config struct {
 	// Provider makes the spans. nil: none are recorded.
 	Provider trace.TracerProvider
 
-	// MaxMetaBytes is the limit of a job's meta with the added trace context. 65 536.
+	// MaxMetaBytes is the limit of a job's meta with the added trace context. job.MaxMetaBytes.
 	MaxMetaBytes int
 }
 
@@ -52,7 +52,7 @@ type Tracer struct {
 // New returns a tracer. With a nil Provider it still passes on the trace contexts of requests (Tracer.Enqueue).
 func New(config Config) *Tracer {
 	if config.MaxMetaBytes == 0 {
-		config.MaxMetaBytes = 65_536
+		config.MaxMetaBytes = job.MaxMetaBytes
 	}
 	t := &Tracer{config: config}
 	if config.Provider != nil {
