@@ -101,7 +101,9 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	}
 	b := merged.appendObject(nil)
 	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
-		return nil, errTenantChange(b)
+		return nil, spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job",
+			jsonread.Show(jsonread.Find(b, tenantMember)),
+			"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 	}
 	if len(b) > o.lim.Meta() {
 		return nil, spec.TooLarge("meta", o.lim.Meta(), len(b))
@@ -153,25 +155,12 @@ func WithoutExpiry(extra []byte) []byte {
 	if extra == nil {
 		return nil
 	}
-	b := []byte{'{'}
-	for literal, value := range jsonread.Members(extra) {
-		if string(jsonread.Name(literal)) != "expires_at" {
-			b = jsonread.AppendMember(b, literal, value)
-		}
-	}
-	return append(b, '}')
+	return append(appendOthers([]byte{'{'}, extra, "expires_at"), '}')
 }
 
 // ScheduledFor is Job.Extra with another echo of scheduled_at; "": none, because the statement that stores the job adds one.
 func ScheduledFor(extra []byte, at string) []byte {
-	b := []byte{'{'}
-	if extra != nil {
-		for literal, value := range jsonread.Members(extra) {
-			if string(jsonread.Name(literal)) != "scheduled_at" {
-				b = jsonread.AppendMember(b, literal, value)
-			}
-		}
-	}
+	b := appendOthers([]byte{'{'}, extra, "scheduled_at")
 	if at != "" {
 		b = jsonread.AppendMember(b, []byte(`"scheduled_at"`), jsonread.Quote(at))
 	}
