@@ -71,7 +71,7 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 		if first == nil {
 			first = spec.Indexed(err, i)
 		}
-		if all = append(all, moved(fmt.Sprintf("$.jobs[%d]", i), err)...); len(all) >= jsonread.MaxProblems {
+		if all = append(all, Violations(fmt.Sprintf("$.jobs[%d]", i), err)...); len(all) >= jsonread.MaxProblems {
 			break
 		}
 	}
@@ -81,24 +81,24 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 	return jobs, nil
 }
 
-// At is the error of an object that has a place in the body, given as a JSONPath. Paths of problems begin with $, which stands
-// for the object itself; they are put behind the place of the object. An error without a list of problems becomes a list of
-// one.
+// At is the error of an object that has a place in the body, given as a JSONPath.
 func At(path string, err *ojs.Error) *ojs.Error {
 	if err == nil {
 		return nil
 	}
-	return spec.With(err, "validation_errors", moved(path, err))
+	return spec.With(err, "validation_errors", Violations(path, err))
 }
 
-func moved(prefix string, err *ojs.Error) []jsonread.Violation {
+// Violations are the problems that an error of the object at path lists; of an error without a list it is the only one. Paths of
+// problems begin with $, which stands for the object itself; they are put behind the path of the object.
+func Violations(path string, err *ojs.Error) []jsonread.Violation {
 	list, ok := err.Details["validation_errors"].([]jsonread.Violation)
 	if !ok {
-		return []jsonread.Violation{{Path: prefix, Message: err.Message}}
+		return []jsonread.Violation{{Path: path, Message: err.Message}}
 	}
 	res := make([]jsonread.Violation, len(list))
 	for i, v := range list {
-		v.Path = prefix + strings.TrimPrefix(v.Path, "$")
+		v.Path = path + strings.TrimPrefix(v.Path, "$")
 		res[i] = v
 	}
 	return res

@@ -175,7 +175,7 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 		b = append(append(b, `,"details":`...), e.Details...)
 	}
 	if len(e.Backtrace) > 0 {
-		b = appendTexts(append(b, `,"backtrace":`...), e.Backtrace)
+		b = jsonread.AppendTexts(append(b, `,"backtrace":`...), e.Backtrace)
 	}
 	if workerID != "" {
 		b = appendText(append(b, `,"worker_id":`...), workerID)
@@ -245,18 +245,6 @@ func (e WorkerError) event(message, trace string) []byte {
 func appendText(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
-}
-
-// appendTexts appends an array of strings.
-func appendTexts(b []byte, list []string) []byte {
-	b = append(b, '[')
-	for i, s := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendText(b, s)
-	}
-	return append(b, ']')
 }
 
 // seconds of d, in whole ms.

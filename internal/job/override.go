@@ -155,12 +155,12 @@ func WithoutExpiry(extra []byte) []byte {
 	if extra == nil {
 		return nil
 	}
-	return append(appendOthers([]byte{'{'}, extra, "expires_at"), '}')
+	return append(jsonread.AppendOthers([]byte{'{'}, extra, "expires_at"), '}')
 }
 
 // ScheduledFor is Job.Extra with another echo of scheduled_at; "": none, because the statement that stores the job adds one.
 func ScheduledFor(extra []byte, at string) []byte {
-	b := appendOthers([]byte{'{'}, extra, "scheduled_at")
+	b := jsonread.AppendOthers([]byte{'{'}, extra, "scheduled_at")
 	if at != "" {
 		b = jsonread.AppendMember(b, []byte(`"scheduled_at"`), jsonread.Quote(at))
 	}

@@ -332,7 +332,7 @@ func (p RetryPolicy) Encode() []byte {
 	b = append(append(b, `,"backoff_strategy":"`...), p.Strategy...)
 	b = append(b, '"')
 	if len(p.NonRetryable) > 0 {
-		b = appendTexts(append(b, `,"non_retryable_errors":`...), p.NonRetryable)
+		b = jsonread.AppendTexts(append(b, `,"non_retryable_errors":`...), p.NonRetryable)
 	}
 	return append(b, '}')
 }

@@ -73,7 +73,7 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 	if len(said) == 0 {
 		b := append(make([]byte, 0, len(meta)+len(l.Tenant)+len(`{"tenant_id":""}`)), '{')
 		// A null under the name is replaced, because it says nothing and two members of one name would.
-		b = jsonread.AppendMember(appendOthers(b, meta, tenantMember), jsonread.Quote(tenantMember), jsonread.Quote(l.Tenant))
+		b = jsonread.AppendMember(jsonread.AppendOthers(b, meta, tenantMember), jsonread.Quote(tenantMember), jsonread.Quote(l.Tenant))
 		meta = append(b, '}')
 	}
 	return meta, l.Tenant, nil
@@ -112,19 +112,6 @@ func oneTenant(said []jsontext.Value) (tenant string) {
 		tenant = text
 	}
 	return tenant
-}
-
-// appendOthers appends the members of an object, or of nil, but those of one name.
-func appendOthers(b []byte, object jsontext.Value, name string) []byte {
-	if len(object) == 0 {
-		return b
-	}
-	for literal, value := range jsonread.Members(object) {
-		if string(jsonread.Name(literal)) != name {
-			b = jsonread.AppendMember(b, literal, value)
-		}
-	}
-	return b
 }
 
 // maxTenantBytes bounds the name of a tenant. A lane adds a slash and a fairness key to it.

@@ -398,10 +398,10 @@ func (p *pass) decided(r *dbsqlc.WorkflowPendingListRow) bool {
 
 // stepState is the state of the step of a job. Every state in which a job can still run is pending, also retryable: a retry
 // is no failure (docs/reference/workflows.md, States).
-func stepState(job string) string {
-	switch job {
+func stepState(jobState string) string {
+	switch jobState {
 	case completed, cancelled:
-		return job
+		return jobState
 	case "discarded":
 		return failed
 	}
