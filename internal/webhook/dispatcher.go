@@ -88,7 +88,13 @@ type Dispatcher struct {
 
 // NewDispatcher returns a dispatcher; Start it.
 func NewDispatcher(archetype *baseservice.Archetype, s *Store, c config.Config, deps DispatcherDeps) *Dispatcher {
-	deps = deps.withDefaults()
+	// Functions that do nothing save a test for nil at each call.
+	if deps.Observer.Attempt == nil {
+		deps.Observer.Attempt = func(string, string, string, time.Duration) {}
+	}
+	if deps.Observer.Done == nil {
+		deps.Observer.Done = func(string, int) {}
+	}
 	return baseservice.Init(archetype, &Dispatcher{config: c, deps: deps, store: s, sender: newSender(c.Webhooks, deps),
 		wake: make(chan struct{}, 1)})
 }
