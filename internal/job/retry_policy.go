@@ -31,6 +31,8 @@ const (
 	backoffConstant    = "constant"
 )
 
+var backoffs = []string{backoffExponential, backoffLinear, backoffPolynomial, backoffConstant}
+
 // RetryPolicy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled
 // at enqueue and stored with the job.
 type RetryPolicy struct {
@@ -243,8 +245,10 @@ func (p *RetryPolicy) set(f retryField, s sentRetry) (want string) {
 		p.OnExhaustion, _ = jsonread.Text(s.value)
 		return expect(p.OnExhaustion == ExhaustDiscard || p.OnExhaustion == ExhaustDeadLetter, "discard or dead_letter")
 	default:
-		p.Strategy, ok = backoffOf(s.value)
-		return expect(ok, "one of exponential, linear, polynomial, constant, none")
+		if p.Strategy, _ = jsonread.Text(s.value); p.Strategy == "none" {
+			p.Strategy = backoffConstant
+		}
+		return expect(slices.Contains(backoffs, p.Strategy), "one of exponential, linear, polynomial, constant, none")
 	}
 }
 
@@ -266,17 +270,6 @@ func retryInterval(s sentRetry) (d time.Duration, want string) {
 	text, _ := jsonread.Text(s.value)
 	d, err := jsonread.ParseISODuration(text)
 	return d, expect(err == nil && d > 0, "an ISO 8601 duration of at least 1 ms such as PT1S, at most 36500 days")
-}
-
-func backoffOf(v jsontext.Value) (string, bool) {
-	switch text, _ := jsonread.Text(v); text {
-	case backoffExponential, backoffLinear, backoffPolynomial, backoffConstant:
-		return text, true
-	case "none":
-		return backoffConstant, true
-	default:
-		return "", false
-	}
 }
 
 // refuseRetry names the canonical field in details; the message has the client's own spelling as well if it is another.
