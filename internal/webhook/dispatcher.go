@@ -100,12 +100,7 @@ func NewDispatcher(archetype *baseservice.Archetype, s *Store, c config.Config, 
 }
 
 // Wake runs a claim soon, because a delivery may be due. It does not block.
-func (d *Dispatcher) Wake() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
-}
+func (d *Dispatcher) Wake() { loop.Signal(d.wake) }
 
 // Status is ok, or degraded if claims have failed for 30 s. The time comes from a clock that cannot be set (package clock).
 func (d *Dispatcher) Status() string {
