@@ -865,8 +865,7 @@ func (d *decoder) policies(j *Job) {
 	p, err := ParseRetry(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"),
-			Message: err.Message}})
+		d.policy = At(g.path()+strings.TrimPrefix(field, "retry"), err)
 		return
 	}
 	// max_attempts outside of the policy counts only if the policy has none (docs/reference/retries.md, Policy).
@@ -875,8 +874,8 @@ func (d *decoder) policies(j *Job) {
 		if v := shortcut.value; v != nil {
 			n, kind := jsonread.Int(v)
 			if kind != jsonread.IsInt || n < 0 {
-				err = spec.Validation("max_attempts", jsonread.Show(v), "max_attempts must be an integer >= 0, got "+jsonread.Brief(v)+".")
-				d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: shortcut.path(), Message: err.Message}})
+				d.policy = At(shortcut.path(), spec.Validation("max_attempts", jsonread.Show(v),
+					"max_attempts must be an integer >= 0, got "+jsonread.Brief(v)+"."))
 				return
 			}
 			p.MaxAttempts = n

@@ -71,7 +71,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	o := &Override{meta: fields.Get("meta"), retry: fields.Get("retry"), lim: lim}
 	if _, err := ParseRetry(o.retry, DefaultRetry()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, spec.With(err, "validation_errors", []jsonread.Violation{{Path: "$.override." + field, Message: err.Message}})
+		return nil, At("$.override."+field, err)
 	}
 	// The decoder has set the default queue, so what was sent is asked of the fields.
 	if fields.Get("queue") != nil {

@@ -335,13 +335,7 @@ var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 // It would stay active until its reservation ends, and then run again although its handler has already failed for good.
-func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
-	v, err := jsonread.Check(raw)
-	if err != nil {
-		return Nack{}, err
-	}
-	return decodeNack(v, "", lim)
-}
+func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) { return DecodeNackFor("", raw, lim) }
 
 // DecodeNackItem is DecodeNack for text that is known to be valid JSON.
 func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
