@@ -51,15 +51,12 @@ func (s *settings) given() map[string]string {
 	for _, plugin := range s.Plugins {
 		fields := reflect.ValueOf(plugin).Elem()
 		for i, setting := range s.table {
-			switch flag := fields.Field(i).Interface().(type) {
-			case textFlag:
-				if flag.given {
-					flags[setting.Flag] = flag.text
-				}
-			case boolFlag:
-				if flag.given {
-					flags[setting.Flag] = flag.text
-				}
+			flag, isText := fields.Field(i).Interface().(textFlag)
+			if !isText {
+				flag = fields.Field(i).Interface().(boolFlag).textFlag
+			}
+			if flag.given {
+				flags[setting.Flag] = flag.text
 			}
 		}
 	}
