@@ -51,9 +51,10 @@ func (s *settings) given() map[string]string {
 	for _, plugin := range s.Plugins {
 		fields := reflect.ValueOf(plugin).Elem()
 		for i, setting := range s.table {
-			flag, isText := fields.Field(i).Interface().(textFlag)
+			flag, isText := reflect.TypeAssert[textFlag](fields.Field(i))
 			if !isText {
-				flag = fields.Field(i).Interface().(boolFlag).textFlag
+				onOff, _ := reflect.TypeAssert[boolFlag](fields.Field(i))
+				flag = onOff.textFlag
 			}
 			if flag.given {
 				flags[setting.Flag] = flag.text

@@ -64,7 +64,8 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 	}
 	for _, v := range said {
 		if text, _ := jsonread.Text(v); text != l.Tenant {
-			err = spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+jsonread.Brief(v)+", but the call is that of tenant "+l.Tenant+".",
+			err = spec.NewError(ojs.ErrPermissionDenied,
+				"meta.tenant_id is "+jsonread.Brief(v)+", but the call is that of tenant "+l.Tenant+".",
 				map[string]any{"field": "meta.tenant_id", "tenant_id": l.Tenant})
 			err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
 			return nil, "", err
@@ -74,7 +75,8 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 		b := append(make([]byte, 0, len(meta)+len(l.Tenant)+len(`{"tenant_id":""}`)), '{')
 		// A null under the name is replaced, because it says nothing and two members of one name would.
 		b = jsonread.AppendMember(jsonread.AppendOthers(b, meta, tenantMember), jsonread.Quote(tenantMember), jsonread.Quote(l.Tenant))
-		meta = append(b, '}')
+		b = append(b, '}')
+		meta = b
 	}
 	return meta, l.Tenant, nil
 }

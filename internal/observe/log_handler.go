@@ -237,7 +237,8 @@ const maxKept = 16 << 10
 // it asks ReplaceAttr, which the names of the first members need, about each attribute; this takes 0.6.
 func (o *output) writeJSON(r *slog.Record, l *line) error {
 	buffer, _ := buffers.Get().(*[]byte)
-	b := append((*buffer)[:0], '{')
+	b := (*buffer)[:0]
+	b = append(b, '{')
 	if !r.Time.IsZero() { // slog demands that a zero time is left out
 		b = append(b, `"timestamp":"`...)
 		b = r.Time.UTC().AppendFormat(b, timeLayout)

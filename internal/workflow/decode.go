@@ -520,7 +520,8 @@ func (r *reader) callbackType(s *sentStep, path string) {
 		}
 		b = jsonread.AppendMember(b, literal, value)
 	}
-	s.item = append(b, '}')
+	b = append(b, '}')
+	s.item = b
 }
 
 // callbackIndex is -1 for what is no name of a callback.
@@ -585,7 +586,8 @@ func (g *graph) indexSteps() bool {
 		if g.edges += len(s.dependsOn); g.edges > maxEdges {
 			g.stopped = true
 			g.refuse("$.steps["+strconv.Itoa(i)+"].depends_on",
-				"short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow", jsonread.AppendTexts(nil, s.dependsOn[:1]))
+				"short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow",
+				jsonread.AppendTexts(nil, s.dependsOn[:1]))
 		}
 		if g.done() {
 			return false
