@@ -29,6 +29,11 @@ func TestConfig(t *testing.T) {
 		}
 	})
 
+	t.Run("EmptyFlagWins", func(t *testing.T) {
+		_, stdout, _ := call(t, "config", "--api-key=")
+		require.Regexp(t, `(?m)^OJS_API_KEY +- +flag$`, stdout)
+	})
+
 	t.Run("JSON", func(t *testing.T) {
 		_, stdout, _ := call(t, "config", "--format=json", "--jobs-timeout=2h")
 		var rows []struct{ Name, Flag, Value, Source string }

@@ -51,15 +51,13 @@ func (s *settings) given() map[string]string {
 	for _, plugin := range s.Plugins {
 		fields := reflect.ValueOf(plugin).Elem()
 		for i, setting := range s.table {
-			switch flag := fields.Field(i).Interface().(type) {
-			case textFlag:
-				if flag.given {
-					flags[setting.Flag] = flag.text
-				}
-			case boolFlag:
-				if flag.given {
-					flags[setting.Flag] = flag.text
-				}
+			flag, isText := reflect.TypeAssert[textFlag](fields.Field(i))
+			if !isText {
+				onOff, _ := reflect.TypeAssert[boolFlag](fields.Field(i))
+				flag = onOff.textFlag
+			}
+			if flag.given {
+				flags[setting.Flag] = flag.text
 			}
 		}
 	}

@@ -255,30 +255,23 @@ const flushTimeout = 5 * time.Second
 // buildTracing follows the OTEL_* variables, unless the configuration has its own provider.
 // Without an endpoint there is no provider, and spans cost nothing.
 func (n *Node) buildTracing(ctx context.Context) error {
-	if err := n.exportTraces(ctx); err != nil {
-		return err
+	if n.config.TracerProvider == nil {
+		traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version,
+			Instance: strconv.Itoa(int(n.node))})
+		if err != nil {
+			return err
+		}
+		if traces != nil {
+			n.traces, n.config.TracerProvider = traces, traces
+			// The library has a global logger and error handler only; two nodes in one process share them.
+			logger := n.config.Logger
+			otel.SetLogger(logr.FromSlogHandler(logger.Handler()))
+			otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+				logger.Warn("telemetry was not exported", slog.String("category", "system"), slog.Any("error", err))
+			}))
+		}
 	}
 	n.tracer = tracing.New(tracing.Config{Provider: n.config.TracerProvider})
-	return nil
-}
-
-// exportTraces sets the global logger and error handler of OpenTelemetry, because the library has no others; two nodes in one process
-// share them.
-func (n *Node) exportTraces(ctx context.Context) error {
-	if n.config.TracerProvider != nil {
-		return nil
-	}
-	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version,
-		Instance: strconv.Itoa(int(n.node))})
-	if err != nil || traces == nil {
-		return err
-	}
-	n.traces, n.config.TracerProvider = traces, traces
-	logger := n.config.Logger
-	otel.SetLogger(logr.FromSlogHandler(logger.Handler()))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		logger.Warn("telemetry was not exported", slog.String("category", "system"), slog.Any("error", err))
-	}))
 	return nil
 }
 

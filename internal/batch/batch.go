@@ -166,7 +166,11 @@ func (b *Batcher[Req, Res]) rounds(reqs []Req) [][]int {
 	last := make(map[[16]byte]int) // the round that holds the key's latest request
 	for i, req := range reqs {
 		at := 0
-		key, keyed := b.key(req)
+		var key [16]byte
+		keyed := false
+		if b.config.Key != nil {
+			key, keyed = b.config.Key(req)
+		}
 		if keyed {
 			if round, found := last[key]; found {
 				at = round + 1
@@ -186,13 +190,6 @@ func (b *Batcher[Req, Res]) rounds(reqs []Req) [][]int {
 		}
 	}
 	return rounds
-}
-
-func (b *Batcher[Req, Res]) key(req Req) ([16]byte, bool) {
-	if b.config.Key == nil {
-		return [16]byte{}, false
-	}
-	return b.config.Key(req)
 }
 
 func (b *Batcher[Req, Res]) weigh(req Req) int {
@@ -255,7 +252,14 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		// b.mu is not held during a flush: callers arrive, and a second leader may start.
 		start := time.Now()
 		res, errs := b.flush(ctx, reqs)
-		b.flushed(len(calls), len(reqs), time.Since(start))
+		took := time.Since(start)
+		// The flush is recorded before its answers, so that a caller sees its own flush counted.
+		b.mu.Lock()
+		b.ended, b.took, b.cohort = time.Now(), took, len(calls)+len(b.pending)
+		b.mu.Unlock()
+		if b.config.Flushed != nil {
+			b.config.Flushed(len(reqs), took)
+		}
 		answered = answer(calls, own, res, errs)
 	}
 
@@ -295,16 +299,6 @@ func (b *Batcher[Req, Res]) gather() {
 		b.mu.Lock()
 		b.complete = nil
 		b.mu.Unlock()
-	}
-}
-
-// flushed records a flush, before its answers, so that a caller sees its own flush counted.
-func (b *Batcher[Req, Res]) flushed(calls, requests int, took time.Duration) {
-	b.mu.Lock()
-	b.ended, b.took, b.cohort = time.Now(), took, calls+len(b.pending)
-	b.mu.Unlock()
-	if b.config.Flushed != nil {
-		b.config.Flushed(requests, took)
 	}
 }
 

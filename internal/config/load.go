@@ -91,7 +91,12 @@ func Load(in Input) (*Loaded, error) {
 		}
 		value, err := s.parse(v.Text)
 		if err != nil {
-			wrong = append(wrong, v.wrong())
+			err = fmt.Errorf("%s must be %s", v.Name(), v.Expected())
+			// The value is repeated only if it cannot contain a password: a URL may hold one, and a key is one.
+			if !v.Secret && v.Kind != kindURL && v.Kind != kindPostgres {
+				err = fmt.Errorf("%w; it is %q", err, v.Text)
+			}
+			wrong = append(wrong, err)
 			continue
 		}
 		l.Config.set(s, value)
@@ -119,16 +124,6 @@ func (s Setting) fallback(dev bool) string {
 		return s.Dev
 	}
 	return s.Default
-}
-
-// wrong repeats the value only if it cannot contain a password.
-// A URL may hold a password, and a key is one.
-func (v Value) wrong() error {
-	err := fmt.Errorf("%s must be %s", v.Name(), v.Expected())
-	if v.Secret || v.Kind == kindURL || v.Kind == kindPostgres {
-		return err
-	}
-	return fmt.Errorf("%w; it is %q", err, v.Text)
 }
 
 // conflicts are errors about settings that exclude or need each other. A setting that could not be parsed has its zero value
@@ -195,7 +190,7 @@ var clientVariables = []string{"OJS_URL"}
 // It is a warning and no error: an older server must start with the variables of a newer one.
 type Unknown struct {
 	Name    string
-	Nearest string // the most similar variable of a setting
+	Nearest string // the most similar variable of a setting, however far
 }
 
 // UnknownVariables finds the OJS_ variables that are not settings.
@@ -206,15 +201,10 @@ func UnknownVariables(environ []string) (unknown []Unknown) {
 		if !strings.HasPrefix(name, "OJS_") || isSetting || slices.Contains(clientVariables, name) {
 			continue
 		}
-		unknown = append(unknown, Unknown{name, nearest(name)})
+		nearest := slices.MinFunc(table, func(a, b Setting) int {
+			return levenshtein.ComputeDistance(name, a.Env) - levenshtein.ComputeDistance(name, b.Env)
+		})
+		unknown = append(unknown, Unknown{name, nearest.Env})
 	}
 	return unknown
-}
-
-// nearest always names one, however far.
-func nearest(name string) string {
-	closest := slices.MinFunc(table, func(a, b Setting) int {
-		return levenshtein.ComputeDistance(name, a.Env) - levenshtein.ComputeDistance(name, b.Env)
-	})
-	return closest.Env
 }

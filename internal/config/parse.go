@@ -202,11 +202,16 @@ func (s Setting) Expected() string {
 	return "a file name"
 }
 
-// parse reads a text. An empty text is the zero value of kinds that allow it.
+// parse reads a text. An empty text is the zero value of kinds that allow it: a number or a choice has no empty value; a list, a text
+// without pattern, a URL and a file have.
 // The result has a type that converts to that of the field; nil leaves the field zero.
 func (s Setting) parse(text string) (any, error) {
 	if text == "" {
-		return s.empty()
+		switch s.Kind {
+		case kindBool, kindInt, kindDuration, kindSize, kindChoice, kindAddress:
+			return nil, errWrong
+		}
+		return nil, wrongIf(s.pattern != "")
 	}
 	switch s.Kind {
 	case kindBool:
@@ -238,16 +243,6 @@ func (s Setting) parse(text string) (any, error) {
 		return parseDestinations(text)
 	}
 	return text, nil
-}
-
-// empty returns nil for the zero value.
-// A number or a choice has no empty value; a list, a text without pattern, a URL and a file have.
-func (s Setting) empty() (any, error) {
-	switch s.Kind {
-	case kindBool, kindInt, kindDuration, kindSize, kindChoice, kindAddress:
-		return nil, errWrong
-	}
-	return nil, wrongIf(s.pattern != "")
 }
 
 func wrongIf(wrong bool) error {

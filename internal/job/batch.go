@@ -64,15 +64,14 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 	var first *ojs.Error
 	var all []jsonread.Violation
 	for i, item := range items {
-		job, err := DecodeItem(item, lim)
-		if err == nil {
-			jobs[i] = job
+		var err *ojs.Error
+		if jobs[i], err = DecodeItem(item, lim); err == nil {
 			continue
 		}
 		if first == nil {
 			first = spec.Indexed(err, i)
 		}
-		if all = append(all, at(i, err)...); len(all) >= jsonread.MaxProblems {
+		if all = append(all, Violations(fmt.Sprintf("$.jobs[%d]", i), err)...); len(all) >= jsonread.MaxProblems {
 			break
 		}
 	}
@@ -82,29 +81,24 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 	return jobs, nil
 }
 
-// at moves the problems of one element to their place in the whole body.
-func at(index int, err *ojs.Error) []jsonread.Violation {
-	return moved(fmt.Sprintf("$.jobs[%d]", index), err)
-}
-
-// At is the error of an object that has a place in the body, given as a JSONPath. Paths of problems begin with $, which stands
-// for the object itself; they are put behind the place of the object. An error without a list of problems becomes a list of
-// one.
+// At is the error of an object that has a place in the body, given as a JSONPath.
 func At(path string, err *ojs.Error) *ojs.Error {
 	if err == nil {
 		return nil
 	}
-	return spec.With(err, "validation_errors", moved(path, err))
+	return spec.With(err, "validation_errors", Violations(path, err))
 }
 
-func moved(prefix string, err *ojs.Error) []jsonread.Violation {
+// Violations are the problems that an error of the object at path lists; of an error without a list it is the only one. Paths of
+// problems begin with $, which stands for the object itself; they are put behind the path of the object.
+func Violations(path string, err *ojs.Error) []jsonread.Violation {
 	list, ok := err.Details["validation_errors"].([]jsonread.Violation)
 	if !ok {
-		return []jsonread.Violation{{Path: prefix, Message: err.Message}}
+		return []jsonread.Violation{{Path: path, Message: err.Message}}
 	}
 	res := make([]jsonread.Violation, len(list))
 	for i, v := range list {
-		v.Path = prefix + strings.TrimPrefix(v.Path, "$")
+		v.Path = path + strings.TrimPrefix(v.Path, "$")
 		res[i] = v
 	}
 	return res
@@ -125,11 +119,9 @@ func DecodeBulkOptions(o *jsonread.Object) (BulkOptions, *ojs.Error) {
 
 // readBulkOptions takes absent for partial (docs/reference/http.md, Bulk enqueue).
 func readBulkOptions(o *jsonread.Object) BulkOptions {
+	mode := o.Text("atomicity", "partial or atomic", func(mode string) bool { return mode == "partial" || mode == "atomic" })
 	return BulkOptions{
-		Atomic: o.Text("atomicity", "partial or atomic", func(mode string) bool {
-			return mode == "partial" ||
-				mode == "atomic"
-		}) == "atomic",
+		Atomic:         mode == "atomic",
 		IdempotencyKey: o.Text("idempotency_key", "a non-empty string of at most 256 characters without U+0000", ValidIdempotencyKey),
 	}
 }
@@ -189,13 +181,10 @@ func distinctMembers(object jsontext.Value, wanted func(string) bool) []jsonread
 func (d Defaults) Len() int { return len(d.options) }
 
 // Has reports whether there is a default for an option. Package workflow asks it before it adds an option of its own.
-func (d Defaults) Has(option string) bool {
-	for _, m := range d.options {
-		if string(m.Name) == option {
-			return true
-		}
-	}
-	return false
+func (d Defaults) Has(option string) bool { return hasMember(d.options, option) }
+
+func hasMember(list []jsonread.Member, name string) bool {
+	return slices.ContainsFunc(list, func(m jsonread.Member) bool { return string(m.Name) == name })
 }
 
 // With adds one option. Clip makes append copy the list: the receiver may be shared.
@@ -219,15 +208,6 @@ func (d Defaults) Under(outer Defaults) Defaults {
 	}
 	d.meta = append(d.meta, missingMeta(outer.meta, func(name string) bool { return hasMember(d.meta, name) })...)
 	return d
-}
-
-func hasMember(list []jsonread.Member, name string) bool {
-	for _, m := range list {
-		if string(m.Name) == name {
-			return true
-		}
-	}
-	return false
 }
 
 // missingMeta gives the members that a job gets. A job with a trace of its own gets no part of another one: mixed, they would

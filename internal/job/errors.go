@@ -52,7 +52,12 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 // is no text is kept as its JSON text, because it may be the only hint that there is.
 func decodeWorkerError(v jsontext.Value) WorkerError {
 	f := jsonread.Open(v, workerErrorNames...)
-	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
+	sent := f.Get("message")
+	message, isText := jsonread.Text(sent)
+	if !isText && sent != nil {
+		message = string(jsonread.Compact(sent))
+	}
+	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(message, maxMessageBytes), Retryable: true}
 	if flag, ok := jsonread.Bool(f.Get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true
 	}
@@ -105,7 +110,7 @@ func (e *WorkerError) setDetails(v jsontext.Value) {
 }
 
 // frames reads a backtrace: an array of strings, or one text with a frame per line, where Windows line ends count as one. Elements that
-// are no strings are left out.
+// are no strings are left out. It keeps the first frames, up to 10 000 characters in all.
 func frames(v jsontext.Value) []string {
 	var list []string
 	if text, ok := jsonread.Text(v); ok {
@@ -120,11 +125,6 @@ func frames(v jsontext.Value) []string {
 	if len(list) == 1 && list[0] == "" {
 		return nil
 	}
-	return bounded(list)
-}
-
-// bounded keeps the first frames, up to 10 000 characters in all. list may be changed: it was made for this error.
-func bounded(list []string) []string {
 	left := maxBacktraceChars
 	for i, frame := range list {
 		if i == maxFrames || left == 0 {
@@ -138,14 +138,6 @@ func bounded(list []string) []string {
 		return list[:i+1]
 	}
 	return list
-}
-
-// textOf gives the content of a string, else the JSON text of whatever was sent as a message.
-func textOf(v jsontext.Value) string {
-	if text, ok := jsonread.Text(v); ok || v == nil {
-		return text
-	}
-	return string(jsonread.Compact(v))
 }
 
 // Shorten cuts s to at most n bytes, between characters. s must be valid UTF-8, which JSON and gRPC guarantee here.
@@ -183,14 +175,7 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 		b = append(append(b, `,"details":`...), e.Details...)
 	}
 	if len(e.Backtrace) > 0 {
-		b = append(b, `,"backtrace":[`...)
-		for i, frame := range e.Backtrace {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendText(b, frame)
-		}
-		b = append(b, ']')
+		b = jsonread.AppendTexts(append(b, `,"backtrace":`...), e.Backtrace)
 	}
 	if workerID != "" {
 		b = appendText(append(b, `,"worker_id":`...), workerID)
@@ -198,25 +183,19 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	if e.PolicyError != "" {
 		b = appendText(append(b, `,"policy_error":`...), e.PolicyError)
 	}
-	b = e.appendTimeout(b)
+	if e.TimeoutKind != "" {
+		b = appendText(append(b, `,"timeout_kind":`...), e.TimeoutKind)
+	}
+	if e.Limit > 0 { // whole milliseconds, because the limits have
+		b = jsontext.AppendFloat(append(b, `,"limit_seconds":`...), seconds(e.Limit), 64)
+		b = jsontext.AppendFloat(append(b, `,"elapsed_seconds":`...), seconds(e.Elapsed), 64)
+	}
 	if !at.IsZero() {
 		text := spec.FormatTime(at)
 		b = append(append(append(b, `,"occurred_at":"`...), text...), '"')
 		b = append(append(append(b, `,"timestamp":"`...), text...), '"')
 	}
 	return append(b, '}')
-}
-
-// appendTimeout writes seconds with whole milliseconds, because the limits have.
-func (e WorkerError) appendTimeout(b []byte) []byte {
-	if e.TimeoutKind != "" {
-		b = appendText(append(b, `,"timeout_kind":`...), e.TimeoutKind)
-	}
-	if e.Limit > 0 {
-		b = jsontext.AppendFloat(append(b, `,"limit_seconds":`...), seconds(e.Limit), 64)
-		b = jsontext.AppendFloat(append(b, `,"elapsed_seconds":`...), seconds(e.Elapsed), 64)
-	}
-	return b
 }
 
 // maxEventErrorBytes leaves room for the rest of an event's data, which may have 24 576 bytes (docs/reference/events.md, Size of data).

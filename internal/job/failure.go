@@ -1,6 +1,7 @@
 package job
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -82,20 +83,17 @@ func (in Failure) lost() bool {
 	return in.ServerMade == VisibilityTimeout || in.ServerMade == WorkerDeath
 }
 
-// nonRetryable goes by the flag of the worker if it was sent; the list of codes is only for workers that send none.
+// nonRetryable goes by the flag of the worker if it was sent; the list of codes, in any letter case, is only for workers that send none.
 func (in Failure) nonRetryable() bool {
-	if !in.lost() && matchesAny(in.Policy.NonRetryable, in.Type, in.ErrorClass, in.Code) {
+	if !in.lost() && slices.ContainsFunc(in.Policy.NonRetryable, func(entry string) bool {
+		return matches(entry, in.Type) || matches(entry, in.ErrorClass) || matches(entry, in.Code)
+	}) {
 		return true
 	}
 	if in.RetryableSet {
 		return !in.Retryable && in.Code != "RETRY"
 	}
-	return hopeless(in.Code)
-}
-
-// hopeless lists the codes that a missing retryable flag turns into a discard, in any letter case.
-func hopeless(code string) bool {
-	switch strings.ToLower(code) {
+	switch strings.ToLower(in.Code) {
 	case "cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported",
 		"job_cancelled", "non_retryable_error":
 		return true
@@ -104,21 +102,9 @@ func hopeless(code string) bool {
 	}
 }
 
-// matchesAny reports whether one of the candidates fits one of the entries of non_retryable_errors (docs/reference/retries.md,
-// Non-retryable errors). Empty candidates never do. Comparison is exact, letter case included.
-func matchesAny(entries []string, candidates ...string) bool {
-	for _, entry := range entries {
-		for _, c := range candidates {
-			if c != "" && matches(entry, c) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// matches: "X.*" takes X.anything, and for names without dots any longer name that starts with X, because class names
-// such as AuthenticationError have no dots.
+// matches reports whether a type, class or code fits an entry of non_retryable_errors (docs/reference/retries.md, Non-retryable
+// errors); an empty one fits none, because no entry is empty. Comparison is exact, letter case included. "X.*" takes X.anything, and
+// for names without dots any longer name that starts with X, because class names such as AuthenticationError have no dots.
 func matches(entry, candidate string) bool {
 	prefix, wild := strings.CutSuffix(entry, ".*")
 	if !wild {

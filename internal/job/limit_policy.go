@@ -113,7 +113,7 @@ func (w *Window) append(b []byte, stored bool) []byte {
 const LimitKeyForm = "1 to 255 letters, digits, '.', '_', ':' or '-', the first a letter or a digit"
 
 // ValidLimitKey reports whether clients may name a partition so. It does not look for QueueLimitPrefix; a new job with such a
-// key is refused with a sentence of its own (limitReader.key).
+// key is refused with a sentence of its own (decoder.rateLimit).
 func ValidLimitKey(key string) bool {
 	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && jsonread.AllIn(key, isLimitKeyByte)
 }
@@ -154,7 +154,11 @@ func (d *decoder) rateLimit(j *Job) {
 	r := limitReader{jsonread.OpenAt(g.value, "rate_limit", g.path(), &d.problems, limitNames...)}
 	j.Limit = r.policy()
 	r.words(j.Limit)
-	j.LimitKey, j.OnLimit = r.key(), j.Limit.OnLimit
+	j.OnLimit = j.Limit.OnLimit
+	j.LimitKey = r.Text("key", LimitKeyForm, ValidLimitKey)
+	if ValidLimitKey(j.LimitKey) && strings.HasPrefix(j.LimitKey, QueueLimitPrefix) {
+		r.Refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues")
+	}
 	if r.Get("key") != nil {
 		return
 	}
@@ -303,14 +307,6 @@ func (r *limitReader) words(p *LimitPolicy) {
 		}
 		return text, text == LimitGlobal
 	})
-}
-
-func (r *limitReader) key() string {
-	key := r.Text("key", LimitKeyForm, ValidLimitKey)
-	if ValidLimitKey(key) && strings.HasPrefix(key, QueueLimitPrefix) {
-		r.Refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues")
-	}
-	return key
 }
 
 // rate reads the forms of a rate: an object, or a number beside a period. A second form beside the first is refused, not

@@ -71,7 +71,7 @@ func (t Template) Job(lim Limits) (*Job, *ojs.Error) {
 // another's.
 type decoder struct {
 	lim      Limits
-	top, opt place // known attributes
+	top, opt sentAttrs // known attributes
 	unknown  unknowns
 	metas    [4]jsontext.Value // backs the list of metaSources
 	// deep is false if the body has too few brackets for any value to be nested too deeply; then no attribute is measured.
@@ -89,7 +89,17 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	d.lim = lim
 	// Fewer brackets than levels allowed: nearly every job is cleared by these two counts.
 	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > MaxNesting
-	d.sort(v)
+	for literal, value := range jsonread.Members(v) {
+		name := jsonread.Name(literal)
+		switch a := attrsByName[string(name)]; a {
+		case unknownAttr:
+			d.unknown.put(name, literal, value)
+		case serverAttr:
+		default:
+			d.top.put(a, value)
+		}
+	}
+	d.sortOptions()
 	return d.job(len(v) + 64)
 }
 
@@ -109,48 +119,33 @@ func (d *decoder) release() {
 	decoders.Put(d)
 }
 
-// place holds the attributes found at the top level or in options. The bits spare a look at thirty absent ones.
+// sentAttrs are the known attributes that a job has at its top level, or in options. The bits spare a look at thirty absent ones.
 // have is the truth: clear resets only the values whose bit is set.
-type place struct {
+type sentAttrs struct {
 	values [attrCount]jsontext.Value // nil: absent or null
 	have   attrSet
 }
 
 // put keeps the last of equal names; null takes the attribute back. That is the rule for repeated names everywhere
 // (docs/reference/jobs.md, JSON).
-func (p *place) put(a attr, v jsontext.Value) {
+func (s *sentAttrs) put(a attr, v jsontext.Value) {
 	if jsonread.IsNull(v) {
-		p.values[a], p.have = nil, p.have&^a.bit()
+		s.values[a], s.have = nil, s.have&^a.bit()
 		return
 	}
-	p.values[a], p.have = v, p.have|a.bit()
+	s.values[a], s.have = v, s.have|a.bit()
 }
 
-func (p *place) clear() {
-	for set := p.have; set != 0; set &= set - 1 {
-		p.values[bits.TrailingZeros64(uint64(set))] = nil
+func (s *sentAttrs) clear() {
+	for set := s.have; set != 0; set &= set - 1 {
+		s.values[bits.TrailingZeros64(uint64(set))] = nil
 	}
-	p.have = 0
+	s.have = 0
 }
 
-// sort puts every member in its place. The members of options come after all others, wherever options stands in the object:
-// they win over the top level, except for names that are unknown (docs/reference/jobs.md, Accepted names).
-func (d *decoder) sort(v jsontext.Value) {
-	for literal, value := range jsonread.Members(v) {
-		name := jsonread.Name(literal)
-		switch a := attrsByName[string(name)]; a {
-		case unknownAttr:
-			d.unknown.put(name, literal, value)
-		case serverAttr:
-		default:
-			d.top.put(a, value)
-		}
-	}
-	d.sortOptions()
-}
-
-// sortOptions puts the members of options in their place. A null or absent options is not there at all. What is no object is a
-// problem like any other, and the top-level members count.
+// sortOptions takes the members of options, after all others, wherever options stands in the object: they win over the top level,
+// except for names that are unknown (docs/reference/jobs.md, Accepted names). A null or absent options is not there at all. What is
+// no object is a problem like any other, and the top-level members count.
 func (d *decoder) sortOptions() {
 	options := d.top.values[optionsAttr]
 	if options == nil {
@@ -182,7 +177,12 @@ func (d *decoder) job(size int) (*Job, *ojs.Error) {
 	d.placement(j)
 	meta := d.metaSources()
 	if d.has(timeAttrs) {
-		d.times(j)
+		schedule := d.pick(scheduledAtAttr, delayUntilAttr)
+		j.ScheduledAt, j.ExpiresAt = d.when(schedule), d.when(d.pick(expiresAtAttr))
+		// A pending job waits for activate and not for a time. A time that is past means now.
+		if j.Pending && j.ScheduledAt.future() {
+			d.refuse(ojs.ErrInvalidPayload, schedule, "absent or past when 'pending' is true")
+		}
 	}
 	if d.has(durationAttrs) {
 		d.durations(j)
@@ -379,7 +379,16 @@ func IsOption(name string) bool {
 // identity checks type, args, id and the form of specversion. That the id is not taken is found out when the job is inserted. A
 // version that is not supported is a 422, so its text is looked at by policies.
 func (d *decoder) identity(j *Job) {
-	d.jobType(j)
+	g := d.pick(typeAttr)
+	text, ok := jsonread.Text(g.value)
+	switch {
+	// It comes first, because a type that is too long has a kind of error of its own.
+	case len(text) > maxTypeBytes:
+		d.refuse(ojs.ErrJobTypeTooLong, g, "at most 255 bytes long")
+	case !ok || !ValidType(text):
+		d.refuse(ojs.ErrInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
+	}
+	j.Type = text
 	d.args()
 	// Upper case, a prefix and other versions of UUIDs are refused and not translated: the id is what clients compare
 	// (docs/reference/jobs.md, Identifiers).
@@ -392,19 +401,6 @@ func (d *decoder) identity(j *Job) {
 	if g := d.pick(specversionAttr); g.value != nil && g.value[0] != '"' {
 		d.refuse(ojs.ErrInvalidPayload, g, "a string such as 1.0")
 	}
-}
-
-func (d *decoder) jobType(j *Job) {
-	g := d.pick(typeAttr)
-	text, ok := jsonread.Text(g.value)
-	switch {
-	// It comes first, because a type that is too long has a kind of error of its own.
-	case len(text) > maxTypeBytes:
-		d.refuse(ojs.ErrJobTypeTooLong, g, "at most 255 bytes long")
-	case !ok || !ValidType(text):
-		d.refuse(ojs.ErrInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
-	}
-	j.Type = text
 }
 
 // args are required: a job without arguments sends [], so that a member that was forgotten or misspelt is noticed.
@@ -469,9 +465,7 @@ func ValidVersion(s string) bool {
 	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && jsonread.AllIn(pre, isPreRelease))
 }
 
-func isPreRelease(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '.' || c == '-'
-}
+func isPreRelease(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '-' }
 
 // QueueProblem checks the text of a queue name. It serves wherever a queue is named in JSON, so that the messages are the same.
 func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
@@ -610,11 +604,8 @@ func (d *decoder) placement(j *Job) {
 	}
 }
 
-// validPriority keeps the column, a smallint, in the range that clients are told (docs/reference/jobs.md, Priority).
-func validPriority(n int64) bool { return n >= -100 && n <= 100 }
-
-// priority compares the three words in any letter case. A number that does not fit into an int16 is out of range, so its conversion
-// is never used.
+// priority compares the three words in any letter case, and keeps the column, a smallint, in the range that clients are told
+// (docs/reference/jobs.md, Priority). A number that does not fit into an int16 is out of range, so its conversion is never used.
 func priority(v jsontext.Value) (int16, bool) {
 	if text, ok := jsonread.Text(v); ok {
 		switch strings.ToUpper(text) {
@@ -629,17 +620,7 @@ func priority(v jsontext.Value) (int16, bool) {
 		}
 	}
 	n, kind := jsonread.Int(v)
-	return int16(n), kind == jsonread.IsInt && validPriority(n)
-}
-
-// times checks schedule and expiry. A pending job waits for activate and not for a time. A time that is past means now.
-func (d *decoder) times(j *Job) {
-	schedule := d.pick(scheduledAtAttr, delayUntilAttr)
-	j.ScheduledAt = d.when(schedule)
-	j.ExpiresAt = d.when(d.pick(expiresAtAttr))
-	if j.Pending && j.ScheduledAt.future() {
-		d.refuse(ojs.ErrInvalidPayload, schedule, "absent or past when 'pending' is true")
-	}
+	return int16(n), kind == jsonread.IsInt && n >= -100 && n <= 100
 }
 
 // when does not ask whether the time is past: a job that is due at once is available at once.
@@ -697,15 +678,12 @@ func (d *decoder) lasting(g given, unit int64) int64 {
 	if kind == jsonread.IsInt && n >= 0 && n <= maxMS/unit {
 		return n * unit
 	}
-	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of "+unitName(unit)+", at most 36500 days")
-	return 0
-}
-
-func unitName(unit int64) string {
+	name := "milliseconds"
 	if unit == 1000 {
-		return "seconds"
+		name = "seconds"
 	}
-	return "milliseconds"
+	d.refuse(ojs.ErrInvalidPayload, g, "an integer >= 0 of "+name+", at most 36500 days")
+	return 0
 }
 
 // visibility: visibility_timeout_ms is an integer of ms; visibility_timeout one of seconds, or a duration.
@@ -867,7 +845,15 @@ func (d *decoder) policies(j *Job) {
 	// Both are picked before the policy is parsed, because the queue's policy is only needed if there is something to parse or
 	// to inherit.
 	g, shortcut := d.pick(retryAttr, retryPolicyAttr), d.pick(maxAttemptsAttr)
-	base, inherited := d.baseRetry(j.Queue)
+	// The policy of the queue is copied into the job: a later change of the queue does not change jobs that wait already.
+	var base RetryPolicy
+	inherited := false
+	if d.lim.QueueRetry != nil {
+		base, inherited = d.lim.QueueRetry(j.Queue)
+	}
+	if !inherited {
+		base = DefaultRetry()
+	}
 	// Most jobs send neither, so nothing is parsed and nothing stored: NULL in the column retry stands for the default policy.
 	if g.value == nil && shortcut.value == nil && !inherited {
 		j.MaxAttempts = base.MaxAttempts
@@ -879,14 +865,20 @@ func (d *decoder) policies(j *Job) {
 	p, err := ParseRetry(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"),
-			Message: err.Message}})
+		d.policy = At(g.path()+strings.TrimPrefix(field, "retry"), err)
 		return
 	}
+	// max_attempts outside of the policy counts only if the policy has none (docs/reference/retries.md, Policy).
 	if p.MaxAttempts == notSent {
-		if p.MaxAttempts, err = d.attemptsShortcut(shortcut, limit); err != nil {
-			d.policy = err
-			return
+		p.MaxAttempts = limit
+		if v := shortcut.value; v != nil {
+			n, kind := jsonread.Int(v)
+			if kind != jsonread.IsInt || n < 0 {
+				d.policy = At(shortcut.path(), spec.Validation("max_attempts", jsonread.Show(v),
+					"max_attempts must be an integer >= 0, got "+jsonread.Brief(v)+"."))
+				return
+			}
+			p.MaxAttempts = n
 		}
 	}
 	j.MaxAttempts = p.MaxAttempts
@@ -894,30 +886,6 @@ func (d *decoder) policies(j *Job) {
 	if !p.IsDefault() {
 		j.Retry, j.OnExhaustion = p.Encode(), p.OnExhaustion
 	}
-}
-
-// baseRetry copies the policy of the queue into the job. A later change of the queue does not change jobs that wait already.
-func (d *decoder) baseRetry(queue string) (p RetryPolicy, inherited bool) {
-	if d.lim.QueueRetry != nil {
-		if p, ok := d.lim.QueueRetry(queue); ok {
-			return p, true
-		}
-	}
-	return DefaultRetry(), false
-}
-
-// attemptsShortcut counts max_attempts outside of a policy only if the policy has none (docs/reference/retries.md, Policy).
-func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
-	if g.value == nil {
-		return otherwise, nil
-	}
-	n, kind := jsonread.Int(g.value)
-	if kind != jsonread.IsInt || n < 0 {
-		err := spec.Validation("max_attempts", jsonread.Show(g.value),
-			"max_attempts must be an integer >= 0, got "+jsonread.Brief(g.value)+".")
-		return 0, spec.With(err, "validation_errors", []jsonread.Violation{{Path: g.path(), Message: err.Message}})
-	}
-	return n, nil
 }
 
 // assemble copies everything that is kept into one new buffer. The job must not point into the request, whose bytes may be used
@@ -990,7 +958,12 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	if g := d.pick(tagsAttr); g.value != nil && jsonread.Len(g.value) > 0 {
 		b = appendTags(appendName(b, tagsAttr), g.value)
 	}
-	b = d.appendSeconds(b, graceAttr, totalTimeoutAttr, enqueueTTLAttr, heartbeatTimeoutAttr, resultTTLAttr)
+	for _, a := range [...]attr{graceAttr, totalTimeoutAttr, enqueueTTLAttr, heartbeatTimeoutAttr, resultTTLAttr} {
+		if g := d.pick(a); g.value != nil {
+			n, _ := jsonread.Int(g.value) // checked by durations
+			b = appendInt(b, a, n)
+		}
+	}
 	for _, m := range d.unknown.list {
 		b = jsonread.AppendMember(b, m.Literal, m.Value)
 	}
@@ -1001,17 +974,6 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 	if g := d.pick(attrs...); g.value != nil {
 		return appendAttr(b, attrs[0], g.value)
-	}
-	return b
-}
-
-// appendSeconds gets values that were checked by durations, so an error cannot occur here.
-func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
-	for _, a := range attrs {
-		if g := d.pick(a); g.value != nil {
-			n, _ := jsonread.Int(g.value)
-			b = appendInt(b, a, n)
-		}
 	}
 	return b
 }

@@ -71,7 +71,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	o := &Override{meta: fields.Get("meta"), retry: fields.Get("retry"), lim: lim}
 	if _, err := ParseRetry(o.retry, DefaultRetry()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, spec.With(err, "validation_errors", []jsonread.Violation{{Path: "$.override." + field, Message: err.Message}})
+		return nil, At("$.override."+field, err)
 	}
 	// The decoder has set the default queue, so what was sent is asked of the fields.
 	if fields.Get("queue") != nil {
@@ -101,7 +101,9 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	}
 	b := merged.appendObject(nil)
 	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
-		return nil, errTenantChange(b)
+		return nil, spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job",
+			jsonread.Show(jsonread.Find(b, tenantMember)),
+			"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 	}
 	if len(b) > MaxMetaBytes {
 		return nil, spec.TooLarge("meta", MaxMetaBytes, len(b))
@@ -153,25 +155,12 @@ func WithoutExpiry(extra []byte) []byte {
 	if extra == nil {
 		return nil
 	}
-	b := []byte{'{'}
-	for literal, value := range jsonread.Members(extra) {
-		if string(jsonread.Name(literal)) != "expires_at" {
-			b = jsonread.AppendMember(b, literal, value)
-		}
-	}
-	return append(b, '}')
+	return append(jsonread.AppendOthers([]byte{'{'}, extra, "expires_at"), '}')
 }
 
 // ScheduledFor is Job.Extra with another echo of scheduled_at; "": none, because the statement that stores the job adds one.
 func ScheduledFor(extra []byte, at string) []byte {
-	b := []byte{'{'}
-	if extra != nil {
-		for literal, value := range jsonread.Members(extra) {
-			if string(jsonread.Name(literal)) != "scheduled_at" {
-				b = jsonread.AppendMember(b, literal, value)
-			}
-		}
-	}
+	b := jsonread.AppendOthers([]byte{'{'}, extra, "scheduled_at")
 	if at != "" {
 		b = jsonread.AppendMember(b, []byte(`"scheduled_at"`), jsonread.Quote(at))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -29,6 +30,8 @@ const (
 	backoffPolynomial  = "polynomial"
 	backoffConstant    = "constant"
 )
+
+var backoffs = []string{backoffExponential, backoffLinear, backoffPolynomial, backoffConstant}
 
 // RetryPolicy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled
 // at enqueue and stored with the job.
@@ -70,8 +73,19 @@ func (p RetryPolicy) delay(n int) time.Duration {
 // delayWith is delay with the jitter factor u, uniform in [0.5, 1.5). Tests and the worked numbers of the reference use it. An
 // attempt below 1 counts as 1. The result is at least 1 ms and at most MaxInterval, in whole ms.
 func (p RetryPolicy) delayWith(n int, u float64) time.Duration {
-	limit := milliseconds(p.MaxInterval)
-	d := min(p.rawDelay(float64(max(n, 1))), limit)
+	first, limit, attempt := milliseconds(p.InitialInterval), milliseconds(p.MaxInterval), float64(max(n, 1))
+	var d float64 // may be infinite
+	switch p.Strategy {
+	case backoffLinear:
+		d = first * attempt
+	case backoffPolynomial:
+		d = first * math.Pow(attempt, p.BackoffCoefficient)
+	case backoffConstant:
+		d = first
+	default: // a strategy that is not known, too
+		d = first * math.Pow(p.BackoffCoefficient, attempt-1)
+	}
+	d = min(d, limit)
 	// The cap comes before and after the jitter: with jitter the delay may not exceed it either.
 	if math.IsNaN(d) { // 0 · Inf
 		d = limit
@@ -80,22 +94,6 @@ func (p RetryPolicy) delayWith(n int, u float64) time.Duration {
 		d = min(d*u, limit)
 	}
 	return time.Duration(max(math.Floor(d), 1)) * time.Millisecond
-}
-
-// rawDelay is the wait in ms before the cap. It may be infinite. A strategy that is not known counts as exponential, which is
-// the default.
-func (p RetryPolicy) rawDelay(n float64) float64 {
-	first := milliseconds(p.InitialInterval)
-	switch p.Strategy {
-	case backoffLinear:
-		return first * n
-	case backoffPolynomial:
-		return first * math.Pow(n, p.BackoffCoefficient)
-	case backoffConstant:
-		return first
-	default:
-		return first * math.Pow(p.BackoffCoefficient, n-1)
-	}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Milliseconds()) }
@@ -176,7 +174,20 @@ func ParseRetry(raw []byte, base RetryPolicy) (RetryPolicy, *ojs.Error) {
 			return base, refuseRetry(s, want)
 		}
 	}
-	return p, p.settleIntervals(fields[retryInitial], fields[retryMax])
+	// MaxInterval stays ≥ InitialInterval: a lone interval pulls the other along, two that contradict each other are refused. The
+	// base may be the policy of a queue, so a client's lone interval can contradict one that it has never seen.
+	if initial, limit := fields[retryInitial], fields[retryMax]; p.MaxInterval < p.InitialInterval {
+		// The base never breaks this rule, so at least one of the two was sent.
+		switch {
+		case initial.value != nil && limit.value != nil:
+			return p, refuseRetry(limit, "at least initial_interval ("+jsonread.FormatDuration(p.InitialInterval)+")")
+		case limit.value != nil:
+			p.InitialInterval = p.MaxInterval
+		default:
+			p.MaxInterval = p.InitialInterval
+		}
+	}
+	return p, nil
 }
 
 // collectRetry finds for each field the spelling that wins. The last of equal names counts, so a later null takes a value back.
@@ -188,10 +199,12 @@ func collectRetry(raw jsontext.Value) (won [retryFieldCount]sentRetry) {
 		if !known {
 			continue
 		}
-		if jsonread.IsNull(value) || retrySpellings[i].ms && isZero(value) {
-			value = nil
+		values[i] = jsonread.Present(value)
+		if retrySpellings[i].ms {
+			if n, kind := jsonread.Int(value); kind == jsonread.IsInt && n == 0 {
+				values[i] = nil
+			}
 		}
-		values[i] = value
 	}
 	for i, v := range values {
 		if s := &retrySpellings[i]; v != nil && won[s.field].value == nil {
@@ -199,11 +212,6 @@ func collectRetry(raw jsontext.Value) (won [retryFieldCount]sentRetry) {
 		}
 	}
 	return won
-}
-
-func isZero(v jsontext.Value) bool {
-	n, kind := jsonread.Int(v)
-	return kind == jsonread.IsInt && n == 0
 }
 
 // set takes over one value. It returns what the field must be if the value is something else.
@@ -223,21 +231,24 @@ func (p *RetryPolicy) set(f retryField, s sentRetry) (want string) {
 		return want
 	// A number that overflows a double is no number here.
 	case retryCoefficient:
-		p.BackoffCoefficient, ok = retryNumber(s.value)
-		return expect(ok && p.BackoffCoefficient >= 1, "a number >= 1.0")
+		var err error
+		p.BackoffCoefficient, err = strconv.ParseFloat(string(s.value), 64)
+		return expect(err == nil && p.BackoffCoefficient >= 1, "a number >= 1.0")
 	case retryJitter:
 		p.Jitter, ok = jsonread.Bool(s.value)
 		return expect(ok, "a boolean")
-	// The list replaces that of the base: lists are not merged.
+	// The list replaces that of the base: lists are not merged. Any text may be the name of an error.
 	case retryNonRetryable:
-		p.NonRetryable, ok = nonRetryablePatterns(s.value)
-		return expect(ok, "an array of non-empty strings")
+		p.NonRetryable, ok = jsonread.Texts(s.value)
+		return expect(ok && !slices.Contains(p.NonRetryable, ""), "an array of non-empty strings")
 	case retryExhaustion:
 		p.OnExhaustion, _ = jsonread.Text(s.value)
 		return expect(p.OnExhaustion == ExhaustDiscard || p.OnExhaustion == ExhaustDeadLetter, "discard or dead_letter")
 	default:
-		p.Strategy, ok = backoffOf(s.value)
-		return expect(ok, "one of exponential, linear, polynomial, constant, none")
+		if p.Strategy, _ = jsonread.Text(s.value); p.Strategy == "none" {
+			p.Strategy = backoffConstant
+		}
+		return expect(slices.Contains(backoffs, p.Strategy), "one of exponential, linear, polynomial, constant, none")
 	}
 }
 
@@ -261,57 +272,6 @@ func retryInterval(s sentRetry) (d time.Duration, want string) {
 	return d, expect(err == nil && d > 0, "an ISO 8601 duration of at least 1 ms such as PT1S, at most 36500 days")
 }
 
-func retryNumber(v jsontext.Value) (float64, bool) {
-	f, err := strconv.ParseFloat(string(v), 64)
-	return f, err == nil
-}
-
-// nonRetryablePatterns does not check entries further: any text may be the name of an error.
-func nonRetryablePatterns(v jsontext.Value) ([]string, bool) {
-	if v[0] != '[' {
-		return nil, false
-	}
-	var list []string
-	for e := range jsonread.Elements(v) {
-		text, _ := jsonread.Text(e)
-		if text == "" {
-			return nil, false
-		}
-		list = append(list, text)
-	}
-	return list, true
-}
-
-func backoffOf(v jsontext.Value) (string, bool) {
-	switch text, _ := jsonread.Text(v); text {
-	case backoffExponential, backoffLinear, backoffPolynomial, backoffConstant:
-		return text, true
-	case "none":
-		return backoffConstant, true
-	default:
-		return "", false
-	}
-}
-
-// settleIntervals keeps MaxInterval ≥ InitialInterval: a lone interval pulls the other along, two that contradict each
-// other are refused. The base may be the policy of a queue, so a client's lone interval can contradict one that it has never
-// seen.
-func (p *RetryPolicy) settleIntervals(initial, limit sentRetry) *ojs.Error {
-	// The base never breaks this rule, so at least one of the two was sent.
-	if p.MaxInterval >= p.InitialInterval {
-		return nil
-	}
-	switch {
-	case initial.value != nil && limit.value != nil:
-		return refuseRetry(limit, "at least initial_interval ("+jsonread.FormatDuration(p.InitialInterval)+")")
-	case limit.value != nil:
-		p.InitialInterval = p.MaxInterval
-	default:
-		p.MaxInterval = p.InitialInterval
-	}
-	return nil
-}
-
 // refuseRetry names the canonical field in details; the message has the client's own spelling as well if it is another.
 func refuseRetry(s sentRetry, want string) *ojs.Error {
 	name, shown, got := retryFieldNames[s.field], s.name, jsonread.Describe(s.value)
@@ -332,23 +292,17 @@ func MergeRetry(first, change []byte) []byte {
 	// before.
 	set := collectRetry(change)
 	b := []byte{'{'}
-	member := func(literal, value []byte) {
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = jsonread.AppendCompact(append(append(b, literal...), ':'), value)
-	}
 	if !jsonread.IsNull(first) {
 		for literal, value := range jsonread.Members(first) {
 			i, known := retrySpellingByName[string(jsonread.Name(literal))]
 			if !known || set[retrySpellings[i].field].value == nil {
-				member(literal, value)
+				b = jsonread.AppendMember(b, literal, value)
 			}
 		}
 	}
 	for literal, value := range jsonread.Members(change) {
 		if !jsonread.IsNull(value) {
-			member(literal, value)
+			b = jsonread.AppendMember(b, literal, value)
 		}
 	}
 	return append(b, '}')
@@ -371,14 +325,7 @@ func (p RetryPolicy) Encode() []byte {
 	b = append(append(b, `,"backoff_strategy":"`...), p.Strategy...)
 	b = append(b, '"')
 	if len(p.NonRetryable) > 0 {
-		b = append(b, `,"non_retryable_errors":[`...)
-		for i, s := range p.NonRetryable {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b, _ = jsontext.AppendQuote(b, s) // an error means invalid UTF-8, which is replaced
-		}
-		b = append(b, ']')
+		b = jsonread.AppendTexts(append(b, `,"non_retryable_errors":`...), p.NonRetryable)
 	}
 	return append(b, '}')
 }

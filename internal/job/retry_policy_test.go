@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 		"LoneInitialPullsMax":     {`{"initial_interval":"PT10M"}`, with(func(p *RetryPolicy) { p.InitialInterval, p.MaxInterval = 10*time.Minute, 10*time.Minute })},
 		"LoneMaxPullsInitial":     {`{"max_interval":"PT0.2S"}`, with(func(p *RetryPolicy) { p.InitialInterval, p.MaxInterval = 200*time.Millisecond, 200*time.Millisecond })},
 		"EqualIntervals":          {`{"initial_interval":"PT2S","max_interval":"PT2S"}`, with(func(p *RetryPolicy) { p.InitialInterval, p.MaxInterval = 2*time.Second, 2*time.Second })},
-		"NoPatterns":              {`{"non_retryable_errors":[]}`, DefaultRetry()},
+		"NoPatterns":              {`{"non_retryable_errors":[]}`, with(func(p *RetryPolicy) { p.NonRetryable = []string{} })},
 		"CoefficientOne":          {`{"backoff_coefficient":1}`, with(func(p *RetryPolicy) { p.BackoffCoefficient = 1 })},
 		"LargestMaxAttempts":      {`{"max_attempts":9223372036854775807}`, with(func(p *RetryPolicy) { p.MaxAttempts = 1<<63 - 1 })},
 		"LargestInterval":         {`{"max_interval":"P36500D"}`, with(func(p *RetryPolicy) { p.MaxInterval = 36500 * 24 * time.Hour })},

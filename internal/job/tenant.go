@@ -30,7 +30,13 @@ func (d *decoder) tenant(j *Job) *ojs.Error {
 	}
 	// An operator, who calls without a tenant, may set both.
 	if d.lim.Tenant != "" && (j.LimitKey == "" || j.Limit.Scope == LimitGlobal) {
-		return errSharedLimit(j.LimitKey)
+		what := "Its rate_limit has no key, so it would be the limit of the whole queue, which tenants share."
+		if j.LimitKey != "" {
+			what = "Its rate_limit has the scope global, so it would be the limit of other tenants, too."
+		}
+		err := spec.NewError(ojs.ErrPermissionDenied, what, map[string]any{"field": "rate_limit"})
+		err.Hint = "Send a key, and no scope or tenant: the limit is that of the jobs of this tenant with the key."
+		return err
 	}
 	if j.LimitKey != "" {
 		j.LimitKey = PartitionKey(tenant, j.LimitKey, j.Limit)
@@ -49,17 +55,28 @@ func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Err
 	said := tenantsOf(meta)
 	if l.Tenant == "" {
 		if l.TenantRequired {
-			return nil, "", errNoTenant()
+			err = spec.InvalidRequest(TenantHeader, "the name of a tenant", nil,
+				"The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
+			err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
+			return nil, "", err
 		}
 		return meta, oneTenant(said), nil
 	}
 	for _, v := range said {
 		if text, _ := jsonread.Text(v); text != l.Tenant {
-			return nil, "", errOtherTenant(l.Tenant, v)
+			err = spec.NewError(ojs.ErrPermissionDenied,
+				"meta.tenant_id is "+jsonread.Brief(v)+", but the call is that of tenant "+l.Tenant+".",
+				map[string]any{"field": "meta.tenant_id", "tenant_id": l.Tenant})
+			err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
+			return nil, "", err
 		}
 	}
 	if len(said) == 0 {
-		meta = withTenant(meta, l.Tenant)
+		b := append(make([]byte, 0, len(meta)+len(l.Tenant)+len(`{"tenant_id":""}`)), '{')
+		// A null under the name is replaced, because it says nothing and two members of one name would.
+		b = jsonread.AppendMember(jsonread.AppendOthers(b, meta, tenantMember), jsonread.Quote(tenantMember), jsonread.Quote(l.Tenant))
+		b = append(b, '}')
+		meta = b
 	}
 	return meta, l.Tenant, nil
 }
@@ -97,54 +114,6 @@ func oneTenant(said []jsontext.Value) (tenant string) {
 		tenant = text
 	}
 	return tenant
-}
-
-// withTenant gives a new object with the member, instead of null. A null under the name is replaced, because it says nothing
-// and two members of one name would.
-func withTenant(meta []byte, tenant string) []byte {
-	b := append(make([]byte, 0, len(meta)+len(tenant)+len(`{"tenant_id":""}`)), '{')
-	if len(meta) > 0 {
-		for literal, value := range jsonread.Members(meta) {
-			if string(jsonread.Name(literal)) != tenantMember {
-				b = jsonread.AppendMember(b, literal, value)
-			}
-		}
-	}
-	return append(jsonread.AppendMember(b, jsonread.Quote(tenantMember), jsonread.Quote(tenant)), '}')
-}
-
-// errNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
-func errNoTenant() *ojs.Error {
-	err := spec.InvalidRequest(TenantHeader, "the name of a tenant", nil,
-		"The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
-	err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
-	return err
-}
-
-// errOtherTenant names both tenants: the caller has sent both.
-func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
-	err := spec.NewError(ojs.ErrPermissionDenied, "meta.tenant_id is "+jsonread.Brief(said)+", but the call is that of tenant "+tenant+".",
-		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
-	err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
-	return err
-}
-
-// errSharedLimit refuses a limit that would hold for the jobs of other tenants, too: 403.
-func errSharedLimit(key string) *ojs.Error {
-	what := "Its rate_limit has no key, so it would be the limit of the whole queue, which tenants share."
-	if key != "" {
-		what = "Its rate_limit has the scope global, so it would be the limit of other tenants, too."
-	}
-	err := spec.NewError(ojs.ErrPermissionDenied, what, map[string]any{"field": "rate_limit"})
-	err.Hint = "Send a key, and no scope or tenant: the limit is that of the jobs of this tenant with the key."
-	return err
-}
-
-// errTenantChange refuses to give a stored job to another tenant.
-func errTenantChange(meta []byte) *ojs.Error {
-	return spec.InvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job",
-		jsonread.Show(jsonread.Find(meta, tenantMember)),
-		"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
 }
 
 // maxTenantBytes bounds the name of a tenant. A lane adds a slash and a fairness key to it.

@@ -52,6 +52,24 @@ func TestWithTenant(t *testing.T) {
 }
 
 // TestRetryKeepsTheTenant: what a retry changes of meta must not give the job to another tenant.
+func TestLimitsOfOthers(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]string{
+		`{"max_per_second":1}`: "whole queue", `{"key":"k","concurrency":1,"scope":"global"}`: "scope global", `{"key":"k","concurrency":1}`: "",
+	} {
+		body := []byte(`{"type":"a","args":[],"rate_limit":` + limit + `}`)
+		_, err := job.DecodeJob(body, job.Limits{})
+		require.Nil(t, err, "an operator may set any")
+		_, err = job.DecodeJob(body, job.Limits{Tenant: "acme"})
+		if want == "" {
+			require.Nil(t, err)
+			continue
+		}
+		require.Equal(t, string(ojs.ErrPermissionDenied), err.Type)
+		require.Contains(t, err.Message, want)
+	}
+}
+
 func TestRetryKeepsTheTenant(t *testing.T) {
 	t.Parallel()
 	for body, ok := range map[string]bool{

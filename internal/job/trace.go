@@ -152,24 +152,15 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 		merged.put(m.Name, m.Literal, m.Value)
 	}
 	if follows != "" {
-		merged.follow(follows)
+		// The trace context is that of the run which the job follows; the first one that it had is kept.
+		if i, has := merged.find([]byte("traceparent")); has {
+			if _, kept := merged.find([]byte(traceOrigin)); !kept {
+				merged.put([]byte(traceOrigin), jsonread.Quote(traceOrigin), merged.list[i].Value)
+			}
+		}
+		merged.put([]byte("traceparent"), jsonread.Quote("traceparent"), jsonread.Quote(follows))
 	} else if len(merged.list) == kept {
 		return meta
 	}
 	return merged.appendObject(nil)
-}
-
-// follow sets the trace context of the run that a job follows, and keeps the first one that it had.
-func (u *unknowns) follow(traceparent string) {
-	set := func(name string, value jsontext.Value) {
-		literal, _ := jsontext.AppendQuote(nil, name)
-		u.put([]byte(name), literal, value)
-	}
-	if i, has := u.find([]byte("traceparent")); has {
-		if _, kept := u.find([]byte(traceOrigin)); !kept {
-			set(traceOrigin, u.list[i].Value)
-		}
-	}
-	quoted, _ := jsontext.AppendQuote(nil, traceparent)
-	set("traceparent", quoted)
 }

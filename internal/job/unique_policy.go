@@ -48,9 +48,49 @@ func readUnique(v, args jsontext.Value, path string, ps *jsonread.Problems) *Uni
 	r := uniqueReader{&Unique{OnConflict: "reject"}, jsonread.OpenAt(v, "unique", path, ps, uniqueNames...)}
 	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
 	r.RefuseOthers("absent: a unique policy has no such property")
-	r.keys()
-	r.period()
-	r.states()
+	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
+	r.ArgsKeys = r.names("args_keys", jsonread.IsName, "an array of non-empty strings, each once")
+	r.MetaKeys = r.names("meta_keys", jsonread.IsName, "an array of non-empty strings, each once")
+	// With keys, a key beside it is not read at all.
+	if key := r.Get("key"); key != nil && r.Get("keys") == nil {
+		r.sdkKey(key)
+	}
+	if len(r.Keys) == 0 {
+		r.Keys = []string{"type"}
+	}
+	if slices.Contains(r.Keys, "meta") && len(r.MetaKeys) == 0 {
+		expected := "a non-empty array, because keys has meta"
+		if r.Get("meta_keys") == nil {
+			expected = "the names of the meta members that count, because keys has meta"
+		}
+		r.Refuse("meta_keys", expected)
+	}
+	// The first of the three names counts; 0 in period_ms means no limit, as if it were absent.
+	switch {
+	case r.Get("period") != nil:
+		text, _ := jsonread.Text(r.Get("period"))
+		var err error
+		if r.Period, err = jsonread.ParseISODuration(text); err != nil || r.Period <= 0 {
+			r.Refuse("period", "an ISO 8601 duration above zero such as PT1H")
+		}
+	case r.Get("period_ms") != nil:
+		n, _ := r.Integer("period_ms", 0, maxMS, "an integer >= 0 of milliseconds")
+		r.Period = time.Duration(n) * time.Millisecond
+	default:
+		r.Period = r.Duration("within", "a duration above zero such as 30m or PT30M", 1, jsonread.MaxDuration)
+	}
+	// By default every state in which the job may still run: a finished one does not block a new one.
+	r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
+	if r.Get("states") != nil {
+		r.States = jsonread.Optional(&r.Object, "states", "a non-empty array of job states, each once",
+			func(v jsontext.Value) (states []ojs.JobState, ok bool) {
+				list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
+				for _, s := range list {
+					states = append(states, ojs.JobState(s))
+				}
+				return states, ok && len(states) > 0
+			})
+	}
 	// What each word does: docs/reference/unique.md, Conflicts.
 	if r.Get("on_conflict") != nil {
 		r.OnConflict = jsonread.OptionalText(&r.Object, "on_conflict", "one of reject, replace, replace_except_schedule, ignore",
@@ -78,26 +118,9 @@ type uniqueReader struct {
 
 var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
 
-// keys reads keys, and what the SDKs send as key. An array key is the older form of keys and args_keys in one: names of
-// dimensions stand for themselves, others for members of args. With keys, a key beside it is not read at all.
-func (r *uniqueReader) keys() {
-	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
-	r.ArgsKeys = r.names("args_keys", jsonread.IsName, "an array of non-empty strings, each once")
-	r.MetaKeys = r.names("meta_keys", jsonread.IsName, "an array of non-empty strings, each once")
-	if key := r.Get("key"); key != nil && r.Get("keys") == nil {
-		r.sdkKey(key)
-	}
-	if len(r.Keys) == 0 {
-		r.Keys = []string{"type"}
-	}
-	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.Get("meta_keys") == nil {
-		r.Refuse("meta_keys", "the names of the meta members that count, because keys has meta")
-	} else if has(r.Keys, "meta") && len(r.MetaKeys) == 0 {
-		r.Refuse("meta_keys", "a non-empty array, because keys has meta")
-	}
-}
-
-// sdkKey has type and args implied by the names of arguments: without them the policy would compare nothing of the job.
+// sdkKey reads what the SDKs send as key: a text, or the older form of keys and args_keys in one array, where names of dimensions
+// stand for themselves, others for members of args. The names of arguments imply type and args: without them the policy would
+// compare nothing of the job.
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	if text, ok := jsonread.Text(key); ok {
 		if !jsonread.IsName(text) {
@@ -119,7 +142,7 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 		return
 	}
 	for _, implied := range []string{"args", "type"} {
-		if !has(r.Keys, implied) {
+		if !slices.Contains(r.Keys, implied) {
 			r.Keys = append([]string{implied}, r.Keys...)
 		}
 	}
@@ -127,7 +150,7 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 }
 
 // names reads an array of strings without repetitions; nil if it is absent, empty or refused. An empty list counts as absent,
-// except for meta_keys, which keys looks at once more.
+// except for meta_keys, which readUnique looks at once more.
 func (r *uniqueReader) names(name string, valid func(string) bool, expected string) []string {
 	return jsonread.Optional(&r.Object, name, expected, func(v jsontext.Value) ([]string, bool) { return DistinctStrings(v, valid) })
 }
@@ -150,44 +173,7 @@ func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool)
 	return list, true
 }
 
-// period takes the first of the three names; 0 in period_ms means no limit, as if it were absent.
-func (r *uniqueReader) period() {
-	switch {
-	case r.Get("period") != nil:
-		text, _ := jsonread.Text(r.Get("period"))
-		var err error
-		if r.Period, err = jsonread.ParseISODuration(text); err != nil || r.Period <= 0 {
-			r.Refuse("period", "an ISO 8601 duration above zero such as PT1H")
-		}
-	case r.Get("period_ms") != nil:
-		n, _ := r.Integer("period_ms", 0, maxMS, "an integer >= 0 of milliseconds")
-		r.Period = time.Duration(n) * time.Millisecond
-	default:
-		r.Period = r.Duration("within", "a duration above zero such as 30m or PT30M", 1, jsonread.MaxDuration)
-	}
-}
-
-// states are by default every state in which the job may still run: a finished one does not block a new one.
-func (r *uniqueReader) states() {
-	if r.Get("states") == nil {
-		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
-		return
-	}
-	r.States = jsonread.Optional(&r.Object, "states", "a non-empty array of job states, each once",
-		func(v jsontext.Value) (states []ojs.JobState, ok bool) {
-			list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
-			for _, s := range list {
-				states = append(states, ojs.JobState(s))
-			}
-			return states, ok && len(states) > 0
-		})
-}
-
 func isDimension(s string) bool { return s == "type" || s == "queue" || s == "args" || s == "meta" }
-
-func has(list []string, s string) bool {
-	return slices.Contains(list, s)
-}
 
 // ParseUnique reads a policy that was accepted with a job, by the rules of enqueue, to show it; nil if it is none.
 // If the rules have become stricter since, there is nothing to show; the stored key of the job goes on to hold.
@@ -208,7 +194,7 @@ func ParseUnique(policy, args jsontext.Value) *Unique {
 // jobs of the type equal to each other, and all but the first would be refused or dropped.
 func (r *uniqueReader) resolve(args jsontext.Value) {
 	// Args that are no array are refused elsewhere.
-	if !has(r.Keys, "args") || len(r.ArgsKeys) == 0 || args == nil || args[0] != '[' {
+	if !slices.Contains(r.Keys, "args") || len(r.ArgsKeys) == 0 || args == nil || args[0] != '[' {
 		return
 	}
 	missing := make(map[string]bool, len(r.ArgsKeys))
@@ -229,7 +215,11 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 		}
 	}
 	for _, name := range r.ArgsKeys { // in order, so that the answer is the same every time
-		if missing[name] && !(isIndex(name) && indexBelow(name, index)) {
+		if !missing[name] {
+			continue
+		}
+		// Leading zeros are taken here, unlike in the text that Itoa gives.
+		if i, err := strconv.Atoi(name); !isIndex(name) || err != nil || i >= index {
 			r.RefuseValue(ojs.ErrInvalidPayload, "args_keys", "names that resolve in 'args'", jsonread.Quote(name))
 			return
 		}
@@ -238,9 +228,3 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 
 // isIndex is for arrays: an object of args may have a member whose name is digits; it cannot be addressed.
 func isIndex(s string) bool { return strings.Trim(s, "0123456789") == "" }
-
-// indexBelow takes leading zeros, unlike the text that strconv.Itoa gives.
-func indexBelow(s string, n int) bool {
-	i, err := strconv.Atoi(s)
-	return err == nil && i < n
-}

@@ -63,7 +63,7 @@ func TestUniqueRefuses(t *testing.T) {
 		`{"keys":"type"}`: "unique.keys", `{"keys":["type","type"]}`: "unique.keys", `{"keys":["Type"]}`: "unique.keys", `{"keys":[1]}`: "unique.keys", `{"keys":["tags"]}`: "unique.keys",
 		`{"args_keys":5}`: "unique.args_keys", `{"args_keys":[""]}`: "unique.args_keys", `{"args_keys":["a","a"]}`: "unique.args_keys",
 		`{"keys":["args"],"args_keys":["nope"]}`: "unique.args_keys", `{"keys":["args"],"args_keys":["3"]}`: "unique.args_keys", `{"key":["nope"]}`: "unique.args_keys",
-		`{"keys":["args"],"args_keys":["99999999999999999999"]}`: "unique.args_keys",
+		`{"keys":["args"],"args_keys":["99999999999999999999"]}`: "unique.args_keys", `{"keys":["args"],"args_keys":["+1"]}`: "unique.args_keys",
 		`{"keys":["meta"]}`: "unique.meta_keys", `{"keys":["meta"],"meta_keys":[]}`: "unique.meta_keys", `{"key":["type","meta"]}`: "unique.meta_keys", `{"meta_keys":[1]}`: "unique.meta_keys",
 		`{"period":"1h"}`: "unique.period", `{"period":"PT0S"}`: "unique.period", `{"period":5}`: "unique.period", `{"period":"P36501D"}`: "unique.period",
 		`{"period_ms":-1}`: "unique.period_ms", `{"period_ms":"5"}`: "unique.period_ms", `{"period_ms":99999999999999}`: "unique.period_ms", `{"within":"soon"}`: "unique.within", `{"within":"0s"}`: "unique.within",
@@ -78,6 +78,8 @@ func TestUniqueRefuses(t *testing.T) {
 		require.Equal(t, field, e.Details["field"], text)
 		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]jsonread.Violation)[0].Path, text)
 	}
+	require.Contains(t, refuse(t, uniqueJob(`{"keys":["meta"]}`)).Message, "the names of the meta members that count")
+	require.Contains(t, refuse(t, uniqueJob(`{"keys":["meta"],"meta_keys":[]}`)).Message, "a non-empty array")
 }
 
 // Names are looked up in one pass, so that neither many names nor many arguments cost more than their size: looking

@@ -19,9 +19,9 @@ type When struct {
 }
 
 // ResolveAges turns ages into the times that lie so long before now. It asks the clock only if there is an age.
-// clock is that of the database. Of several ages all are counted from one moment. After an error some points may be resolved
+// Of several ages all are counted from one moment. After an error some points may be resolved
 // and others not; the caller gives up.
-func ResolveAges(ctx context.Context, clock func(context.Context) (time.Time, error), points ...*When) error {
+func ResolveAges(ctx context.Context, databaseTime func(context.Context) (time.Time, error), points ...*When) error {
 	var now time.Time
 	for _, w := range points {
 		if !w.Relative {
@@ -29,7 +29,7 @@ func ResolveAges(ctx context.Context, clock func(context.Context) (time.Time, er
 		}
 		if now.IsZero() {
 			var err error
-			if now, err = clock(ctx); err != nil {
+			if now, err = databaseTime(ctx); err != nil {
 				return err
 			}
 		}
@@ -74,14 +74,20 @@ func parseWhen(s string) (When, bool) {
 
 // ParseTime reads an RFC 3339 time, also in the forms of docs/reference/jobs.md, Times and durations. Go's readers check the
 // calendar, but they let pass one-digit hours, decimal commas and offsets of 24 h, so the shape is checked here.
-// The result has whole microseconds, as the database stores them. The text that is shown stays that of the client.
+// The result has whole microseconds, as the database stores them, so that a time which a client reads back is that which it sent. The
+// text that is shown stays that of the client.
 func ParseTime(s string) (time.Time, bool) {
 	text, ok := canonicalTime(s)
 	if !ok {
 		return time.Time{}, false
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	return storable(t), err == nil
+	t = t.Truncate(time.Microsecond)
+	// The zero time, which stands for no time elsewhere and which Go clients send by accident, becomes the next one.
+	if t.IsZero() {
+		t = t.Add(time.Microsecond)
+	}
+	return t, err == nil
 }
 
 // canonicalTime completes the form of a time: basic to extended, seconds and the minutes of the offset added.
@@ -133,16 +139,6 @@ func canonicalZone(s string) (string, bool) {
 		return "", false
 	}
 	return s, s[1:3] < "24" && s[4:] < "60"
-}
-
-// storable cuts a time to what the database has. The zero time, which stands for no time elsewhere and which Go clients send by
-// accident, becomes the next one. Without the cut a time that a client reads back would differ from the one that it sent.
-func storable(t time.Time) time.Time {
-	t = t.Truncate(time.Microsecond)
-	if t.IsZero() {
-		t = t.Add(time.Microsecond)
-	}
-	return t
 }
 
 // shaped compares s with a pattern in which d stands for a digit.

@@ -168,7 +168,16 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, *ojs.
 	if r.Pool == "" || o.Get("queues") != nil || o.Get("queue") != nil {
 		r.Queues = readQueues(&o)
 	}
-	r.Count, r.WorkerID, r.VisibilityMS = readCount(&o), ReadWorkerID(&o), ReadVisibilityMS(&o)
+	r.Count = 1
+	count := "count"
+	if o.Get(count) == nil {
+		count = "max_jobs"
+	}
+	// A number out of the range is moved to its nearer end; one with a fraction is refused.
+	if n, given := o.Integer(count, math.MinInt64, math.MaxInt64, "an integer"); given {
+		r.Count = int(min(max(n, 1), maxFetch))
+	}
+	r.WorkerID, r.VisibilityMS = ReadWorkerID(&o), ReadVisibilityMS(&o)
 	r.Strategy, r.Weights = ReadStrategy(&o), ReadWeights(&o)
 	ms, _ := o.Integer("wait_ms", 0, longestWait, wait)
 	r.Wait = time.Duration(min(ms, maxWaitMS)) * time.Millisecond
@@ -233,19 +242,6 @@ func readQueues(o *jsonread.Object) []string {
 		names = append(names, name)
 	}
 	return jsonread.Distinct(names)
-}
-
-// readCount refuses a number with a fraction; one out of the range is moved to its nearer end.
-func readCount(o *jsonread.Object) int {
-	name := "count"
-	if o.Get(name) == nil {
-		name = "max_jobs"
-	}
-	n, given := o.Integer(name, math.MinInt64, math.MaxInt64, "an integer")
-	if !given {
-		return 1
-	}
-	return int(min(max(n, 1), maxFetch))
 }
 
 // Ack reports that a job succeeded (docs/reference/http.md, Ack). It is the request as sent. Whether the job exists, is active
@@ -339,13 +335,7 @@ var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 // It would stay active until its reservation ends, and then run again although its handler has already failed for good.
-func DecodeNack(raw []byte) (Nack, *ojs.Error) {
-	v, err := jsonread.Check(raw)
-	if err != nil {
-		return Nack{}, err
-	}
-	return decodeNack(v, "")
-}
+func DecodeNack(raw []byte) (Nack, *ojs.Error) { return DecodeNackFor("", raw) }
 
 // DecodeNackItem is DecodeNack for text that is known to be valid JSON.
 func DecodeNackItem(item jsontext.Value) (Nack, *ojs.Error) {
@@ -437,7 +427,12 @@ func decodeProgress(jobID string, raw []byte, number string) (ProgressReport, *o
 	if err != nil {
 		return ProgressReport{}, err
 	}
-	r := ProgressReport{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Message: readMessage(&o)}
+	r := ProgressReport{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o)}
+	// A text for people, cut silently like that of an error. U+0000 goes, because a text column cannot hold it.
+	r.Message = jsonread.OptionalText(&o, "message", "a string", func(text string) (*string, bool) {
+		text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)
+		return &text, true
+	})
 	jobID = readJobID(&o, jobID)
 	// The two routes differ in the scale and in the name of the number; what is stored is a share.
 	scale := 1.0
@@ -501,15 +496,6 @@ func readObject(o *jsonread.Object, name string) jsontext.Value {
 		o.Refuse(name, shallow)
 	}
 	return v
-}
-
-// readMessage reads the optional text for people, cut silently like that of an error. U+0000 goes, because a text column cannot
-// hold it.
-func readMessage(o *jsonread.Object) *string {
-	return jsonread.OptionalText(o, "message", "a string", func(text string) (*string, bool) {
-		text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)
-		return &text, true
-	})
 }
 
 // NextSequence stands for a sequence that the client did not send: the server numbers the checkpoint. It is no number of a

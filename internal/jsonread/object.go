@@ -288,6 +288,31 @@ func AppendMember(dst []byte, literal, value jsontext.Value) []byte {
 	return AppendCompact(dst, value)
 }
 
+// AppendOthers appends the members of an object, or of nil, but those of one name, to an object that has been opened.
+func AppendOthers(dst []byte, object jsontext.Value, name string) []byte {
+	if len(object) == 0 {
+		return dst
+	}
+	for literal, value := range Members(object) {
+		if string(Name(literal)) != name {
+			dst = AppendMember(dst, literal, value)
+		}
+	}
+	return dst
+}
+
+// AppendTexts appends an array of strings. Invalid UTF-8 is replaced.
+func AppendTexts(dst []byte, list []string) []byte {
+	dst = append(dst, '[')
+	for i, text := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst, _ = jsontext.AppendQuote(dst, text)
+	}
+	return append(dst, ']')
+}
+
 // Texts reads an array of strings.
 func Texts(v jsontext.Value) ([]string, bool) {
 	if v == nil || v[0] != '[' {

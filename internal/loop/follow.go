@@ -134,12 +134,7 @@ func (v *Value[T]) now() time.Duration { return time.Since(v.began) }
 
 func (v *Value[T]) age(last *reading[T]) time.Duration { return v.now() - last.at }
 
-func (v *Value[T]) notify() {
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
-}
+func (v *Value[T]) notify() { Signal(v.wake) }
 
 // readSince reads, unless a read has begun since then when the caller's turn has come. A wait for the turn ends with the time limit of
 // statements.

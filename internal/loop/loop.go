@@ -24,6 +24,14 @@ func Run(ctx context.Context, s *startstop.BaseStartStop, loop func(ctx context.
 	}()
 }
 
+// Signal leaves a signal in a channel that has room for one, and never blocks: one that nobody has taken yet stands for both.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Every calls do after each interval, until ctx ends. It never runs twice at the same time: after a run that takes longer than the
 // interval, the next one follows at once.
 func Every(ctx context.Context, interval time.Duration, do func(ctx context.Context)) {

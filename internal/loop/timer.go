@@ -118,10 +118,7 @@ func (t *Timer) scheduleRun(in time.Duration) {
 			break
 		}
 	}
-	select {
-	case t.earlier <- struct{}{}:
-	default:
-	}
+	Signal(t.earlier)
 }
 
 // left is the time until the scheduled run.

@@ -50,8 +50,10 @@ func ErrorType(err error) string {
 func ErrorMessage(err error) string {
 	text := err.Error()
 	for _, pg := range postgresErrors(err) {
-		if strings.HasPrefix(pg.Code, "22") {
-			text = strings.ReplaceAll(text, pg.Message, hideQuoted(pg.Message))
+		// The message is like `invalid input syntax for type bigint: "…"`. Everything behind the first quote goes, because a value may
+		// contain quotes itself.
+		if before, _, quotes := strings.Cut(pg.Message, "\""); quotes && strings.HasPrefix(pg.Code, "22") {
+			text = strings.ReplaceAll(text, pg.Message, before+"(hidden)")
 		}
 	}
 	return HidePasswords(text)
@@ -83,15 +85,6 @@ func postgresErrors(err error) (list []*pgconn.PgError) {
 		}
 	}
 	return list
-}
-
-// hideQuoted removes the value from a message such as `invalid input syntax for type bigint: "…"`. Everything behind the first
-// quote goes, because a value may contain quotes itself.
-func hideQuoted(message string) string {
-	if before, _, ok := strings.Cut(message, "\""); ok {
-		return before + "(hidden)"
-	}
-	return message
 }
 
 // maxBacktrace bounds a backtrace in the log, in bytes.

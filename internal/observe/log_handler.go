@@ -237,16 +237,7 @@ const maxKept = 16 << 10
 // it asks ReplaceAttr, which the names of the first members need, about each attribute; this takes 0.6.
 func (o *output) writeJSON(r *slog.Record, l *line) error {
 	buffer, _ := buffers.Get().(*[]byte)
-	b := appendLine((*buffer)[:0], r, l)
-	_, err := o.Write(b)
-	if cap(b) <= maxKept {
-		*buffer = b
-		buffers.Put(buffer)
-	}
-	return err
-}
-
-func appendLine(b []byte, r *slog.Record, l *line) []byte {
+	b := (*buffer)[:0]
 	b = append(b, '{')
 	if !r.Time.IsZero() { // slog demands that a zero time is left out
 		b = append(b, `"timestamp":"`...)
@@ -265,8 +256,13 @@ func appendLine(b []byte, r *slog.Record, l *line) []byte {
 	for _, a := range l.top {
 		b = appendMember(b, a)
 	}
-	b = appendGroup(b, "attributes", l.rest)
-	return append(b, "}\n"...)
+	b = append(appendGroup(b, "attributes", l.rest), "}\n"...)
+	_, err := o.Write(b)
+	if cap(b) <= maxKept {
+		*buffer = b
+		buffers.Put(buffer)
+	}
+	return err
 }
 
 func appendMember(b []byte, a slog.Attr) []byte {
@@ -306,6 +302,7 @@ func appendKey(b []byte, key string) []byte {
 	return append(appendString(b, key), ':')
 }
 
+// appendValue shows an error by its text, and what is no plain value as encoding/json does. What that refuses is shown as the reason.
 func appendValue(b []byte, v slog.Value) []byte {
 	switch v.Kind() {
 	case slog.KindString:
@@ -317,11 +314,7 @@ func appendValue(b []byte, v slog.Value) []byte {
 	case slog.KindBool:
 		return strconv.AppendBool(b, v.Bool())
 	}
-	return appendAny(b, v.Any())
-}
-
-// appendAny shows an error by its text, and everything else as encoding/json does. What that refuses is shown as the reason.
-func appendAny(b []byte, value any) []byte {
+	value := v.Any()
 	if err, ok := value.(error); ok {
 		if _, marshals := value.(json.Marshaler); !marshals {
 			return appendString(b, err.Error())

@@ -158,6 +158,8 @@ func TestErrors(t *testing.T) {
 		require.Contains(t, text, "invalid input syntax for type bigint: (hidden) (SQLSTATE 22P02)")
 	}
 	require.Equal(t, "*pgconn.PgError", ErrorType(fmt.Errorf("push: %w", refused)))
+	constraint := &pgconn.PgError{Severity: "ERROR", Code: "23505", Message: `duplicate key value violates unique constraint "jobs_pkey"`}
+	require.Contains(t, ErrorMessage(constraint), `"jobs_pkey"`, "only data exceptions quote values")
 	require.Equal(t, "*errors.errorString", ErrorType(errors.Join(errors.New("first"), refused)))
 
 	line := logged(t, func(l *slog.Logger) { l.Error("x", "error", "only text") })

@@ -283,13 +283,6 @@ func (w *workerPools) get(ctx context.Context, s *Store, worker string) (string,
 	return known.name, nil
 }
 
-// forget is for a reset of the database.
-func (w *workerPools) forget() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	clear(w.of)
-}
-
 // choice is how a fetch chooses between its queues. The weights may be those of a pool and are not changed.
 type choice struct {
 	key        string // of what is remembered between fetches
@@ -487,13 +480,6 @@ func (t *turns) get(key string) *rotation {
 		t.of[key] = r
 	}
 	return r
-}
-
-// forget is for a reset of the database.
-func (t *turns) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	clear(t.of)
 }
 
 // rotation is what is remembered of one pool or list of queues. mu guards everything in it and is never held during a

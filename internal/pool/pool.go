@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -91,11 +92,11 @@ func Decode(raw []byte) (*Definition, *ojs.Error) {
 }
 
 // setWeight takes a weight for a queue that the pool does not have; it counts for nothing.
-func (d *Definition) setWeight(queue string, weight int64) {
+func (d *Definition) setWeight(name string, weight int64) {
 	if d.Weights == nil {
 		d.Weights = map[string]int64{}
 	}
-	d.Weights[queue] = weight
+	d.Weights[name] = weight
 }
 
 // readQueues reads an array of names, or an object of {"weight":n} by name. Names are checked as those of a fetch, and
@@ -152,7 +153,7 @@ func (s *Starvation) read(body *jsonread.Object) {
 	s.interval, _ = jsonread.ParseDuration(s.Interval)
 }
 
-// stored reads what Encode has written. An error makes the pool unknown to this node (see Store.list), so a later release
+// stored reads what Put has written. An error makes the pool unknown to this node (see Store.list), so a later release
 // must be able to read what an earlier one has stored.
 func stored(definition []byte) (*Definition, error) {
 	d := &Definition{}
@@ -162,15 +163,6 @@ func stored(definition []byte) (*Definition, error) {
 	var err error
 	d.Starvation.interval, err = jsonread.ParseDuration(d.Starvation.Interval)
 	return d, err
-}
-
-// encode makes what is compared with nothing, so its form may change as long as stored reads it.
-func (d *Definition) encode() []byte {
-	b, err := json.Marshal(d)
-	if err != nil {
-		panic("pool: " + err.Error()) // names and numbers, which always have a text
-	}
-	return b
 }
 
 // WeightsOfQueues are the weights of the queues, 1 where none is set.
@@ -279,8 +271,12 @@ func (s *Store) Changed() {
 // Forget drops everything, after a reset of the database. Parked fetches keep what they know until their next round.
 func (s *Store) Forget() {
 	s.view.Store(nil)
-	s.workers.forget()
-	s.turns.forget()
+	s.workers.mu.Lock()
+	clear(s.workers.of)
+	s.workers.mu.Unlock()
+	s.turns.mu.Lock()
+	clear(s.turns.of)
+	s.turns.mu.Unlock()
 }
 
 // known is the view; it is at most as old as settled. While notifications arrive it costs no statement.
@@ -344,9 +340,14 @@ func (s *Store) list(ctx context.Context) ([]Pool, error) {
 func (s *Store) Put(ctx context.Context, name string, d *Definition) (p *Shown, created bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	// It is compared with nothing, so its form may change as long as stored reads it.
+	definition, err := json.Marshal(d)
+	if err != nil {
+		panic("pool: " + err.Error()) // names and numbers, which always have a text
+	}
 	// The statement notifies all nodes at its commit.
 	rows, err := s.db.Q.PoolPut(ctx, dbsqlc.PoolPutParams{
-		Name: name, Definition: d.encode(), Concurrency: pgtype.Int4{Int32: d.Concurrency, Valid: d.Concurrency > 0}, MaxPools: MaxPools,
+		Name: name, Definition: definition, Concurrency: pgtype.Int4{Int32: d.Concurrency, Valid: d.Concurrency > 0}, MaxPools: MaxPools,
 	})
 	if err != nil {
 		return nil, false, pg.ClientError(err)
@@ -493,7 +494,15 @@ func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, er
 	if err != nil {
 		return nil, 0, fmt.Errorf("read scheduling statistics: %w", pg.ClientError(err))
 	}
-	weights := v.weights()
+	// Names are sorted, so that answers do not depend on the order of a map.
+	weights := map[string]int64{}
+	for _, name := range slices.Sorted(maps.Keys(v.pools)) {
+		for q, w := range v.pools[name].Weights {
+			if weights[q] == 0 {
+				weights[q] = w
+			}
+		}
+	}
 	sum := 0.0
 	for _, r := range rows {
 		sum += r.Started
@@ -508,22 +517,4 @@ func (s *Store) Stats(ctx context.Context) (queues []QueueStats, total int64, er
 		queues[i], total = q, total+q.Dispatched
 	}
 	return queues, total, nil
-}
-
-// weights are those that pools give to queues. Names are sorted, so that answers do not depend on the order of a map.
-func (v *view) weights() map[string]int64 {
-	all := map[string]int64{}
-	names := make([]string, 0, len(v.pools))
-	for name := range v.pools {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		for q, w := range v.pools[name].Weights {
-			if all[q] == 0 {
-				all[q] = w
-			}
-		}
-	}
-	return all
 }

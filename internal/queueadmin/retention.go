@@ -150,12 +150,14 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	if n.DeadLetters, err = p.deps.DeadLetters(ctx, p.config.DeadLetter.MaxAge, p.config.DeadLetter.MaxCount); err != nil {
 		return n, err
 	}
-	if keep := or(standard(view).Discarded, p.config.Retention.Discarded); keep > 0 {
+	base := standard(view)
+	if keep := or(base.Discarded, p.config.Retention.Discarded); keep > 0 {
 		if n.Discarded, err = p.pruneDiscarded(ctx, keep, view); err != nil {
 			return n, err
 		}
 	}
-	if keep := keepWorkflows(view, p.config.Retention.Completed); keep > 0 {
+	// Ended workflows are kept as long as completed jobs of queues that set nothing.
+	if keep := or(base.Completed, p.config.Retention.Completed); keep > 0 {
 		if n.Workflows, err = p.deps.Workflows(ctx, keep); err != nil {
 			return n, err
 		}
@@ -279,11 +281,6 @@ func or(set *queueconfig.Duration, otherwise time.Duration) time.Duration {
 		return set.Duration
 	}
 	return otherwise
-}
-
-// keepWorkflows is how long ended workflows are kept: as long as completed jobs of queues that set nothing.
-func keepWorkflows(view *queueconfig.View, server time.Duration) time.Duration {
-	return or(standard(view).Completed, server)
 }
 
 // pruneQueues deletes what queues keep for a shorter time than all others. Without such queues it sends no statement.

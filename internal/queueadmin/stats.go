@@ -169,10 +169,12 @@ func (s *Statistics) Queue(ctx context.Context, name string) (QueueStatistics, e
 		if err != nil {
 			return err
 		}
-		config, err := effective(ctx, q, r.Config)
-		if err != nil {
+		all, err := q.QueueGet(ctx, queueconfig.Default)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
+		// A field that this release cannot read is as if it were not set; the cache of the node logs the error.
+		config, _ := queueconfig.Effective(r.Config, all.Config)
 		one[0] = QueueStatistics{
 			Config: config,
 			Name:   r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, CreatedAt: r.CreatedAt.Time,
@@ -181,16 +183,6 @@ func (s *Statistics) Queue(ctx context.Context, name string) (QueueStatistics, e
 		return fill(ctx, q, one[:])
 	})
 	return one[0], pg.ClientError(err)
-}
-
-// effective is the configuration of a queue over that of all. A field that this release cannot read is as if it were not set.
-func effective(ctx context.Context, q *dbsqlc.Queries, own []byte) (queueconfig.Config, error) {
-	all, err := q.QueueGet(ctx, queueconfig.Default)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return queueconfig.Config{}, err
-	}
-	config, _ := queueconfig.Effective(own, all.Config) // the cache of the node logs the error
-	return config, nil
 }
 
 // fill adds counts and rates.
@@ -251,8 +243,12 @@ func (s *Statistics) History(ctx context.Context, h HistoryQuery) ([]Point, erro
 		return nil, pg.ClientError(err)
 	}
 	since, until := h.span(now)
-	// The number of points is bounded by what is kept: 1 440 of a minute, 720 of an hour.
-	points := emptyPoints(since, until, h.Period)
+	// They begin at multiples of the period since the zero time of Go, which is midnight UTC for days. Their number is bounded by what is
+	// kept: 1 440 of a minute, 720 of an hour.
+	points := []Point{}
+	for at := since.UTC().Truncate(h.Period); at.Before(until); at = at.Add(h.Period) {
+		points = append(points, Point{At: at})
+	}
 	if len(points) == 0 {
 		return points, nil
 	}
@@ -314,15 +310,6 @@ func (h HistoryQuery) span(now time.Time) (since, until time.Time) {
 		until = now
 	}
 	return since, until
-}
-
-// emptyPoints begin at multiples of the period since the zero time of Go, which is midnight UTC for days.
-func emptyPoints(since, until time.Time, period time.Duration) []Point {
-	points := []Point{}
-	for at := since.UTC().Truncate(period); at.Before(until); at = at.Add(period) {
-		points = append(points, Point{At: at})
-	}
-	return points
 }
 
 func (p *Point) add(r dbsqlc.StatsHourListRow) {

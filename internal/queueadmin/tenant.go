@@ -271,12 +271,12 @@ func (s *Tenants) Stats(ctx context.Context, tenant string) (TenantStats, error)
 	return stats, nil
 }
 
-// counts reads the jobs per queue and state, and whether the tenant has ever had one. queue "" means all. The second
+// counts reads the jobs per queue and state, and whether the tenant has ever had one. An empty name means all queues. The second
 // statement runs only if there are no jobs.
-func (s *Tenants) counts(ctx context.Context, tenant, queue string) (rows []dbsqlc.TenantCountListRow, known bool, err error) {
+func (s *Tenants) counts(ctx context.Context, tenant, name string) (rows []dbsqlc.TenantCountListRow, known bool, err error) {
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		if rows, err = q.TenantCountList(ctx, tenant, queue); err != nil || len(rows) > 0 {
+		if rows, err = q.TenantCountList(ctx, tenant, name); err != nil || len(rows) > 0 {
 			return err
 		}
 		known, err = q.TenantExists(ctx, tenant)

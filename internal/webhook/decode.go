@@ -39,7 +39,7 @@ const (
 	defaultWebhookTimeoutMS = 30_000
 	defaultWebhookInFlight  = 10
 	maxWebhookPatterns      = 50     // of one list
-	maxWebhookMetadata      = 4096   // bytes of JSON
+	maxWebhookMetadata      = 4096   // bytes of compact JSON
 	maxWebhookURL           = 2048   // bytes
 	maxWebhookFilter        = 16_384 // bytes of JSON
 	minSecret, maxSecret    = 8, 256 // characters
@@ -166,7 +166,16 @@ func (r *reader) read(w *Definition) {
 		r.filter(w, v)
 	}
 	if v, sent := r.Sent("metadata"); sent {
-		r.metadata(w, v)
+		switch {
+		case jsonread.IsNull(v):
+			w.Metadata = nil
+		case v[0] != '{':
+			r.Refuse("metadata", "an object")
+		default:
+			if w.Metadata = jsonread.Compact(v); len(w.Metadata) > maxWebhookMetadata {
+				r.limit("metadata", "at most 4096 bytes long", v)
+			}
+		}
 	}
 	r.integer("timeout_ms", &w.TimeoutMS, 1_000, 60_000, defaultWebhookTimeoutMS)
 	r.integer("max_in_flight", &w.MaxInFlight, 1, 100, defaultWebhookInFlight)
@@ -201,21 +210,14 @@ func (r *reader) secret() string {
 			Kind: ojs.ErrInvalidPayload, Field: "secret", Path: "$.secret",
 			Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
 		})
-	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
+	case !jsonread.AllIn(text, printable) || len(text) < minSecret || len(text) > maxSecret:
 		r.limit("secret", "8 to 256 printable ASCII characters long", nil)
 	}
 	return text
 }
 
 // printable holds for secrets, which may be copied into headers and shells of receivers.
-func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] < 0x20 || s[i] > 0x7e {
-			return false
-		}
-	}
-	return true
-}
+func printable(c byte) bool { return c >= 0x20 && c <= 0x7e }
 
 // A filter is replaced as a whole, so what it does not name is cleared.
 func (r *reader) filter(w *Definition, v jsontext.Value) {
@@ -236,17 +238,13 @@ func (r *reader) filter(w *Definition, v jsontext.Value) {
 		case jsonread.IsNull(value): // of equal names the last counts
 			*into = nil
 		default:
-			*into = nonEmpty(r.list("filter."+name, value, nil))
+			// Empty items go, as from every filter of events (docs/reference/events.md, Filters).
+			*into = slices.DeleteFunc(r.list("filter."+name, value, nil), func(v string) bool { return v == "" })
 		}
 	}
 	if w.Filter = jsonread.Compact(v); len(w.Filter) > maxWebhookFilter {
 		r.limit("filter", "at most 16384 bytes long", v)
 	}
-}
-
-// nonEmpty drops empty items, as every filter of events does (docs/reference/events.md, Filters).
-func nonEmpty(values []string) []string {
-	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
 }
 
 // FilterOf reads a stored filter. The table keeps the filter as sent, for answers, beside the columns that matching uses.
@@ -256,21 +254,6 @@ func FilterOf(filter []byte) (w Definition) {
 	}
 	new(reader).filter(&w, filter) // it was checked when it was stored
 	return w
-}
-
-// metadata has the size of the compact form.
-func (r *reader) metadata(w *Definition, v jsontext.Value) {
-	switch {
-	case jsonread.IsNull(v):
-		w.Metadata = nil
-	case v[0] != '{':
-		r.Refuse("metadata", "an object")
-	default:
-		w.Metadata = jsonread.Compact(v)
-		if len(w.Metadata) > maxWebhookMetadata {
-			r.limit("metadata", "at most 4096 bytes long", v)
-		}
-	}
 }
 
 // integer does not take a text such as "5" for a number.

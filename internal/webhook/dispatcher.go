@@ -88,18 +88,19 @@ type Dispatcher struct {
 
 // NewDispatcher returns a dispatcher; Start it.
 func NewDispatcher(archetype *baseservice.Archetype, s *Store, c config.Config, deps DispatcherDeps) *Dispatcher {
-	deps = deps.withDefaults()
+	// Functions that do nothing save a test for nil at each call.
+	if deps.Observer.Attempt == nil {
+		deps.Observer.Attempt = func(string, string, string, time.Duration) {}
+	}
+	if deps.Observer.Done == nil {
+		deps.Observer.Done = func(string, int) {}
+	}
 	return baseservice.Init(archetype, &Dispatcher{config: c, deps: deps, store: s, sender: newSender(c.Webhooks, deps),
 		wake: make(chan struct{}, 1)})
 }
 
 // Wake runs a claim soon, because a delivery may be due. It does not block.
-func (d *Dispatcher) Wake() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
-}
+func (d *Dispatcher) Wake() { loop.Signal(d.wake) }
 
 // Status is ok, or degraded if claims have failed for 30 s. The time comes from a clock that cannot be set (package clock).
 func (d *Dispatcher) Status() string {

@@ -50,12 +50,7 @@ func (m *FanOut) WakeIfSubscribed() {
 }
 
 // Wake runs a pass soon, because subscriptions may have changed.
-func (m *FanOut) Wake() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
+func (m *FanOut) Wake() { loop.Signal(m.wake) }
 
 // Start runs the loop until stopped. It runs a pass at once, for events that were published while no node ran.
 func (m *FanOut) Start(ctx context.Context) error {

@@ -62,17 +62,6 @@ type Observer struct {
 	Done func(eventType string, retries int)
 }
 
-// withDefaults sets functions that do nothing, which save a test for nil at each call.
-func (d DispatcherDeps) withDefaults() DispatcherDeps {
-	if d.Observer.Attempt == nil {
-		d.Observer.Attempt = func(string, string, string, time.Duration) {}
-	}
-	if d.Observer.Done == nil {
-		d.Observer.Done = func(string, int) {}
-	}
-	return d
-}
-
 // Store owns subscriptions, their secrets and their deliveries in the database. Use NewStore. It has no state but the
 // batcher, so any number of stores may work on one database. Transactions that lock both lock subscriptions before
 // deliveries, and subscriptions in the order of their ids; another order could deadlock with them.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -162,12 +163,7 @@ func (s *Store) followOne(ctx context.Context, root [16]byte) {
 // Wake lets the Follower look for changes that are left over, for example after an application has cancelled a job in SQL.
 // It never blocks and may be called from any goroutine, also before the Follower has started: the signal stays in the
 // channel.
-func (s *Store) Wake() {
-	select {
-	case s.left <- struct{}{}:
-	default:
-	}
-}
+func (s *Store) Wake() { loop.Signal(s.left) }
 
 // pass is one transaction that changes a tree. Steps are changed by their statements at once; the workflows above them are kept in
 // memory and stored at the end. Events are written before the jobs that begin because of them.
@@ -398,10 +394,10 @@ func (p *pass) decided(r *dbsqlc.WorkflowPendingListRow) bool {
 
 // stepState is the state of the step of a job. Every state in which a job can still run is pending, also retryable: a retry
 // is no failure (docs/reference/workflows.md, States).
-func stepState(job string) string {
-	switch job {
+func stepState(jobState string) string {
+	switch jobState {
 	case completed, cancelled:
-		return job
+		return jobState
 	case "discarded":
 		return failed
 	}

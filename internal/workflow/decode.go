@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -34,10 +35,15 @@ func (s *Store) Decode(raw []byte, lim job.Limits) (*Definition, *ojs.Error) {
 
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
 // each job by the rules of enqueue, before anything can be stored. It reads raw once and keeps no part of it but copies. It
-// needs no database: queues, schemas and unique policies are asked by Create. On success the error is nil and the
-// definition whole; a definition that is returned inside of the package beside refusals is incomplete and must not be used.
+// needs no database: queues, schemas and unique policies are asked by Create. A maxDepth of 0 or below is the default. On success the
+// error is nil and the definition whole; a definition that is returned inside of the package beside refusals is incomplete and must
+// not be used.
 func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
-	return newReader(lim, maxDepth).decode(raw)
+	if maxDepth <= 0 {
+		maxDepth = DefaultDepth
+	}
+	r := &reader{lim: lim, maxDepth: maxDepth, templateRoom: maxTemplateBytes}
+	return r.decode(raw)
 }
 
 // decode has a body that is no JSON object refused by jsonread.Check with the errors of every other request.
@@ -54,8 +60,9 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	} else {
 		d = r.typedForm(&o, "$", job.Defaults{}, 1)
 	}
-	if err := r.err(); err != nil {
-		return nil, err
+	// The details have all mistakes, also when one of them decided the code.
+	if r.first != nil {
+		return nil, spec.With(r.first, "validation_errors", r.all)
 	}
 	d.jobs = r.jobs
 	text, _ := jsonread.Text(o.Get("id"))
@@ -86,22 +93,24 @@ type reader struct {
 	stopped      bool // a limit was exceeded: the rest is not looked at
 }
 
-// newReader takes a depth of 0 or below for the default.
-func newReader(lim job.Limits, maxDepth int) *reader {
-	if maxDepth <= 0 {
-		maxDepth = DefaultDepth
-	}
-	return &reader{lim: lim, maxDepth: maxDepth, templateRoom: maxTemplateBytes}
-}
-
-// done reports whether reading on is of no use.
-func (r *reader) done() bool { return r.stopped || r.full() }
+// done reports whether reading on is of no use: a body of nothing but mistakes ends early.
+func (r *reader) done() bool { return r.stopped || len(r.all) >= jsonread.MaxProblems }
 
 // typedForm reads a chain, a group or a batch: a root, or a nested workflow. o is the object of the workflow. The
 // returned definition is never nil; Type is "" if it could not be read, and then nothing below it is.
 func (r *reader) typedForm(o *jsonread.Object, path string, outer job.Defaults, depth int) *Definition {
-	d := &Definition{Type: r.workflowType(o.Get("type"), path, depth)}
-	if d.Type == "" {
+	d := &Definition{}
+	text, _ := jsonread.Text(o.Get("type"))
+	switch t := Type(text); {
+	case t == Chain || t == Group || t == Batch:
+		d.Type = t
+	// It is answered 422, because it is a word that clients know, not a mistake of form (docs/reference/workflows.md, Errors).
+	case text == "saga" && depth == 1:
+		r.add(path, spec.Unsupported("Workflows of type saga are not offered; send chain, group or batch.",
+			map[string]any{"field": "type", "feature": "saga"}))
+		return d
+	default:
+		r.refuse(path+".type", "chain, group or batch; a workflow without a type has steps with depends_on", o.Get("type"))
 		return d
 	}
 	// Leaves of a workflow are those that its members have added, nested ones included.
@@ -113,22 +122,6 @@ func (r *reader) typedForm(o *jsonread.Object, path string, outer job.Defaults, 
 	}
 	d.Leaves = r.leaves - before
 	return d
-}
-
-// workflowType does not take dag. saga is answered 422, because it is a word that clients know, not a mistake of form
-// (docs/reference/workflows.md, Errors).
-func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
-	text, _ := jsonread.Text(v)
-	switch t := Type(text); {
-	case t == Chain || t == Group || t == Batch:
-		return t
-	case text == "saga" && depth == 1:
-		r.add(path, spec.Unsupported("Workflows of type saga are not offered; send chain, group or batch.",
-			map[string]any{"field": "type", "feature": "saga"}))
-	default:
-		r.refuse(path+".type", "chain, group or batch; a workflow without a type has steps with depends_on", v)
-	}
-	return ""
 }
 
 // head reads name, options and meta of a workflow, and gives what its jobs inherit. outer are the options of the workflows
@@ -181,13 +174,7 @@ func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
 		b = jsonread.AppendMember(b, []byte(`"meta"`), meta)
 	}
 	if options != nil && options[0] == '{' {
-		b = append(b, `,"options":{`...)
-		for literal, value := range jsonread.Members(options) {
-			if string(jsonread.Name(literal)) != "unique" {
-				b = jsonread.AppendMember(b, literal, value)
-			}
-		}
-		b = append(b, '}')
+		b = append(jsonread.AppendOthers(append(b, `,"options":{`...), options, "unique"), '}')
 	} else if options != nil {
 		b = jsonread.AppendMember(b, []byte(`"options"`), options)
 	}
@@ -198,8 +185,19 @@ func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
 // members reads the list of a typed workflow. d.Members grows by one for each element that is read, also for one with a
 // mistake: paths of later mistakes count elements.
 func (r *reader) members(d *Definition, o *jsonread.Object, path string, defaults job.Defaults, depth int) {
-	list, path := memberList(d.Type, o, path)
-	// path is that of the name that was sent, or of the preferred one if none was.
+	// Clients use different names for one thing; the order of the names decides if a body has several (docs/reference/workflows.md,
+	// Definition).
+	names := []string{"jobs", "steps", "tasks"}
+	if d.Type == Chain {
+		names = []string{"steps", "jobs"}
+	}
+	name := names[0] // also if none was sent
+	for _, n := range slices.Backward(names) {
+		if o.Get(n) != nil {
+			name = n
+		}
+	}
+	list, path := o.Get(name), path+"."+name
 	if list == nil || list[0] != '[' || jsonread.Len(list) == 0 {
 		r.refuse(path, "an array of at least one job or workflow", list)
 		return
@@ -223,7 +221,9 @@ func (r *reader) members(d *Definition, o *jsonread.Object, path string, default
 		}
 		s := shapeOf(item)
 		if s.id != nil {
-			m.ID = r.stepID(s.id, at)
+			if m.ID, _ = jsonread.Text(s.id); !validStepID(m.ID) {
+				r.refuse(at+".id", stepIDExpected, s.id)
+			}
 		}
 		if ids[m.ID] {
 			r.refuse(at+".id", "unique among its siblings; without an id a step has its index as one", s.id)
@@ -235,21 +235,6 @@ func (r *reader) members(d *Definition, o *jsonread.Object, path string, default
 		}
 		d.Members = append(d.Members, m)
 	}
-}
-
-// memberList finds the list under the name that counts for the type, and its path. Clients use different names for one
-// thing; the order of the names decides if a body has several (docs/reference/workflows.md, Definition).
-func memberList(t Type, o *jsonread.Object, path string) (jsontext.Value, string) {
-	names := []string{"jobs", "steps", "tasks"}
-	if t == Chain {
-		names = []string{"steps", "jobs"}
-	}
-	for _, name := range names {
-		if v := o.Get(name); v != nil {
-			return v, path + "." + name
-		}
-	}
-	return nil, path + "." + names[0]
 }
 
 // fits reports whether n more leaves are allowed. It is called with the length of a list before the list is read: ten
@@ -356,14 +341,6 @@ func shapeOf(item jsontext.Value) (s shape) {
 	return s
 }
 
-func (r *reader) stepID(v jsontext.Value, path string) string {
-	text, ok := jsonread.Text(v)
-	if !ok || !validStepID(text) {
-		r.refuse(path+".id", stepIDExpected, v)
-	}
-	return text
-}
-
 const stepIDExpected = "a string of 1 to 128 characters without U+0000"
 
 func validStepID(s string) bool {
@@ -429,15 +406,8 @@ func (r *refusals) refuse(path, expected string, v jsontext.Value) {
 // Reading goes from the front of the body to its end, so a later refusal replaces the first one only if its check comes
 // earlier.
 func (r *refusals) add(path string, err *ojs.Error) {
-	list, ok := err.Details["validation_errors"].([]jsonread.Violation)
-	if !ok {
-		list = []jsonread.Violation{{Path: "$", Message: err.Message}}
-	}
-	for _, v := range list {
-		if len(r.all) < jsonread.MaxProblems {
-			r.all = append(r.all, jsonread.Violation{Path: path + strings.TrimPrefix(v.Path, "$"), Message: v.Message})
-		}
-	}
+	r.all = append(r.all, job.Violations(path, err)...)
+	r.all = r.all[:min(len(r.all), jsonread.MaxProblems)]
 	if r.first != nil && stage(r.first) <= stage(err) {
 		return
 	}
@@ -445,17 +415,6 @@ func (r *refusals) add(path string, err *ojs.Error) {
 		err.Message = place + ": " + err.Message
 	}
 	r.first = err
-}
-
-// full reports whether nothing more would be reported, so that a body of nothing but mistakes ends early.
-func (r *refusals) full() bool { return len(r.all) >= jsonread.MaxProblems }
-
-// err has for every refusal of a definition all mistakes in its details, also when one of them decided the code.
-func (r *refusals) err() *ojs.Error {
-	if r.first == nil {
-		return nil
-	}
-	return spec.With(r.first, "validation_errors", r.all)
 }
 
 // stage orders refusals by the check that makes them. A size is checked last, as in the decoder of a job: a client that
@@ -553,36 +512,20 @@ func (r *reader) callbackType(s *sentStep, path string) {
 		}
 		s.explicit = s.callback >= 0
 	}
-	s.item = withoutCallbackType(s.item)
-}
-
-func callbackIndex(name string) int {
-	for i, n := range callbackNames {
-		if n == name {
-			return i
-		}
-	}
-	return -1
-}
-
-// withoutCallbackType lets all other members keep their order and bytes.
-func withoutCallbackType(item jsontext.Value) jsontext.Value {
+	// All other members keep their order and bytes.
 	b := []byte{'{'}
-	for literal, value := range jsonread.Members(item) {
+	for literal, value := range jsonread.Members(s.item) {
 		if string(jsonread.Name(literal)) == "options" && value[0] == '{' {
-			options := []byte{'{'}
-			for name, v := range jsonread.Members(value) {
-				if string(jsonread.Name(name)) != "callback_type" {
-					options = jsonread.AppendMember(options, name, v)
-				}
-			}
-			options = append(options, '}')
-			value = options
+			value = append(jsonread.AppendOthers([]byte{'{'}, value, "callback_type"), '}')
 		}
 		b = jsonread.AppendMember(b, literal, value)
 	}
-	return append(b, '}')
+	b = append(b, '}')
+	s.item = b
 }
+
+// callbackIndex is -1 for what is no name of a callback.
+func callbackIndex(name string) int { return slices.Index(callbackNames[:], name) }
 
 // graph makes the workflow that the steps describe. Each step of this function needs what the one before has found: ids,
 // edges, callbacks, types, jobs. Mistakes in ids or edges end it early, because later checks index by them.
@@ -610,7 +553,17 @@ func (r *reader) graph(o *jsonread.Object, list []sentStep) *Definition {
 			defaults = inheritPriority(defaults, s.item, m)
 		}
 	}
-	g.readCallbacks(d, defaults)
+	// The callbacks in the order in which they fire. They come after the members, because the defaults of a chain include the priority of
+	// its first step.
+	for c, name := range callbackNames {
+		for i := range g.list {
+			if s := &g.list[i]; s.callback == c && !g.done() {
+				cb := Callback{Name: name, StepID: s.id}
+				cb.Job, cb.Template = g.job(s.item, indexed("$.steps", i), defaults)
+				d.Callbacks = append(d.Callbacks, cb)
+			}
+		}
+	}
 	d.Leaves = r.leaves
 	return d
 }
@@ -633,7 +586,8 @@ func (g *graph) indexSteps() bool {
 		if g.edges += len(s.dependsOn); g.edges > maxEdges {
 			g.stopped = true
 			g.refuse("$.steps["+strconv.Itoa(i)+"].depends_on",
-				"short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow", quoteAll(s.dependsOn[:1]))
+				"short enough for at most "+strconv.Itoa(maxEdges)+" dependencies in the whole workflow",
+				jsonread.AppendTexts(nil, s.dependsOn[:1]))
 		}
 		if g.done() {
 			return false
@@ -782,7 +736,8 @@ func (g *graph) order(d *Definition) {
 }
 
 // refuseCycle takes away steps without open dependencies until none is left; if some are, they wait for each other. It
-// takes time in proportion to steps and edges. There is no recursion: a chain of 10 000 steps would be as deep.
+// takes time in proportion to steps and edges. There is no recursion: a chain of 10 000 steps would be as deep. The message names
+// at most 10 steps of the cycle.
 func (g *graph) refuseCycle(d *Definition) {
 	if g.first != nil { // a dependency on a callback has no place here
 		return
@@ -808,17 +763,11 @@ func (g *graph) refuseCycle(d *Definition) {
 			}
 		}
 	}
-	for i, n := range open {
-		if n > 0 {
-			g.refuseCycleAt(d, open, i)
-			return
-		}
+	i := slices.IndexFunc(open, func(n int) bool { return n > 0 })
+	if i < 0 {
+		return
 	}
-}
-
-// refuseCycleAt walks from a step that never becomes free to those it waits for, until one comes again. The message names
-// at most 10 steps of the cycle.
-func (g *graph) refuseCycleAt(d *Definition, open []int, i int) {
+	// From a step that never becomes free to those it waits for, until one comes again.
 	visited := make(map[int]bool)
 	blocking := func(i int) int {
 		for _, on := range d.Members[i].DependsOn {
@@ -838,30 +787,5 @@ func (g *graph) refuseCycleAt(d *Definition, open []int, i int) {
 	}
 	at := g.index[d.Members[i].ID]
 	g.refuse(indexed("$.steps", at)+".depends_on", "free of cycles (each of these waits for the next, the last for the first: "+strings.Join(names, ", ")+")",
-		quoteAll(g.list[at].dependsOn))
-}
-
-func quoteAll(texts []string) jsontext.Value {
-	b := []byte{'['}
-	for i, text := range texts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, jsonread.Quote(text)...)
-	}
-	return append(b, ']')
-}
-
-// readCallbacks reads the jobs of the callbacks, in the order in which they fire. They come after the members, because the
-// defaults of a chain include the priority of its first step.
-func (g *graph) readCallbacks(d *Definition, defaults job.Defaults) {
-	for c, name := range callbackNames {
-		for i := range g.list {
-			if s := &g.list[i]; s.callback == c && !g.done() {
-				cb := Callback{Name: name, StepID: s.id}
-				cb.Job, cb.Template = g.job(s.item, indexed("$.steps", i), defaults)
-				d.Callbacks = append(d.Callbacks, cb)
-			}
-		}
-	}
+		jsonread.AppendTexts(nil, g.list[at].dependsOn))
 }

@@ -208,6 +208,12 @@ func TestTemplateIsTheJob(t *testing.T) {
 	require.NotContains(t, string(m.Template), `depends_on`)
 }
 
+func TestUniquePolicyOfAllJobs(t *testing.T) {
+	t.Parallel()
+	d := decode(t, `{"type":"group","options":{"unique":{"keys":["args"],"args_keys":["n"]}},"jobs":[{"type":"a","args":[{"n":1}]}]}`)
+	require.Equal(t, []string{"n"}, d.Members[0].Job.Unique.ArgsKeys)
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]struct{ code, path string }{
@@ -243,6 +249,7 @@ func TestDecodeRefuses(t *testing.T) {
 		`{"type":"group","jobs":[{"id":"` + strings.Repeat("x", 129) + `","type":"a","args":[]}]}`:                   {"invalid_payload", "$.jobs[0].id"},
 		`{"type":"group","jobs":[{"type":"other","steps":[` + leaf + `]}]}`:                                          {"invalid_payload", "$.jobs[0].type"},
 		`{"type":"group","jobs":[{"steps":[` + leaf + `]}]}`:                                                         {"invalid_payload", "$.jobs[0].type"},
+		`{"type":"group","jobs":[{"type":"saga","steps":[` + leaf + `]}]}`:                                           {"invalid_payload", "$.jobs[0].type"},
 		`{"type":"group","jobs":[{"type":"chain","callbacks":{}}]}`:                                                  {"invalid_payload", "$.jobs[0].steps"},
 		`{"type":"group","jobs":[{"type":"chain","steps":[{"type":"A","args":[]}]}]}`:                                {"invalid_payload", "$.jobs[0].steps[0].type"},
 		`{"type":"batch","jobs":[` + leaf + `]}`:                                                                     {"invalid_payload", "$.callbacks"},
@@ -290,6 +297,9 @@ func TestDecodeReportsAllMistakes(t *testing.T) {
 	require.Contains(t, err.Message, "steps[1]: ")
 	list := err.Details["validation_errors"].([]jsonread.Violation)
 	require.Equal(t, []string{"$.steps[0].retry.max_attempts", "$.steps[1].type", "$.steps[2].args"}, []string{list[0].Path, list[1].Path, list[2].Path})
+	threeMistakes := strings.Repeat(`,{"type":"A","queue":"NO"}`, 30)[1:]
+	_, err = workflow.Decode([]byte(`{"type":"group","jobs":[`+threeMistakes+`]}`), job.Limits{}, 0)
+	require.Len(t, err.Details["validation_errors"], jsonread.MaxProblems)
 }
 
 func nestedBody(levels int) string {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -16,8 +15,7 @@ func TestInheritedOptionsAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	jobs := strings.Repeat(`,{"type":"a","args":[]}`, 9_000)[1:]
 	for _, inherited := range []string{`"options":{"mine":"` + long + `"}`, `"meta":{"tracestate":"` + long + `"}`} {
-		r := newReader(job.Limits{}, 0)
-		r.templateRoom = 1 << 20
+		r := &reader{maxDepth: DefaultDepth, templateRoom: 1 << 20}
 		_, err := r.decode([]byte(`{"type":"group",` + inherited + `,"jobs":[` + jobs + `]}`))
 		require.Equal(t, string(ojs.ErrPayloadTooLarge), err.Type)
 		require.Less(t, r.leaves, 110)

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,16 +47,6 @@ type Deps struct {
 	// Sources is called once, at the first read or push: the parts that supply figures are built after the counters, because they count
 	// themselves. nil: there are none.
 	Sources func() Sources
-}
-
-func (d Deps) withDefaults() Deps {
-	if d.Logger == nil {
-		d.Logger = slog.Default()
-	}
-	if d.Sources == nil {
-		d.Sources = func() Sources { return Sources{} }
-	}
-	return d
 }
 
 // Sources supply the figures that Metrics does not count. A nil source has no series.
@@ -115,7 +106,11 @@ type Metrics struct {
 
 // New returns metrics that count.
 func New(c config.Config, deps Deps) (*Metrics, error) {
-	m := &Metrics{config: c, deps: deps.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
+	if deps.Sources == nil {
+		deps.Sources = func() Sources { return Sources{} }
+	}
+	deps.Logger = cmp.Or(deps.Logger, slog.Default())
+	m := &Metrics{config: c, deps: deps, start: time.Now(), process: prometheus.NewRegistry()}
 	m.sources = sync.OnceValue(m.deps.Sources)
 	limited := func() *limiter { return &limiter{max: m.config.Metrics.MaxLabelValues, values: map[string]struct{}{}} }
 	jobTypes, queues := limited(), limited()
@@ -146,12 +141,10 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 	// These limits are shared by all series of deliveries: a type that has its own value in one has it in all.
 	eventTypes, subscriptions := limited(), limited()
 	m.attempts = newVec[attemptKey, atomic.Int64](func(k attemptKey) attemptKey {
-		return attemptKey{eventTypes.label(k.eventType),
-			k.status}
-	},
-		func(k attemptKey) attribute.Set {
-			return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
-		})
+		return attemptKey{eventTypes.label(k.eventType), k.status}
+	}, func(k attemptKey) attribute.Set {
+		return attribute.NewSet(attribute.String("event_type", k.eventType), attribute.String("status", k.status))
+	})
 	m.deliveries = newVec[deliveryKey, deliveryCounters](func(k deliveryKey) deliveryKey {
 		return deliveryKey{eventTypes.label(k.eventType), subscriptions.label(k.subscription)}
 	}, func(k deliveryKey) attribute.Set {

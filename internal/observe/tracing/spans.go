@@ -149,13 +149,13 @@ func (e Enqueue) carried(ctx context.Context, request trace.SpanContext) trace.S
 
 // startEnqueue chooses the parent: the request if it is part of a trace, else the context in meta. If both exist and differ,
 // the one in meta becomes a link.
-func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, own job.TraceContext, job *job.Job) Enqueue {
+func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, own job.TraceContext, j *job.Job) Enqueue {
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(
 			attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"),
-			attribute.String("messaging.destination.name", job.Queue), attribute.String("ojs.job.type", job.Type),
-			attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.priority", int(job.Priority)),
+			attribute.String("messaging.destination.name", j.Queue), attribute.String("ojs.job.type", j.Type),
+			attribute.String("ojs.job.queue", j.Queue), attribute.Int("ojs.job.priority", int(j.Priority)),
 			attribute.String("ojs.backend.type", "postgres")),
 	}
 	// In a pass there is no request, and a pass must not become part of a client's trace: the context in meta is a link then.
@@ -169,7 +169,7 @@ func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, ow
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: client}))
 		}
 	}
-	_, span := t.tracer.Start(ctx, "ojs.enqueue "+job.Type, options...)
+	_, span := t.tracer.Start(ctx, "ojs.enqueue "+j.Type, options...)
 	return Enqueue{span}
 }
 
