@@ -454,15 +454,16 @@ BEGIN
     EXECUTE format('SELECT array_agg(c.queue), array_agg(c.state), array_agg(c.tenant), array_agg(c.n)
         FROM (SELECT queue, state, split_part(lane, ''/'', 1) AS tenant, -count(*) AS n FROM ojs.%I GROUP BY 1, 2, 3) c', part)
         INTO queues, states, tenants, counts;
-    -- The rest is short: until the commit it blocks every ack, then the relay.
+    -- The rest is short: until the commit it blocks every ack, then the relay. Only the holder of the row of the relay changes counts, so
+    -- they are added in any order.
     EXECUTE format('ALTER TABLE ojs.jobs_done DETACH PARTITION ojs.%I', part);
     EXECUTE format('DROP TABLE ojs.%I', part);
     PERFORM FROM ojs.event_relay FOR UPDATE;
     INSERT INTO ojs.queue_counts AS q (queue, state, count)
-    SELECT c.queue, c.state, sum(c.n) FROM unnest(queues, states, counts) AS c (queue, state, n) GROUP BY 1, 2 ORDER BY 1, 2
+    SELECT c.queue, c.state, sum(c.n) FROM unnest(queues, states, counts) AS c (queue, state, n) GROUP BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = q.count + EXCLUDED.count;
     INSERT INTO ojs.tenant_counts AS t (tenant, queue, state, count)
-    SELECT c.tenant, c.queue, c.state, c.n FROM unnest(tenants, queues, states, counts) AS c (tenant, queue, state, n) WHERE c.tenant <> '' ORDER BY 1, 2, 3
+    SELECT c.tenant, c.queue, c.state, c.n FROM unnest(tenants, queues, states, counts) AS c (tenant, queue, state, n) WHERE c.tenant <> ''
     ON CONFLICT (tenant, queue, state) DO UPDATE SET count = t.count + EXCLUDED.count;
     RETURN 1;
 EXCEPTION WHEN lock_not_available THEN

@@ -53,7 +53,7 @@ SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count
     UNION ALL
     SELECT u.queue, u.state, u.n FROM ojs.event_uncounted(NULLIF(@queue::text, '')) u
     WHERE u.lane <> '' AND split_part(u.lane, '/', 1) = @tenant::text
-) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1, 2;
+) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1;
 
 -- name: TenantQueueList :many
 -- A page of the queues in which a tenant has had jobs, by name behind one, as of the last published event. Skips from queue to queue, as far

@@ -36,7 +36,7 @@ SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count
     UNION ALL
     SELECT u.queue, u.state, u.n FROM ojs.event_uncounted(NULLIF($2::text, '')) u
     WHERE u.lane <> '' AND split_part(u.lane, '/', 1) = $1::text
-) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1, 2
+) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1
 `
 
 type TenantCountListRow struct {

@@ -141,6 +141,11 @@ WHERE (d.status IN ('delivered', 'dead', 'cancelled')) <> (d.completed_at IS NOT
     OR d.status = 'delivered' AND d.last_status_code / 100 <> 2
     OR d.status IN ('pending', 'delivering', 'failed') AND NOT d.ordered AND d.next_attempt_at IS NULL;
 
+-- name: a delivery waits for one of its subject only
+SELECT to_json(d) FROM ojs.webhook_deliveries d
+WHERE d.completed_at IS NULL AND d.next_attempt_at IS NULL AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries o
+    WHERE o.webhook_id = d.webhook_id AND o.subject = d.subject AND o.completed_at IS NULL AND o.next_attempt_at IS NOT NULL);
+
 -- name: columns of a webhook
 SELECT to_json(w) FROM ojs.webhooks w
 WHERE (w.consecutive_failures = 0) <> (w.failing_since IS NULL) OR (w.disabled_reason IS NULL) <> (w.disabled_at IS NULL) OR w.active AND (w.disabled_at IS NOT NULL OR w.upto_place IS NOT NULL)

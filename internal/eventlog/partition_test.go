@@ -103,6 +103,15 @@ func TestPartitionsEnsure(t *testing.T) {
 		require.EqualValues(t, 13, b.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'ojs.events'::regclass"))
 	})
 
+	// A node that finds them made does not wait for one that makes more.
+	t.Run("BesideANodeThatMakesMore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		_, err := b.open(t).Exec(t.Context(), "SELECT ojs.event_partitions_ensure(9), ojs.jobs_done_partitions_ensure(9)")
+		require.NoError(t, err)
+		b.exec(t, "SET lock_timeout = '1s'; SELECT ojs.event_partitions_ensure(), ojs.jobs_done_partitions_ensure(); RESET lock_timeout")
+	})
+
 	t.Run("GoesOnWithTheNumbers", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -48,6 +48,20 @@ func TestRetentionOfReaders(t *testing.T) {
 		require.Len(t, b.readAll(t), 20)
 	})
 
+	t.Run("Newest", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.limit(t, "", 20)
+		of := b.fill(t, 50)[0].JobID
+		for name, query := range map[string]Query{"OfAll": {}, "OfAJob": {JobID: of}, "OfASubject": {Subject: "01900000-0000-7000-8000-000000000001"}} {
+			events, total, err := b.reader.ListNewest(t.Context(), query, 0)
+			require.NoError(t, err)
+			require.EqualValues(t, 20, total, name)
+			require.Len(t, events, 20, name)
+			require.Equal(t, "q31", events[19].Queue, name)
+		}
+	})
+
 	t.Run("CountsPublicEventsOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -62,18 +62,41 @@ func TestLimitsOfTenants(t *testing.T) {
 	require.Equal(t, "a/k 1", keys(limit.List{Tenant: "a"}))
 	require.Equal(t, "1", keys(limit.List{Tenant: "a", After: "a/k"}))
 	require.Equal(t, "0", keys(limit.List{Tenant: "c"}))
+
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('l', '{"concurrency":3}'), ('m', '{"concurrency":3}')`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	require.Equal(t, "a/k b/k k queue:l queue:m 5", keys(limit.List{}))
+	b.Exec(`UPDATE ojs.queues SET config = NULL WHERE name = 'l'`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	require.Equal(t, "a/k b/k k queue:m 4", keys(limit.List{}), "a queue that has no limit any more")
 }
 
 // TestFetchOfATenantMeetsItsJobsOnly: what a policy says of jobs that a fetch finds blocked does not happen to jobs that it cannot get.
 func TestFetchOfATenantMeetsItsJobsOnly(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	const drop = `{"key":"k","concurrency":0,"on_limit":"drop"}`
-	theirs, own := b.added(of(t, "a", drop)), b.added(of(t, "b", drop))
-	require.Empty(t, b.fetchedOf("b"))
-	require.Equal(t, ojs.StateAvailable, b.State(theirs))
-	require.Equal(t, ojs.StateDiscarded, b.State(own))
-	require.Eventually(t, func() bool { return len(b.fetched()) == 0 && b.State(theirs) == ojs.StateDiscarded }, domaintest.WaitFor, time.Millisecond)
+	for effect, state := range map[string]ojs.JobState{"drop": ojs.StateDiscarded, "reschedule": ojs.StateScheduled} {
+		t.Run(effect, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			policy := `{"key":"k","concurrency":0,"on_limit":"` + effect + `"}`
+			theirs, own, keyed := b.added(of(t, "a", policy)), b.added(of(t, "b", policy)), of(t, "b", policy)
+			keyed.Lane = "b/a"
+			b.added(keyed)
+			require.Empty(t, b.fetchedOf("b"))
+			require.Equal(t, ojs.StateAvailable, b.State(theirs))
+			require.Equal(t, []ojs.JobState{state, state}, []ojs.JobState{b.State(own), b.State(keyed.ID)})
+			require.Eventually(t, func() bool { return len(b.fetched()) == 0 && b.State(theirs) == state }, domaintest.WaitFor, time.Millisecond)
+		})
+	}
+
+	t.Run("wait", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, stopped) // so the fetch has to find that they may start
+		const policy = `{"key":"k","concurrency":1}`
+		theirs, own := b.added(of(t, "a", policy)), b.added(of(t, "b", policy))
+		require.Equal(t, [][16]byte{own}, b.fetchedOf("b"))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE id = $1 AND limit_seq > 0`, theirs))
+	})
 }
 
 // TestSharedLimitsAreNotForTenants: a tenant cannot limit the jobs of others.

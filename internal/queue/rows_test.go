@@ -85,6 +85,45 @@ func TestRecordsAreCutAboveASize(t *testing.T) {
 	}
 }
 
+// Nor do statements that change several jobs return what the client has sent of large ones.
+func TestRecordsOfChangesAreCutAboveASize(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(b *bundle, ids [][16]byte) []*job.Record{
+		"Complete": func(b *bundle, ids [][16]byte) []*job.Record {
+			done, errs := b.CompleteEach(t.Context(), []job.Ack{{JobID: ids[0], Attempt: -1}, {JobID: ids[1], Attempt: -1}})
+			require.Nil(t, errs)
+			return done
+		},
+		"Fail": func(b *bundle, ids [][16]byte) []*job.Record {
+			failed, errs := b.FailEach(t.Context(), []job.Nack{{JobID: ids[0], Attempt: -1, Requeue: true}, {JobID: ids[1], Attempt: -1, Requeue: true}})
+			require.Nil(t, errs)
+			return failed
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dbtest.WritesTables(t)
+			b := setup(t)
+			most := job.SizeOfEach(2)
+			for _, size := range []*int32{nil, &most} {
+				ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}
+				require.Len(t, b.Fetched(2, "q"), 2)
+				b.Exec(`UPDATE ojs.jobs SET meta = '{}', extra = '{"x":1}', errors = ARRAY['{"code":"e"}']::json[], previous_errors = ARRAY['{"code":"f"}']::json[], size = $1`, size)
+				b.Exec(`UPDATE ojs.jobs SET size = size + 1 WHERE id = $1`, ids[1])
+				for i, got := range change(b, ids) {
+					want, err := b.Get(t.Context(), ids[i])
+					require.NoError(t, err)
+					if size != nil && i == 1 {
+						want.Args, want.Meta, want.Extra, want.Errors, want.PreviousErrors = nil, nil, nil, nil, nil
+					}
+					require.Equal(t, []any{want.Args, want.Meta, want.Extra, want.Errors, want.PreviousErrors}, []any{got.Args, got.Meta, got.Extra, got.Errors, got.PreviousErrors}, "job %d", i)
+				}
+				b.Exec(`DELETE FROM ojs.jobs`)
+			}
+		})
+	}
+}
+
 // JobCancel and ojs.cancel name the columns that they move to jobs_done, so a column that is new has to be among them or below.
 func TestCancelMovesEveryColumn(t *testing.T) {
 	t.Parallel()

@@ -67,3 +67,38 @@ func TestQueuePages(t *testing.T) {
 		require.EqualValues(t, 3, page.Total)
 	}
 }
+
+// The job that has waited longest is found in every lane and priority. Jobs of one may have entered the queue before others that are
+// fetched before them: a job of a cron waits for the one before.
+func TestOldestOfAQueue(t *testing.T) {
+	t.Parallel()
+	dbtest.WritesTables(t)
+	pool := dbtest.New(t)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	s := queueadmin.NewStatistics(pg.New(pool, 10*time.Second))
+	oldest := func() time.Time {
+		t.Helper()
+		q, err := s.Queue(t.Context(), "q")
+		require.NoError(t, err)
+		return q.OldestAt
+	}
+	exec(`INSERT INTO ojs.queues (name) VALUES ('q'), ('other')`)
+	require.Zero(t, oldest())
+	exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, args, priority, created_at, enqueued_at, ready_seq)
+		SELECT ojs.new_id(now()), 't', q, 'l' || lane, 'available', '[]', priority, now(), timestamptz '2026-01-01' + CASE q WHEN 'q' THEN interval '1 day' ELSE '0' END,
+			lane * 10 + priority
+		FROM generate_series(11, 35) lane, (VALUES (-5), (0), (5)) p (priority), (VALUES ('q'), ('other')) o (q)`)
+	first := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	require.Equal(t, first, oldest().UTC())
+	for i, lane := range []string{"l11", "l12", "l34", "l35"} {
+		for j, priority := range []int{-5, 0, 5} {
+			at := first.Add(-time.Duration(i*3+j+1) * time.Minute)
+			exec(`UPDATE ojs.jobs SET enqueued_at = $1 WHERE queue = 'q' AND lane = $2 AND priority = $3`, at, lane, priority)
+			require.Equal(t, at, oldest().UTC(), "%s, priority %d", lane, priority)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -638,6 +639,29 @@ func TestDeliveryOrder(t *testing.T) {
 		require.Len(t, got, 2)
 		require.Equal(t, []string{"job.started", "job.started"}, []string{got[0].EventType, got[1].EventType})
 		require.Equal(t, w.ID, got[0].WebhookID)
+	})
+
+	// The subject of an event is a job or something else; events of different ones do not wait for each other.
+	t.Run("SubjectsThatAreNoJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Subscribed(ordered)
+		for _, state := range []string{"running", "quiet"} {
+			for _, id := range []string{"w1", "w2"} {
+				_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: id, State: state})
+				require.NoError(t, err)
+			}
+		}
+		b.publish()
+		_, err := b.Webhooks.CreateDeliveries(t.Context())
+		require.NoError(t, err)
+		for left := b.Number(`SELECT count(*) FROM ojs.webhook_deliveries`); left > 0; left -= 2 {
+			got := b.claimed(10)
+			require.Len(t, got, 2)
+			require.ElementsMatch(t, []string{"w1", "w2"}, []string{got[0].Subject, got[1].Subject})
+			b.recorded(got[0], "delivered")
+			b.recorded(got[1], "delivered")
+		}
 	})
 
 	// An outcome is recorded under the lock of the subscription. A delivery that is created meanwhile behind the one that ends would

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -312,6 +313,50 @@ func TestDelete(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
 		require.Equal(t, "running", b.workerState("w"))
 	})
+}
+
+// A list has a page of the workers that match, and counts those on all pages.
+func TestList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, w := range []worker.Beat{
+		{WorkerID: "1", Tenant: "a", Queues: []string{"x", "y"}},
+		{WorkerID: "2", Tenant: "a", State: "quiet", Queues: []string{"y"}},
+		{WorkerID: "3", Queues: []string{"y", "z"}},
+		{WorkerID: "4", State: "quiet"},
+	} {
+		_, err := b.Workers.Heartbeat(t.Context(), w)
+		require.NoError(t, err)
+	}
+	for _, test := range []struct {
+		filter worker.Filter
+		ids    string // the latest to call first
+		of     int64
+	}{
+		{worker.Filter{Limit: 4}, "4 3 2 1", 4},
+		{worker.Filter{Limit: 2}, "4 3 …", 4},
+		{worker.Filter{Limit: 2, Offset: 2}, "2 1", 4},
+		{worker.Filter{Limit: 1, States: []string{"running"}}, "3 …", 2},
+		{worker.Filter{Limit: 1, States: []string{"quiet"}}, "4 …", 2},
+		{worker.Filter{Limit: 4, States: []string{"quiet", "running"}}, "4 3 2 1", 4},
+		{worker.Filter{Limit: 4, States: []string{"stale"}}, "", 0},
+		{worker.Filter{Limit: 2, Queues: []string{"x", "z"}}, "3 1", 2},
+		{worker.Filter{Limit: 2, Queues: []string{"y"}}, "3 2 …", 3},
+		{worker.Filter{Limit: 4, Tenant: "a"}, "2 1", 2},
+		{worker.Filter{Limit: 4, Tenant: "a", States: []string{"running"}, Queues: []string{"y"}}, "1", 1},
+	} {
+		page, err := b.Workers.List(t.Context(), test.filter)
+		require.NoError(t, err)
+		var ids []string
+		for _, w := range page.Workers {
+			ids = append(ids, w.ID)
+		}
+		if page.More {
+			ids = append(ids, "…")
+		}
+		require.Equal(t, test.ids, strings.Join(ids, " "), "%+v", test.filter)
+		require.Equal(t, test.of, page.Matches, "%+v", test.filter)
+	}
 }
 
 // TestTenants: a worker is reached by its own tenant and by operators, also if its id passes to another tenant during a call.

@@ -133,6 +133,24 @@ func TestResultsThatJustFit(t *testing.T) {
 	}
 }
 
+// The value of a nested workflow counts in its longer form, which has the ids of the steps.
+func TestResultsOfANestedWorkflowThatJustFit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const forms = len(`{"a":,"b":}`)
+	for more, omitted := range []int{0, 1} {
+		b.created(define(workflow.Chain, nested("n", define(workflow.Group, member(t, "a"), member(t, "b"))), member(t, "z")))
+		b.ack(b.next("a"), `"`+strings.Repeat("x", 2<<20-2)+`"`)
+		b.ack(b.next("b"), `"`+strings.Repeat("x", 2<<20-2-forms+more)+`"`)
+		j := b.done("z")
+		for _, name := range []string{"parent_results", "parent_results_map"} {
+			got := extra(j, name)
+			require.Equal(t, omitted, strings.Count(got, "omitted"), name)
+			require.GreaterOrEqual(t, len(got), (1-omitted)*(4<<20-forms), name)
+		}
+	}
+}
+
 // TestLargeFanOut has a step on which a thousand others depend, and one that depends on all of them.
 func TestLargeFanOut(t *testing.T) {
 	t.Parallel()
