@@ -268,6 +268,12 @@ func TestDecodeRefuses(t *testing.T) {
 		`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_failure"}}]}`:                             {"invalid_payload", "$.steps[0].depends_on[0]"},
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"group","jobs":[` + leaf + `],"options":{"callback_type":"on_failure"}}]}`:                                {"invalid_payload", "$.steps[1]"},
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"on_failure","type":"a","args":[],"depends_on":["a"]},{"id":"on-failure","type":"a","args":[],"depends_on":["a"]}]}`: {"invalid_payload", "$.steps[2]"},
+		steps(step("a"), step("on_complete", "a"), step("on-complete", "a")):                                                                                                  {"invalid_payload", "$.steps[2]"},
+		steps(step("on-success", "a"), step("on_success", "a"), step("a")):                                                                                                    {"invalid_payload", "$.steps[1]"},
+		`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_complete"}}]}`:                            {"invalid_payload", "$.steps[0].depends_on[0]"},
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"group","jobs":[` + leaf + `],"options":{"callback_type":"on_complete"}}]}`:                               {"invalid_payload", "$.steps[1]"},
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_success"}},` +
+			`{"id":"c","type":"a","args":[],"options":{"callback_type":"on_success"}}]}`: {"invalid_payload", "$.steps[2]"},
 	} {
 		d, err := workflow.Decode([]byte(body), job.Limits{}, 0)
 		require.NotNil(t, err, body)
