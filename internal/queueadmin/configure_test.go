@@ -1,6 +1,7 @@
 package queueadmin_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,6 +102,76 @@ func TestStrictQueues(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
 	requireKind(t, ojs.ErrNotFound, err)
+}
+
+// Strict queues are refused whatever queues inherit.
+func TestStrictQueuesWithADefault(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *domaintest.Config) { c.Jobs.StrictQueues = true })
+	b.configure("_default", `{"default_timeout":60}`)
+	_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
+	requireKind(t, ojs.ErrNotFound, err)
+	_, err = b.Queues.Create(t.Context(), "q", queueconfig.Change{})
+	require.NoError(t, err)
+	_, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("other"), domaintest.NewJob("q")})
+	require.Equal(t, []bool{false, true, false}, []bool{errs[0] != nil, errs[1] != nil, errs[2] != nil})
+	_, at, err := b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("other")})
+	requireKind(t, ojs.ErrNotFound, err)
+	require.Equal(t, 1, at)
+	require.Equal(t, []string{"q 60000", "q 60000"}, b.Texts(`SELECT queue || ' ' || timeout_ms FROM ojs.jobs`))
+}
+
+// A queue takes no job that it refuses because what decides cannot be read: the request fails, whichever statement does.
+func TestRefusalsHoldIfStatementsFail(t *testing.T) {
+	t.Parallel()
+	calls := map[string]func(b *domaintest.Bundle) error{
+		"One": func(b *domaintest.Bundle) error {
+			_, err := b.Enqueue(b.T.Context(), domaintest.NewJob("q"))
+			return err
+		},
+		"Each": func(b *domaintest.Bundle) error {
+			_, errs := b.EnqueueEach(b.T.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+			return errors.Join(errs...)
+		},
+		"All": func(b *domaintest.Bundle) error {
+			_, _, err := b.EnqueueAll(b.T.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+			return err
+		},
+	}
+	for name, prepare := range map[string]func(b *bundle){
+		"UnknownQueue": nil,
+		"JobType":      func(b *bundle) { b.configure("q", `{"allowed_job_types":["other"]}`) },
+		"Draining": func(b *bundle) {
+			_, err := b.Queues.Create(b.T.Context(), "q", queueconfig.Change{})
+			require.NoError(b.T, err)
+			_, err = b.Queues.Drain(b.T.Context(), "q", "")
+			require.NoError(b.T, err)
+		},
+		"Full": func(b *bundle) {
+			b.configure("q", `{"max_size":1}`)
+			b.Exec(`SELECT ojs.enqueue('stored', '[]', 'q')`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			if prepare != nil {
+				prepare(b)
+			}
+			statements := &domaintest.Failing{}
+			pool := domaintest.Traced(t, b.Pool, statements)
+			for name, enqueue := range calls {
+				for i, failed := 0, "none yet"; failed != ""; i++ {
+					node := domaintest.On(t, pool, func(c *domaintest.Config) { c.Jobs.StrictQueues, c.Unchecked = prepare == nil, true })
+					statements.FailAt(i)
+					err := enqueue(node)
+					failed = statements.Heal()
+					require.Error(t, err, "%s, %s failed", name, failed)
+					require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE type <> 'stored'`), "%s, %s failed", name, failed)
+				}
+			}
+		})
+	}
 }
 
 func TestList(t *testing.T) {
