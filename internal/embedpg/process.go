@@ -153,7 +153,8 @@ func (s *Server) explain(err error, offset int64) error {
 		return fmt.Errorf("%w: %s", errOrphans, messages)
 	}
 	lines := strings.Split(messages, "\n")
-	return errors.Join(fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), strings.Join(lines[max(0, len(lines)-15):], "\n")), readErr)
+	end := strings.Join(lines[max(0, len(lines)-15):], "\n")
+	return errors.Join(fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), end), readErr)
 }
 
 // process is a running postmaster.
