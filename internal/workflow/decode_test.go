@@ -95,6 +95,7 @@ func TestDecodeSteps(t *testing.T) {
 		steps(step("a"), step("on-complete", "a"), step("on-success", "a", "on-complete")): "dag(a on-complete<a on-success<a<on-complete)",
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"z","type":"a","args":[],"depends_on":["a"],"options":{"callback_type":"on_failure","queue":"q"}}]}`: "batch(a) on_failure",
 		`{"steps":[{"id":"a","type":"group","jobs":[` + leaf + `]},{"id":"b","type":"a","args":[],"depends_on":["a"]}]}`:                                      "chain(a=group(0) b)",
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"on_complete","type":"group","jobs":[` + leaf + `],"depends_on":["a"]}]}`:                            "chain(a on_complete=group(0))", // no job
 	} {
 		require.Equal(t, want, outline(decode(t, body)), body)
 	}
@@ -294,6 +295,8 @@ func TestDecodeReportsAllMistakes(t *testing.T) {
 	_, err := workflow.Decode([]byte(`{"type":"chain","steps":[{"type":"a","args":[],"retry":{"max_attempts":-1}},{"type":"B","args":[]},{"type":"c"}]}`), job.Limits{}, 0)
 	require.Equal(t, "invalid_payload", err.Code)
 	require.Contains(t, err.Message, "steps[1]: ")
+	_, onCallback := workflow.Decode([]byte(`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_complete"}}]}`), job.Limits{}, 0)
+	require.Len(t, onCallback.Details["validation_errors"], 1, "it is no cycle")
 	list := err.Details["validation_errors"].([]jsonread.Violation)
 	require.Equal(t, []string{"$.steps[0].retry.max_attempts", "$.steps[1].type", "$.steps[2].args"}, []string{list[0].Path, list[1].Path, list[2].Path})
 }
