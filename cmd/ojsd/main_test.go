@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
@@ -89,15 +90,29 @@ func TestMigrate(t *testing.T) {
 	code, stdout, stderr := call(t, "migrate", "up", url)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "up 00001_jobs.sql")
+	require.NotContains(t, stdout, "nothing to do")
 	_, stdout, _ = call(t, "migrate", "up", url)
 	require.Contains(t, stdout, "nothing to do")
 	_, stdout, _ = call(t, "migrate", "status", url)
 	require.NotContains(t, stdout, "pending")
+	require.Regexp(t, `00001_jobs\.sql +applied +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\n`, stdout)
 
 	for range strings.Count(stdout, "applied") {
 		code, stdout, stderr = call(t, "migrate", "down", url)
 		require.Zero(t, code, stderr)
 	}
+	require.Contains(t, stdout, "down 00001_jobs.sql")
+	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(url, "--database-url="))
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `CREATE TABLE ojs.events ()`)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	code, stdout, stderr = call(t, "migrate", "up", url)
+	require.Equal(t, 1, code)
+	require.Contains(t, stdout, "up 00001_jobs.sql", "what came before the one that failed")
+	require.NotContains(t, stdout, "nothing to do")
+	require.Contains(t, stderr, "version:2")
+	_, stdout, _ = call(t, "migrate", "down", url)
 	require.Contains(t, stdout, "down 00001_jobs.sql")
 	code, _, stderr = call(t, "migrate", "down", url)
 	require.Equal(t, 1, code)

@@ -122,26 +122,29 @@ func (b *Bundle) handOver(id [16]byte, worker string) {
 	}
 }
 
-// Failing lets one of the statements that are sent on a Traced pool fail, before PostgreSQL gets it.
+// Failing lets some of the statements that are sent on a Traced pool fail, before PostgreSQL gets them.
 type Failing struct {
 	mu     sync.Mutex
-	on     bool
-	left   int    // statements before the one that fails
-	failed string // the statement that failed; "": none did
+	left   int    // statements before the first that fails
+	fail   int    // statements that fail then
+	failed string // the statement that failed last; "": none did
 }
 
 // FailAt lets the statement fail that comes after so many others.
-func (f *Failing) FailAt(n int) {
+func (f *Failing) FailAt(n int) { f.FailSome(n, 1) }
+
+// FailSome lets so many statements fail, one after the other, that come after n others.
+func (f *Failing) FailSome(n, fail int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.on, f.left, f.failed = true, n, ""
+	f.left, f.fail, f.failed = n, fail, ""
 }
 
-// Heal returns the name of the query that has failed, or "". Statements succeed from now on.
+// Heal returns the name of the query that has failed last, or "". Statements succeed from now on.
 func (f *Failing) Heal() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.on = false
+	f.fail = 0
 	return f.failed
 }
 
@@ -150,13 +153,14 @@ func (f *Failing) fails(sql string) bool {
 	name := queryName.FindStringSubmatch(sql)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if name == nil || !f.on {
+	if name == nil || f.fail == 0 {
 		return false
 	}
-	f.left--
-	if f.left != -1 {
+	if f.left > 0 {
+		f.left--
 		return false
 	}
+	f.fail--
 	f.failed = name[1]
 	return true
 }

@@ -150,8 +150,28 @@ func TestStart(t *testing.T) {
 
 	t.Run("ShowsWhatPostgresSaid", func(t *testing.T) {
 		t.Parallel()
-		_, err := Start(t.Context(), Config{DataDir: newDir(t), Settings: map[string]string{"shared_buffers": "lots"}})
-		require.ErrorContains(t, err, `invalid value for parameter "shared_buffers"`)
+		dir := newDir(t)
+		failed := func(setting string) string {
+			_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{setting: "lots"}})
+			require.ErrorContains(t, err, `invalid value for parameter "`+setting+`"`)
+			return err.Error()
+		}
+		failed("shared_buffers")
+		require.NotContains(t, failed("work_mem"), "shared_buffers", "which an earlier run has said")
+
+		place, err := newPlace(dir)
+		require.NoError(t, err)
+		log := place.logFile()
+		require.NoError(t, os.Truncate(log, maxLog))
+		failed("work_mem")
+		require.NoFileExists(t, log+".1")
+		failed("work_mem")
+		kept, err := os.Stat(log + ".1")
+		require.NoError(t, err)
+		require.Greater(t, kept.Size(), int64(maxLog))
+		written, err := os.Stat(log)
+		require.NoError(t, err)
+		require.Less(t, written.Size(), int64(maxLog))
 	})
 
 	t.Run("ReplacesPidFileOfAnotherProgram", func(t *testing.T) {

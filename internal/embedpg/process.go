@@ -145,9 +145,6 @@ func (s *Server) waitReady(ctx context.Context, p *process) error {
 // It reads only what this run has written, from offset on. Messages are in English, because command sets the locale.
 func (s *Server) explain(err error, offset int64) error {
 	text, readErr := os.ReadFile(s.place.logFile())
-	if readErr != nil {
-		return errors.Join(err, readErr)
-	}
 	messages := strings.TrimSpace(string(text[min(offset, int64(len(text))):]))
 	switch {
 	case strings.Contains(messages, "could not create any TCP/IP sockets"):
@@ -156,7 +153,8 @@ func (s *Server) explain(err error, offset int64) error {
 		return fmt.Errorf("%w: %s", errOrphans, messages)
 	}
 	lines := strings.Split(messages, "\n")
-	return fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	end := strings.Join(lines[max(0, len(lines)-15):], "\n")
+	return errors.Join(fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), end), readErr)
 }
 
 // process is a running postmaster.

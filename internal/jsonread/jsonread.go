@@ -414,7 +414,7 @@ func Show(v jsontext.Value) any {
 	}
 	// A cut inside of a character would make invalid UTF-8 of it.
 	cut := v[:shownBytes]
-	for len(cut) > 0 && !utf8.Valid(cut) {
+	for !utf8.Valid(cut) {
 		cut = cut[:len(cut)-1]
 	}
 	return string(cut) + "…"

@@ -129,6 +129,8 @@ func TestShow(t *testing.T) {
 	long := Show(jsontext.Value(`"` + strings.Repeat("é", 300) + `"`)).(string)
 	require.LessOrEqual(t, len(long), shownBytes+len("…"))
 	require.True(t, strings.HasSuffix(long, "é…"))
+	require.Equal(t, json.RawMessage(`"`+strings.Repeat("x", shownBytes-2)+`"`), Show(jsontext.Value(`"`+strings.Repeat("x", shownBytes-2)+`"`)))
+	require.Equal(t, `"`+strings.Repeat("x", shownBytes-1)+"…", Show(jsontext.Value(`"`+strings.Repeat("x", shownBytes-1)+`"`)))
 }
 
 func TestName(t *testing.T) {

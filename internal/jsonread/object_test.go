@@ -65,6 +65,22 @@ func TestObject(t *testing.T) {
 		require.Equal(t, "'n' must be an integer from 0 to 9, got 10.", err.Message)
 	})
 
+	t.Run("TakesTheBoundsOfARange", func(t *testing.T) {
+		t.Parallel()
+		for value, want := range map[string]int64{`1`: 0, `2`: 2, `9`: 9, `10`: 0, `2.5`: 0, `9223372036854775808`: 0} {
+			o := open(t, `{"n":`+value+`}`, "n")
+			n, given := o.Integer("n", 2, 9, "an integer from 2 to 9")
+			require.Equal(t, want, n, value)
+			require.Equal(t, want != 0, given, value)
+			require.Equal(t, want != 0, o.Err() == nil, value)
+		}
+		for value, taken := range map[string]bool{`"PT0.999S"`: false, `"PT1S"`: true, `"1m"`: true, `"PT60.001S"`: false, `"soon"`: false, `1`: false} {
+			o := open(t, `{"d":`+value+`}`, "d")
+			o.Duration("d", "a duration from PT1S to PT1M", time.Second, time.Minute)
+			require.Equal(t, taken, o.Err() == nil, value)
+		}
+	})
+
 	t.Run("NamesMembersByTheirPlace", func(t *testing.T) {
 		t.Parallel()
 		var ps Problems

@@ -143,6 +143,58 @@ func TestStrategies(t *testing.T) {
 		}
 		require.Equal(t, "aaaaabaaaa", got)
 	})
+
+	// b comes first when it has less than a quarter of what was started in this interval and the one before, and not when it has a quarter.
+	t.Run("TheShareOfAQueueIsThatOfTwoIntervals", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		began := time.Now()
+		now := began
+		b.Pools.SetClock(func() time.Time { return now })
+		b.put("p", `{"queues":["a","b"],"strategy":"strict","starvation_prevention":{"enabled":true,"rotation_interval":"PT30S","min_dispatch_ratio":0.25}}`)
+		b.add("a", 50)
+		b.add("b", 50)
+		for _, at := range []struct {
+			second int
+			want   string
+		}{
+			{0, "aaaa"}, // a share of less than a job is none
+			{20, "bbaa"},
+			{30, "abaa"},
+			{50, "a"},
+			{60, "baaab"}, // what was started in the first interval does not count any more
+		} {
+			now = began.Add(time.Duration(at.second) * time.Second)
+			got := ""
+			for range at.want {
+				got += letters(b.fetch(job.Fetch{Pool: "p", Count: 1}))
+			}
+			require.Equal(t, at.want, got, at.second)
+		}
+	})
+
+	t.Run("AStarvingQueueGetsOneSlot", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		now := time.Now()
+		b.Pools.SetClock(func() time.Time { return now })
+		b.put("p", `{"queues":["a","b","c"],"strategy":"strict","starvation_prevention":{"enabled":true,"rotation_interval":"PT30S","min_dispatch_ratio":0}}`)
+		for _, queue := range []string{"a", "b", "c"} {
+			b.add(queue, 20)
+		}
+		fetch := func(n int) string { return letters(b.fetch(job.Fetch{Pool: "p", Count: n})) }
+		require.Equal(t, "a", fetch(1))
+		now = now.Add(10 * time.Second)
+		require.Equal(t, "a", fetch(1))
+		now = now.Add(20 * time.Second)
+		require.Equal(t, "b", fetch(1), "no more than were asked for")
+		now = now.Add(time.Second)
+		require.Equal(t, "caa", fetch(3))
+		now = now.Add(time.Second)
+		require.Equal(t, "a", fetch(1))
+		now = now.Add(30 * time.Second)
+		require.Equal(t, "bcaaa", fetch(5), "the one that has waited longest comes first")
+	})
 }
 
 func TestPools(t *testing.T) {
@@ -443,10 +495,21 @@ func TestDecode(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, d.Queues)
 	require.Equal(t, map[string]int64{"a": 70, "b": 1, "c": 3}, d.WeightsOfQueues())
 	for _, body := range []string{
+		`{"queues":["a"],"concurrency":0}`, `{"queues":["a"],"concurrency":10000}`, `{"queues":{"a":{"weight":1000}},"weights":{"a":1}}`,
+		`{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT1S","min_dispatch_ratio":0}}`,
+		`{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT1H","min_dispatch_ratio":1}}`,
+	} {
+		_, wire := pool.Decode([]byte(body))
+		require.Nil(t, wire, body)
+	}
+	require.True(t, pool.ValidName(strings.Repeat("x", 128)))
+	for _, body := range []string{
 		`{}`, `[]`, `{"queues":[]}`, `{"queues":["UPPER"]}`, `{"queues":[1]}`, `{"queues":"a"}`, `{"queues":{"a":{"weight":0}}}`, `{"queues":["a"],"concurrency":-1}`,
 		`{"queues":["a"],"concurrency":10001}`, `{"queues":["a"],"strategy":"fast"}`, `{"queues":["a"],"strategy":7}`, `{"queues":["a"],"weights":{"a":1.5}}`,
 		`{"queues":["a"],"weights":{"a":1001}}`, `{"queues":["a"],"weights":[]}`, `{"queues":["a"],"isolated":1}`, `{"queues":["a\u0000"]}`,
-		`{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT0S"}}`, `{"queues":["a"],"starvation_prevention":{"min_dispatch_ratio":2}}`,
+		`{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT0.999S"}}`, `{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT1H0.001S"}}`,
+		`{"queues":["a"],"starvation_prevention":{"min_dispatch_ratio":-0.01}}`, `{"queues":["a"],"starvation_prevention":{"min_dispatch_ratio":1.01}}`,
+		`{"queues":["a"],"starvation_prevention":{"min_dispatch_ratio":2}}`,
 		`{"queues":["a"],"starvation_prevention":{"enabled":"yes"}}`, `{"queues":["a"],"starvation_prevention":[]}`, "{\"queues\":[\"a\xff\"]}",
 	} {
 		_, wire := pool.Decode([]byte(body))

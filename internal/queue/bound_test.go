@@ -584,6 +584,20 @@ func TestBoundInBytes(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 	})
 
+	t.Run("OfTwoQueuesInOneCall", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var jobs []*job.Job
+		for i, queue := range []string{"q", "r", "q", "r"} {
+			b.bound(queue, `{"max_size_bytes":1000}`)
+			jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Queue = queue; sized(300 + 100*i)(j) }))
+		}
+		_, errs := b.EnqueueEach(t.Context(), jobs)
+		require.Nil(t, errs)
+		require.Equal(t, []string{"q 800", "r 1000"}, b.Texts(`SELECT queue || ' ' || bytes FROM ojs.queue_sizes ORDER BY queue`))
+		require.Equal(t, []string{"q 300", "q 500", "r 400", "r 600"}, b.Texts(`SELECT queue || ' ' || bytes FROM ojs.job_sizes ORDER BY queue, bytes`))
+	})
+
 	t.Run("ShowsTheDepthToAJobThatIsTooLarge", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

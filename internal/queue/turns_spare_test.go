@@ -51,20 +51,22 @@ func TestSpareLanes(t *testing.T) {
 	// Each of two tenants has more lanes than its share of a claim, and the third one has no jobs although the node thinks so.
 	t.Run("SpareLanesAreThoseOfAllTenantsInTurn", func(t *testing.T) {
 		t.Parallel()
-		m := newModel()
-		m.weights = weights{ofTenants: true, of: map[string]int64{"gold": 3, "empty": 1000}}
-		m.add(place{"empty", 0}, 1, true)
-		m.jobs[place{"empty", 0}] = nil
-		for n := range 50 {
-			m.add(place{job.Lane("gold", fmt.Sprint(n)), 0}, 1, true)
-			m.add(place{job.Lane("basic", fmt.Sprint(n)), 0}, 1, true)
+		for slots := 1; slots <= minLookahead; slots++ {
+			m := newModel()
+			m.weights = weights{ofTenants: true, of: map[string]int64{"gold": 3, "empty": 1000}}
+			m.add(place{"empty", 0}, 1, true)
+			m.jobs[place{"empty", 0}] = nil
+			for n := range 50 {
+				m.add(place{job.Lane("gold", fmt.Sprint(n)), 0}, 1, true)
+				m.add(place{job.Lane("basic", fmt.Sprint(n)), 0}, 1, true)
+			}
+			var got []string
+			for _, lane := range lanes(m.claim(slots, "")) {
+				got = append(got, job.TenantOf(lane))
+			}
+			require.Equal(t, []int{slots - slots/4, slots / 4}, []int{count(got, "gold"), count(got, "basic")})
+			require.Equal(t, 1, m.statements)
 		}
-		var got []string
-		for _, lane := range lanes(m.claim(16, "")) {
-			got = append(got, job.TenantOf(lane))
-		}
-		require.Equal(t, []int{12, 4}, []int{count(got, "gold"), count(got, "basic")})
-		require.Equal(t, 1, m.statements)
 	})
 
 	t.Run("ASpareLaneThatGaveAJobHasHadItsTurn", func(t *testing.T) {

@@ -1,7 +1,9 @@
 package queueadmin_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -101,6 +103,97 @@ func TestStrictQueues(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
 	requireKind(t, ojs.ErrNotFound, err)
+}
+
+// The configuration shows how long the server keeps the jobs of a queue that says nothing of it.
+func TestConfigShowsTheRetentionOfTheServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *domaintest.Config) { c.Retention.Completed, c.Retention.Discarded = 36*time.Hour, 48*time.Hour })
+	for own, want := range map[string]string{
+		`{}`:                               `{"retention":{"completed":"PT36H","discarded":"P2D","cancelled":"PT36H"}}`,
+		`{"retention":{"completed":"1h"}}`: `{"retention":{"completed":"1h","discarded":"P2D","cancelled":"PT36H"}}`,
+		`{"retention":{"cancelled":"2h"}}`: `{"retention":{"completed":"PT36H","discarded":"P2D","cancelled":"2h"}}`,
+	} {
+		shown, err := b.Queues.Config(t.Context(), []byte(own))
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(shown), own)
+	}
+	off := b.Node(func(c *domaintest.Config) { c.Retention.Completed, c.Retention.Discarded = 0, 0 })
+	shown, err := off.Queues.Config(t.Context(), nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{}`, string(shown))
+}
+
+// Strict queues are refused whatever queues inherit.
+func TestStrictQueuesWithADefault(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *domaintest.Config) { c.Jobs.StrictQueues = true })
+	b.configure("_default", `{"default_timeout":60}`)
+	_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
+	requireKind(t, ojs.ErrNotFound, err)
+	_, err = b.Queues.Create(t.Context(), "q", queueconfig.Change{})
+	require.NoError(t, err)
+	_, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("other"), domaintest.NewJob("q")})
+	require.Equal(t, []bool{false, true, false}, []bool{errs[0] != nil, errs[1] != nil, errs[2] != nil})
+	_, at, err := b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("other")})
+	requireKind(t, ojs.ErrNotFound, err)
+	require.Equal(t, 1, at)
+	require.Equal(t, []string{"q 60000", "q 60000"}, b.Texts(`SELECT queue || ' ' || timeout_ms FROM ojs.jobs`))
+}
+
+// A queue takes no job that it refuses because what decides cannot be read: the request fails, whichever statements do.
+func TestRefusalsHoldIfStatementsFail(t *testing.T) {
+	t.Parallel()
+	calls := map[string]func(b *domaintest.Bundle) error{
+		"One": func(b *domaintest.Bundle) error {
+			_, err := b.Enqueue(b.T.Context(), domaintest.NewJob("q"))
+			return err
+		},
+		"Each": func(b *domaintest.Bundle) error {
+			_, errs := b.EnqueueEach(b.T.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+			return errors.Join(errs...)
+		},
+		"All": func(b *domaintest.Bundle) error {
+			_, _, err := b.EnqueueAll(b.T.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+			return err
+		},
+	}
+	for name, prepare := range map[string]func(b *bundle){
+		"UnknownQueue": nil,
+		"JobType":      func(b *bundle) { b.configure("q", `{"allowed_job_types":["other"]}`) },
+		"Draining": func(b *bundle) {
+			_, err := b.Queues.Create(b.T.Context(), "q", queueconfig.Change{})
+			require.NoError(b.T, err)
+			_, err = b.Queues.Drain(b.T.Context(), "q", "")
+			require.NoError(b.T, err)
+		},
+		"Full": func(b *bundle) {
+			b.configure("q", `{"max_size":1}`)
+			b.Exec(`SELECT ojs.enqueue('stored', '[]', 'q')`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			if prepare != nil {
+				prepare(b)
+			}
+			statements := &domaintest.Failing{}
+			pool := domaintest.Traced(t, b.Pool, statements)
+			for name, enqueue := range calls {
+				for n := 1; n <= 2; n++ { // a read that has failed is tried again by whoever needs it next
+					for i, failed := 0, "none yet"; failed != ""; i++ {
+						node := domaintest.On(t, pool, func(c *domaintest.Config) { c.Jobs.StrictQueues, c.Unchecked = prepare == nil, true })
+						statements.FailSome(i, n)
+						err := enqueue(node)
+						failed = statements.Heal()
+						require.Error(t, err, "%s, %d failed, %s last", name, n, failed)
+						require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE type <> 'stored'`), "%s, %d failed, %s last", name, n, failed)
+					}
+				}
+			}
+		})
+	}
 }
 
 func TestList(t *testing.T) {

@@ -106,4 +106,20 @@ func TestSQLEnqueueGoesByTheSettingsOfTheServer(t *testing.T) {
 	require.ErrorContains(t, enqueue(101), "'args' must have at most 100 bytes")
 	b.Exec(`SELECT ojs.enqueue('t', '[]', options => '{"meta":{"tenant_id":"acme"}}')`)
 	require.Equal(t, 0, b.Number(`SELECT count(*) FROM ojs.jobs WHERE lane <> ''`))
+
+	// Each of the two is stored if it alone has changed, and nothing is written if none has.
+	statements := &domaintest.Statements{}
+	traced := domaintest.Traced(t, b.Pool, statements)
+	for i, change := range []func(*domaintest.Config){
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 200 },
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "optional", 200 },
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 200 },
+	} {
+		node := domaintest.On(t, traced, change)
+		for range 2 {
+			require.NoError(t, node.Queues.StoreServerSettings(t.Context()))
+			require.Equal(t, i+1, statements.Sent("ServerSettingStore"))
+		}
+		require.ErrorContains(t, enqueue(201), "'args' must have at most 200 bytes")
+	}
 }

@@ -1,6 +1,7 @@
 package queueconfig_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -76,41 +77,83 @@ func TestChangeApplyStoresSettingsForSQL(t *testing.T) {
 	}
 }
 
+// member is a configuration with one field, whose path may have a group.
+func member(path, value string) string {
+	if group, name, nested := strings.Cut(path, "."); nested {
+		return `{"` + group + `":{"` + name + `":` + value + `}}`
+	}
+	return `{"` + path + `":` + value + `}`
+}
+
+// weights are so many, each of 1.
+func weights(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	return strings.Join(list, ",")
+}
+
+// quoted is a text of so many bytes.
+func quoted(bytes int) string { return `"` + strings.Repeat("x", bytes) + `"` }
+
+// The bounds that the reference states can be reached, and what is stored can be read again.
+func TestParseChangeTakesTheBounds(t *testing.T) {
+	t.Parallel()
+	for field, values := range map[string][]string{
+		"concurrency":                       {`0`, `1000000000`},
+		"backpressure.max_depth":            {`0`, `1000000000`},
+		"backpressure.max_size_bytes":       {`0`, `1125899906842624`},
+		"backpressure.max_depth_per_tenant": {`0`, `1000000000`},
+		"backpressure.warning_threshold":    {`1`, `0.000001`},
+		"visibility_timeout":                {`1`, `604800`, `"PT0.001S"`, `"P7D"`},
+		"default_timeout":                   {`1`, `3153600000`, `"P36500D"`},
+		"retention.completed":               {`"1ms"`, `"P36500D"`},
+		"dead_letter_queue":                 {quoted(1), quoted(255)},
+		"dead_letter_max_size":              {`0`, `1000000000`},
+		"allowed_job_types":                 {`[` + quoted(255) + `]`, `["*"]`, `["` + strings.Repeat(`a","`, 999) + `a"]`},
+		"producers":                         {`["a*"]`},
+		"fairness":                          {`{"key":"meta.` + quoted(250)[1:] + `}`, `{"key":"tenant","weights":{"a":1,"b":1000}}`, `{"key":"tenant","weights":{` + weights(1000) + `}}`},
+	} {
+		for _, value := range values {
+			_, err := queueconfig.Decode(apply(t, member(field, value)))
+			require.NoError(t, err, "%s %s", field, value[:min(len(value), 40)])
+		}
+	}
+}
+
 func TestParseChangeRefuses(t *testing.T) {
 	t.Parallel()
 	many := `["` + strings.Repeat(`a","`, 1000) + `a"]`
 	for field, values := range map[string][]string{
 		"concurrency":                       {`-1`, `1.5`, `"5"`, `1e400`, `[]`, `1000000001`},
 		"backpressure":                      {`5`, `[]`, `"x"`},
-		"backpressure.max_depth":            {`-1`, `"a"`, `1e99`},
-		"backpressure.max_size_bytes":       {`-1`, `1e30`},
-		"backpressure.max_depth_per_tenant": {`-1`, `"5"`},
+		"backpressure.max_depth":            {`-1`, `"a"`, `1e99`, `1000000001`},
+		"backpressure.max_size_bytes":       {`-1`, `1e30`, `1125899906842625`},
+		"backpressure.max_depth_per_tenant": {`-1`, `"5"`, `1000000001`},
 		"backpressure.strategy":             {`"drop"`, `1`},
 		"backpressure.warning_threshold":    {`0`, `1.1`, `"0.5"`, `1e999`},
-		"visibility_timeout":                {`0`, `-1`, `"P"`, `"P8D"`, `604801`, `1e40`, `9223372036854775807`},
-		"default_timeout":                   {`0`, `true`, `"PT"`, `9223372036854775807`},
+		"visibility_timeout":                {`0`, `-1`, `"P"`, `"P8D"`, `604801`, `"PT0.0004S"`, `"P7DT0.001S"`, `1e40`, `9223372036854775807`},
+		"default_timeout":                   {`0`, `true`, `"PT"`, `3153600001`, `"P36501D"`, `9223372036854775807`},
 		"default_retry":                     {`5`, `{"max_attempts":1,"x":"\u0000"}`},
 		"default_retry.max_attempts":        {`-1`},
 		"default_retry.backoff_strategy":    {`"x"`},
-		"retention.completed":               {`5`, `"P"`, `"PT0S"`, `"7 days"`, `"P99999D"`},
+		"retention.completed":               {`5`, `"P"`, `"PT0S"`, `"7 days"`, `"P36501D"`},
 		"retention":                         {`5`, `[]`},
-		"dead_letter_queue":                 {`5`, `""`, `"a\u0000"`, `"\ud800"`},
-		"dead_letter_max_size":              {`-1`},
-		"allowed_job_types":                 {`"a"`, `[]`, `[5]`, `[""]`, `["a*b"]`, many},
+		"dead_letter_queue":                 {`5`, `""`, `"a\u0000"`, `"\ud800"`, quoted(256)},
+		"dead_letter_max_size":              {`-1`, `1000000001`},
+		"allowed_job_types":                 {`"a"`, `[]`, `[5]`, `[""]`, `["a*b"]`, `[` + quoted(256) + `]`, many},
 		"producers":                         {`{}`, `["*a"]`},
-		"fairness":                          {`5`, `{}`, `{"key":"meta."}`, `{"key":"args"}`, `{"key":"tenant","weights":{"a":0}}`, `{"key":"tenant","weights":[]}`},
-		"rate_limit":                        {`5`, `[]`, `"1/s"`, `{}`},
-		"rate_limit.limit":                  {`0,"period":"PT1S"`},
-		"rate_limit.key":                    {`"a","limit":1,"period":"PT1S"`},
+		"fairness": {`5`, `{}`, `{"key":"meta."}`, `{"key":"args"}`, `{"key":"tenant","weights":{"a":0}}`, `{"key":"tenant","weights":[]}`, `{"key":"tenant","weights":{"a":1001}}`,
+			`{"key":"tenant","weights":{` + weights(1001) + `}}`, `{"key":"tenant","weights":{"":1}}`, `{"key":"meta.` + quoted(251)[1:] + `}`},
+		"rate_limit":       {`5`, `[]`, `"1/s"`, `{}`},
+		"rate_limit.limit": {`0,"period":"PT1S"`},
+		"rate_limit.key":   {`"a","limit":1,"period":"PT1S"`},
 	} {
 		for _, value := range values {
 			t.Run(field+value[:min(len(value), 20)], func(t *testing.T) {
 				t.Parallel()
-				text := `"` + field + `":` + value
-				if group, name, nested := strings.Cut(field, "."); nested {
-					text = `"` + group + `":{"` + name + `":` + value + `}`
-				}
-				object, invalid := jsonread.Check([]byte(`{` + text + `}`))
+				object, invalid := jsonread.Check([]byte(member(field, value)))
 				require.Nil(t, invalid)
 				_, refused := queueconfig.ParseChange(object, "$.config")
 				require.NotNil(t, refused)

@@ -321,8 +321,8 @@ func (c *Config) backpressure() *Backpressure {
 	return c.Backpressure
 }
 
-// seconds reads an integer of seconds, or a duration. Fractions of a millisecond are cut off, so a duration below 1 ms is
-// refused like 0.
+// seconds reads an integer of seconds, or a duration. A duration is rounded to milliseconds, so one below half a millisecond is refused
+// like 0.
 func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
 	var ms int64
 	if text, ok := jsonread.Text(v); ok {

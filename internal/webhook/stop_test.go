@@ -40,6 +40,30 @@ func setupCutOff(t *testing.T) *cutOff {
 	}
 }
 
+// TestTimeoutOfASubscription: it is that of each request.
+func TestTimeoutOfASubscription(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	endpoint := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(endpoint.Close)
+	t.Cleanup(func() { close(release) })
+	roots := x509.NewCertPool()
+	roots.AddCert(endpoint.Certificate())
+	b := setup(t)
+	d := webhook.NewDispatcher(b.Archetype, b.Webhooks, sending(1), webhook.DispatcherDeps{RootCAs: roots})
+	id := b.Delivery(b.Subscribed(func(in *webhook.Definition) { in.URL, in.TimeoutMS = endpoint.URL, 50 }), 1, "s")
+	require.NoError(t, d.Start(t.Context()))
+	defer d.Stop()
+	var attempts []webhook.AttemptRecord
+	require.Eventually(t, func() (ended bool) {
+		_, made, err := b.Webhooks.Delivery(t.Context(), id)
+		require.NoError(t, err)
+		attempts = made
+		return len(made) > 0
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, "timeout", attempts[0].Error.String)
+}
+
 // TestStopDuringAClaim: a dispatcher that stops after the commit of a claim, before it knows, makes the deliveries all the same.
 // Otherwise they would wait for the end of their lease.
 func TestStopDuringAClaim(t *testing.T) {

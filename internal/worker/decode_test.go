@@ -1,14 +1,15 @@
 package worker_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
-
-	"github.com/ojsd/ojsd/internal/job"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/worker"
 )
 
@@ -101,4 +102,30 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 		_, _ = worker.DecodeLeave(worker.Ref{ID: "w"}, body)
 		_, _ = worker.DecodeDirective(body)
 	})
+}
+
+// A cursor has the place of a worker. What no place can have made is refused, as PostgreSQL would refuse it.
+func TestParseKey(t *testing.T) {
+	t.Parallel()
+	newYear := func(year int) time.Time { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC) }
+	for _, key := range []worker.Key{
+		{Dead: true, Seen: newYear(1), ID: "w"}, {Seen: newYear(10_000).Add(-time.Microsecond), ID: "w"},
+		{Seen: time.UnixMicro(-1), ID: "\x01é 1"}, {Dead: true, Seen: time.UnixMicro(1_764_000_000_123_456), ID: strings.Repeat("x", 255)},
+	} {
+		got, ok := worker.ParseKey(key.String())
+		require.True(t, ok, key)
+		require.True(t, key.Seen.Equal(got.Seen), key)
+		require.Equal(t, []any{key.Dead, key.ID}, []any{got.Dead, got.ID})
+	}
+	good := worker.Key{Seen: newYear(2026), ID: "w"}.String()
+	for name, text := range map[string]string{
+		"TooLate": worker.Key{Seen: newYear(10_000), ID: "w"}.String(), "TooEarly": worker.Key{Seen: newYear(1).Add(-time.Microsecond), ID: "w"}.String(),
+		"NoID": worker.Key{Seen: newYear(2026)}.String(), "NUL": worker.Key{Seen: newYear(2026), ID: "a\x00"}.String(), "NoUTF8": worker.Key{Seen: newYear(2026), ID: "\xff"}.String(),
+		"Empty": "", "Short": good[:8], "Padded": good + "=", "NoBase64": good[:4] + "!" + good[5:],
+		"NeitherDeadNorAlive": base64.RawURLEncoding.EncodeToString([]byte("\x02\x00\x06\x00\x00\x00\x00\x00\x00w")),
+		"BitsBehindTheEnd":    base64.RawURLEncoding.EncodeToString([]byte("\x00\x00\x06\x00\x00\x00\x00\x00\x00w"))[:13] + "x",
+	} {
+		_, ok := worker.ParseKey(text)
+		require.False(t, ok, name)
+	}
 }

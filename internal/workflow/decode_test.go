@@ -95,6 +95,7 @@ func TestDecodeSteps(t *testing.T) {
 		steps(step("a"), step("on-complete", "a"), step("on-success", "a", "on-complete")): "dag(a on-complete<a on-success<a<on-complete)",
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"z","type":"a","args":[],"depends_on":["a"],"options":{"callback_type":"on_failure","queue":"q"}}]}`: "batch(a) on_failure",
 		`{"steps":[{"id":"a","type":"group","jobs":[` + leaf + `]},{"id":"b","type":"a","args":[],"depends_on":["a"]}]}`:                                      "chain(a=group(0) b)",
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"on_complete","type":"group","jobs":[` + leaf + `],"depends_on":["a"]}]}`:                            "chain(a on_complete=group(0))", // no job
 	} {
 		require.Equal(t, want, outline(decode(t, body)), body)
 	}
@@ -275,6 +276,12 @@ func TestDecodeRefuses(t *testing.T) {
 		`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_failure"}}]}`:                             {"invalid_payload", "$.steps[0].depends_on[0]"},
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"group","jobs":[` + leaf + `],"options":{"callback_type":"on_failure"}}]}`:                                {"invalid_payload", "$.steps[1]"},
 		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"on_failure","type":"a","args":[],"depends_on":["a"]},{"id":"on-failure","type":"a","args":[],"depends_on":["a"]}]}`: {"invalid_payload", "$.steps[2]"},
+		steps(step("a"), step("on_complete", "a"), step("on-complete", "a")):                                                                                                  {"invalid_payload", "$.steps[2]"},
+		steps(step("on-success", "a"), step("on_success", "a"), step("a")):                                                                                                    {"invalid_payload", "$.steps[1]"},
+		`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_complete"}}]}`:                            {"invalid_payload", "$.steps[0].depends_on[0]"},
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"group","jobs":[` + leaf + `],"options":{"callback_type":"on_complete"}}]}`:                               {"invalid_payload", "$.steps[1]"},
+		`{"steps":[{"id":"a","type":"a","args":[]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_success"}},` +
+			`{"id":"c","type":"a","args":[],"options":{"callback_type":"on_success"}}]}`: {"invalid_payload", "$.steps[2]"},
 	} {
 		d, err := workflow.Decode([]byte(body), job.Limits{}, 0)
 		require.NotNil(t, err, body)
@@ -295,6 +302,8 @@ func TestDecodeReportsAllMistakes(t *testing.T) {
 	_, err := workflow.Decode([]byte(`{"type":"chain","steps":[{"type":"a","args":[],"retry":{"max_attempts":-1}},{"type":"B","args":[]},{"type":"c"}]}`), job.Limits{}, 0)
 	require.Equal(t, "invalid_payload", err.Code)
 	require.Contains(t, err.Message, "steps[1]: ")
+	_, onCallback := workflow.Decode([]byte(`{"steps":[{"id":"a","type":"a","args":[],"depends_on":["b"]},{"id":"b","type":"a","args":[],"options":{"callback_type":"on_complete"}}]}`), job.Limits{}, 0)
+	require.Len(t, onCallback.Details["validation_errors"], 1, "it is no cycle")
 	list := err.Details["validation_errors"].([]jsonread.Violation)
 	require.Equal(t, []string{"$.steps[0].retry.max_attempts", "$.steps[1].type", "$.steps[2].args"}, []string{list[0].Path, list[1].Path, list[2].Path})
 	threeMistakes := strings.Repeat(`,{"type":"A","queue":"NO"}`, 30)[1:]
