@@ -104,7 +104,7 @@ func TestRecordsOfChangesAreCutAboveASize(t *testing.T) {
 			t.Parallel()
 			dbtest.WritesTables(t)
 			b := setup(t)
-			most := job.SizeOfEach(2)
+			most := job.MaxWholeSize(2)
 			for _, size := range []*int32{nil, &most} {
 				ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}
 				require.Len(t, b.Fetched(2, "q"), 2)

@@ -111,9 +111,9 @@ func TestSQLEnqueueGoesByTheSettingsOfTheServer(t *testing.T) {
 	statements := &domaintest.Statements{}
 	traced := domaintest.Traced(t, b.Pool, statements)
 	for i, change := range []func(*domaintest.Config){
-		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 200 },
-		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "optional", 200 },
-		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxSize = "off", 200 },
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxJobBytes = "off", 200 },
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxJobBytes = "optional", 200 },
+		func(c *domaintest.Config) { c.Server.Tenancy, c.Jobs.MaxJobBytes = "off", 200 },
 	} {
 		node := domaintest.On(t, traced, change)
 		for range 2 {
