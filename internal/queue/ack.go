@@ -72,7 +72,9 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 		for i, a := range acks {
 			ids[i] = a.JobID
 		}
-		rows, err = s.completeSome(bounded, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(bounded, ids) })
+		rows, err = s.completeSome(bounded, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) {
+			return q.JobLockUnlocked(bounded, ids)
+		})
 	}
 	if err != nil {
 		return nil, err

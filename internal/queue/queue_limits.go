@@ -228,8 +228,8 @@ func (s *Store) handleBlockedByQueueLimits(ctx context.Context, q *dbsqlc.Querie
 		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
 			continue
 		}
-		p := dbsqlc.LimitQueueHandleBlockedParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxHandled)),
-			Node: s.commits.Node}
+		p := dbsqlc.LimitQueueHandleBlockedParams{Queue: r.queue, Effect: limited[at].policy.OnLimit,
+			MaxJobs: int64(min(slots, maxHandled)), Node: s.commits.Node}
 		for _, read := range r.reads {
 			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, read.cursor.lane),
 				append(p.Priorities, read.cursor.tenantRing.priorityRing.priority), append(p.Lows, read.low)

@@ -78,7 +78,8 @@ func (s *Store) WakeRoomWaiters(_ context.Context, changes []eventlog.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range changes {
-		if c := &changes[i]; slices.Contains(job.WaitingStates, ojs.JobState(c.From)) && !slices.Contains(job.WaitingStates, ojs.JobState(c.To)) {
+		waits := func(state string) bool { return slices.Contains(job.WaitingStates, ojs.JobState(state)) }
+		if c := &changes[i]; waits(c.From) && !waits(c.To) {
 			r.wakeOne(c.Queue)
 		}
 	}
