@@ -165,7 +165,12 @@ func (c *Client) try(ctx context.Context, request httpRequest, accept int, out a
 		}
 	}
 	if out != nil && len(answer.body) > 0 {
-		if err := json.Unmarshal(answer.body, out); err != nil {
+		if jobs, ok := out.(*jobsAnswer); ok {
+			err = jobs.decode(answer.body)
+		} else {
+			err = json.Unmarshal(answer.body, out)
+		}
+		if err != nil {
 			return answer.header, &TransportError{
 				Method: request.method, Path: request.path, Status: answer.status, Sent: true, Err: fmt.Errorf("read the answer: %w", err),
 			}

@@ -136,7 +136,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 
 // fetch asks for jobs once. waited is how long the server may have waited for them. The request is not repeated by the client:
 // the number of free slots changes while it waits.
-func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*plainJob, waited time.Duration, err error) {
+func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, waited time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer context.AfterFunc(stopping, func() {
@@ -157,9 +157,7 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*plain
 	}
 	r := post("/workers/fetch", body)
 	r.wait, r.once = waited, true
-	var answer struct {
-		Jobs []*plainJob `json:"jobs"`
-	}
+	var answer jobsAnswer
 	err = w.client.Do(ctx, r, &answer)
 	return answer.Jobs, waited, err
 }
@@ -206,14 +204,13 @@ func (w *Worker) queueOrder() []string {
 
 // take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked
 // for. All jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
-func (w *Worker) take(life, stopping context.Context, jobs []*plainJob, asked int) {
+func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
 	var runs []*run
 	short := false
-	for _, fetched := range jobs {
-		if fetched == nil {
+	for _, job := range jobs {
+		if job == nil {
 			continue
 		}
-		job := (*Job)(fetched)
 		r := w.keep(life, job)
 		short = short || w.lease(job) < 3*w.config.HeartbeatInterval
 		if stopping.Err() != nil {

@@ -74,17 +74,18 @@ type Job struct {
 	Deduplicated  bool     `json:"deduplicated,omitempty"`   // an equivalent job was there, and this is it
 }
 
-// UnmarshalJSON reads a job as a server shows it.
+// UnmarshalJSON reads a job as a server shows it. Members that Job does not have are passed over, also if their names differ from those
+// that it has in case only.
 func (j *Job) UnmarshalJSON(data []byte) error {
-	if err := json.Unmarshal(data, (*plainJob)(j)); err != nil {
+	r, err := newJSONReader(data)
+	if err == nil {
+		err = r.job(j)
+	}
+	if err != nil {
 		return err
 	}
 	return j.decodeAny()
 }
-
-// plainJob is a job whose Args are not decoded yet. Workers read it: encoding/json scans a value of a type with a method of its own
-// for decoding twice more, which takes as long as the decoding.
-type plainJob Job
 
 func (j *Job) decodeAny() error {
 	j.Args = nil

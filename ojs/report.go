@@ -187,7 +187,7 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 // fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and
 // waits for more, or finds out what is wrong. A server that answers without the member jobs has passed over the fetch; from then on the
 // worker fetches by itself.
-func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, err error) {
+func (w *Worker) fetched(ctx context.Context, asked int, answer *jobsAnswer, err error) {
 	w.mu.Lock()
 	w.hungry = len(answer.Jobs) < asked
 	w.mu.Unlock()
@@ -236,18 +236,9 @@ func (w *Worker) sendOne(ctx context.Context, r *report) error {
 	return w.client.Do(ctx, request, nil)
 }
 
-// batchAnswer is the answer to a batch of reports.
-type batchAnswer struct {
-	Items []struct {
-		Error *Error `json:"error"`
-	} `json:"items"`
-	Jobs       []*plainJob `json:"jobs"` // nil: the server does not know of fetches in batches
-	FetchError *Error      `json:"fetch_error"`
-}
-
 // sendBatch gives the outcome of each report, in order, unless there is an error. There may be jobs in any case.
 // If the numbers of items differ, it is not known which report has which answer: all are sent again, one by one.
-func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error) {
+func (w *Worker) sendBatch(ctx context.Context, s shipment) (*jobsAnswer, error) {
 	path, member := "/workers/ack/batch", "acks"
 	if s.reports[0].kind == reportNack {
 		path, member = "/workers/nack/batch", "nacks"
@@ -262,9 +253,9 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error
 	}
 	request := post(path, body)
 	request.once = true
-	answer := &batchAnswer{}
+	answer := &jobsAnswer{}
 	if err := w.client.Do(ctx, request, answer); err != nil {
-		return &batchAnswer{}, err
+		return &jobsAnswer{}, err
 	}
 	if len(answer.Items) != len(s.reports) {
 		return answer, &Error{Code: string(ErrInternal), Message: "the answer to a batch has another number of items"}
