@@ -142,6 +142,41 @@ func TestSDKClient(t *testing.T) {
 	admin := ojsadmin.New(c)
 	ctx := t.Context()
 
+	// What another client sends is shown as it is, and must not keep a worker from its jobs.
+	t.Run("JobsOfOtherClients", func(t *testing.T) {
+		t.Parallel()
+		a := node.in(t)
+		q := queue()
+		var want []string
+		for _, attributes := range []string{
+			`"ID":"x","State":"y","Args":{},"ſtate":5,"wor\u212aer_id":[]`, `"ID":5,"Priority":"high","\u0041ttempt":"7","job":1,"Job":2,"DEDUPLICATED":3`,
+			`"expires_at":"2199-05-04T05:02+0200"`, `"expires_at":"21990504T050201.5+02","scheduled_at":"20200504T0502Z"`,
+			`"scheduled_at":"2020-05-04T05:02:01+02"`, `"timeout_ms":60000.0`,
+		} {
+			id := a.push(`"type":"other","args":[1],"queue":"%s",`+attributes, q)
+			job, err := c.GetJob(ctx, id)
+			require.NoError(t, err, attributes)
+			require.Equal(t, []any{id, "other", q, ojs.StateAvailable, 0, 0, "[1]"},
+				[]any{job.ID, job.Type, job.Queue, job.State, job.Priority, job.Attempt, string(job.RawArgs)}, attributes)
+			want = append(want, id)
+		}
+		w := ojs.NewWorker(c, ojs.WorkerConfig{Queues: []string{q}, Logger: silent})
+		ran := make(chan string, 100)
+		w.Register("other", func(j ojs.JobContext) error { ran <- j.Job.ID; return nil })
+		stop := runWorker(t, w)
+		var got []string
+		for range want {
+			got = append(got, next(t, ran))
+		}
+		stop()
+		require.ElementsMatch(t, want, got)
+		for _, id := range want {
+			job, err := c.GetJob(ctx, id)
+			require.NoError(t, err)
+			require.Equal(t, ojs.StateCompleted, job.State)
+		}
+	})
+
 	t.Run("Enqueue", func(t *testing.T) {
 		t.Parallel()
 		q := queue()

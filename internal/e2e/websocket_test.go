@@ -40,13 +40,14 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		s := a.socket()
-		s.send(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]}}`, q)
+		// Members that are not known are ignored, also if their names differ in case only.
+		s.send(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]},"Action":"ping","CHANNEL":5,"Filter":{"queues":["x"]}}`, q)
 		ack := s.receive()
 		require.Equal(t, fmt.Sprintf(`{"event_types":["job.*"],"queues":["%s"]}`, q), ack.at("filter"))
 		require.Equal(t, []string{"subscribed", "subscribed", "events"}, []string{ack.at("action"), ack.at("type"), ack.at("channel")})
 		sub := ack.at("subscription_id")
 		require.Regexp(t, `^sub_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f-]{21}$`, sub)
-		s.send(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"]}}`, q)
+		s.send(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"],"Queues":["x"],"queueſ":5}}`, q)
 		second := s.receive().at("subscription_id")
 		require.NotEqual(t, sub, second)
 

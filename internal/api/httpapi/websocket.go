@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -268,6 +269,22 @@ type socketFilter struct {
 	Sources    []string `json:"sources"`
 }
 
+// readExact decodes members of exactly the names of the fields, which are in lower case; encoding/json alone would take Filter for filter.
+func readExact(object []byte, into any) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(object, &members); err != nil {
+		return err
+	}
+	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool {
+		return strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf || 'A' <= r && r <= 'Z' })
+	})
+	exact, err := json.Marshal(members)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(exact, into)
+}
+
 // socketError is told to the client; the connection stays open.
 // code is one of docs/reference/events.md, Answers.
 type socketError struct{ code, message string }
@@ -283,7 +300,7 @@ func refuse(code, format string, args ...any) error {
 func (s *socket) handle(message []byte) {
 	var req socketRequest
 	// null would unmarshal without an error.
-	if err := json.Unmarshal(message, &req); err != nil || !bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) {
+	if err := readExact(message, &req); err != nil || !bytes.HasPrefix(bytes.TrimSpace(message), []byte{'{'}) {
 		s.tell(req, refuse("invalid_request", "A message is a JSON object with action, and its members have the types of the documentation."))
 		return
 	}
@@ -358,7 +375,7 @@ func (r socketRequest) readFilter() (q eventlog.Query, types []string, sent json
 	}
 	var f socketFilter
 	if sent != nil {
-		if err := json.Unmarshal(sent, &f); err != nil {
+		if err := readExact(sent, &f); err != nil {
 			return q, nil, nil, refuse("invalid_request", "filter is an object of arrays of strings: event_types, queues, job_types, sources.")
 		}
 	}
