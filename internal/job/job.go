@@ -38,7 +38,7 @@ type Job struct {
 	Type     string
 	Queue    string
 	Priority int16
-	// It may be 0, which means one attempt like 1.
+	// MaxAttempts may be 0, which means one attempt like 1.
 	MaxAttempts  int64
 	Retry        []byte // merged policy as RetryPolicy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
 	OnExhaustion string // Policy.OnExhaustion of Retry, in a column of its own for statements that discard jobs

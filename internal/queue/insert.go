@@ -185,7 +185,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 // begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
 // configuration cost a look into a map, and none at all if no queue has one.
 
-// acceptByQueue refuses jobs that their queues do not take, and gives the others the timeouts that they inherit. Refused jobs are no longer
+// acceptByQueue refuses jobs that their queues do not take, and gives the others what they inherit of their queue. Refused jobs are no longer
 // to do; of an atomic insert, none is.
 //
 // It runs once per insert and not once per try: a deadlock does not read the configuration again.
@@ -245,7 +245,7 @@ func admission(q *queueconfig.Queue, j *job.Job) *ojs.Error {
 	return nil
 }
 
-// Inherit gives a job the timeouts that it has of its queue, as far as this node knows the queue.
+// Inherit gives a job what it inherits of its queue, such as timeouts, as far as this node knows the queue.
 // Crons call it before they choose their own default, which is longer than that of the server.
 func (s *Store) Inherit(j *job.Job) {
 	if q := s.configured.Known(j.Queue); q != nil {

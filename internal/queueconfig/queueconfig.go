@@ -156,7 +156,8 @@ func allows(patterns []string, name string) bool {
 	return patterns == nil
 }
 
-// field is a setting of a queue. The order is that of the stored object. It may be changed: what is stored is read by name.
+// field is a setting of a queue. The order is that of the stored object. It may be changed, as long as the fields of a group follow each
+// other: what is stored is read by name.
 type field int
 
 const (

@@ -99,7 +99,7 @@ func (l *Liveness) loop(ctx context.Context) {
 	}
 }
 
-// Reaping has two steps. Expire declares a silent worker dead; from then on the jobs that it had fetched are not extended,
+// Reaping has two steps. WorkerExpire declares a silent worker dead; from then on the jobs that it had fetched are not extended,
 // even if the worker comes back. Then the jobs are failed as lost. If the node stops between the steps, another one
 // finishes the second step when reap_at, 5 s later, has passed.
 
@@ -184,7 +184,7 @@ func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 }
 
 // claimDead expires silent workers. It returns them and the dead workers that another node has not finished. Any number of
-// nodes may call it. Expire changes a row once, and WorkerReapClaim moves reap_at by five seconds, so that two nodes work
+// nodes may call it. WorkerExpire changes a row once, and WorkerReapClaim moves reap_at by five seconds, so that two nodes work
 // on one dead worker only if the first takes longer than that; the guards of FailLost make that harmless. The dead of
 // others are taken up even while this node listens: they were declared dead by a node that could hear. WorkerExpire is one
 // statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
