@@ -40,6 +40,29 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 }
 
+// requireDescribed requires that the page to which a row links has the last segment of each of its paths.
+func requireDescribed(t *testing.T, paths, link string) {
+	t.Helper()
+	_, target, found := strings.Cut(link, "](")
+	require.True(t, found, link)
+	file, _, _ := strings.Cut(strings.TrimSuffix(target, ")"), "#")
+	text, err := os.ReadFile("../../../docs/reference/" + cmp.Or(file, "http.md"))
+	require.NoError(t, err)
+	described := string(text)
+	if file == "" {
+		before, after, _ := strings.Cut(described, "\n## Routes\n")
+		_, after, _ = strings.Cut(after, "\n## ")
+		described = before + after
+	}
+	for _, match := range regexp.MustCompile("`(/[^`]*)`").FindAllStringSubmatch(paths, -1) {
+		segments := strings.FieldsFunc(match[1], func(r rune) bool { return r == '/' })
+		last := segments[len(segments)-1]
+		if !strings.HasPrefix(last, "{") && !strings.Contains(described, last) {
+			t.Errorf("docs/reference/%s does not describe %s", cmp.Or(file, "http.md"), match[1])
+		}
+	}
+}
+
 // routesOfReference reads cells such as: GET, DELETE `/queues/{name}`; POST `/queues/{name}/pause`, `/resume`. A path behind another one
 // may stand for its last segment, and all of a row may stand below another path, too. The values are what a tenant gets.
 func routesOfReference(t *testing.T) map[string]string {
@@ -58,6 +81,9 @@ func routesOfReference(t *testing.T) map[string]string {
 		cells := strings.Split(strings.Trim(row, "| \n"), " | ")
 		require.Len(t, cells, 4, row)
 		cell, tenants := cells[0], cells[2]
+		if cells[3] != "Details" { // the heading
+			requireDescribed(t, cell, cells[3])
+		}
 		first, ofRow := "", []string{}
 		for clause := range strings.SplitSeq(cell, ";") {
 			var methods []string

@@ -155,8 +155,8 @@ func allRoutes() iter.Seq2[string, api.Reach] {
 	return a.Routes()
 }
 
-// others are the routes without an id in the path, with a call of aaa that would reach data of zulu, and what it gets. A route that is
-// not here refuses tenants, or what its path names. Streams have a test of their own.
+// others are the routes of which a tenant gets more than a 403, or a 404 for what the path names, with a call of aaa that would reach data
+// of zulu, and what it gets. Streams have a test of their own.
 func (n *tenants) others() map[string]struct {
 	status int
 	query  string
