@@ -82,7 +82,7 @@ func TestManualRetry(t *testing.T) {
 		id := a.push(`"type":"t","args":[1],"meta":{"a":1,"b":"\u0000"},"queue":"%s","x_tail":"\u0000","retry":{"maxAttempts":1,"jitter":false,"on_exhaustion":"dead_letter"}`, from)
 		a.fetch(from)
 		a.nack(id).is(200)
-		waiting := a.parked(to, `"wait_ms":10000`)
+		waiting := a.parked(to, `"wait_ms":20000`)
 		a.post(fmt.Sprintf(routes[0], id), `{"override":{"queue":"`+to+`","args":[{"n":1.0}],"priority":"HIGH","meta":{"a":2,"c":"\u0000"},"retry":{"max_attempts":5,"initial_interval":"PT10M","jitter":null}}}`).is(200)
 		require.Equal(t, id, (<-waiting).at("jobs.0.id"))
 		job := a.job(id)

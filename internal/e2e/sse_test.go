@@ -140,6 +140,7 @@ func TestStreamEvents(t *testing.T) {
 
 func TestStreamJob(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t) // it deletes events
 	a := setup(t)
 
 	t.Run("EndsWithTheJob", func(t *testing.T) {
