@@ -185,8 +185,8 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 // begins, not where the call arrives: a job that waited for its flush while its queue was drained is refused. Jobs of queues without
 // configuration cost a look into a map, and none at all if no queue has one.
 
-// acceptByQueue refuses jobs that their queues do not take, and gives the others what they inherit of their queue. Refused jobs are no longer
-// to do; of an atomic insert, none is.
+// acceptByQueue refuses jobs that their queues do not take, and gives the others what they inherit. Refused jobs are no longer to do; of
+// an atomic insert, none is.
 //
 // It runs once per insert and not once per try: a deadlock does not read the configuration again.
 func (s *Store) acceptByQueue(ctx context.Context, db pg.Conn, in *insertion) error {

@@ -34,7 +34,7 @@ func run() error {
 		return nil
 	})
 	flag.Func("kinds", "kinds of slips, such as sql-lock, with spaces between them: make only these", func(list string) error {
-		for _, kind := range strings.Fields(list) {
+		for kind := range strings.FieldsSeq(list) {
 			cfg.Kinds = append(cfg.Kinds, slips.Kind(kind))
 		}
 		return nil
