@@ -28,7 +28,7 @@ func changes(sql, changed string) func(c *call) ([]string, error) {
 // waitsFor makes functions wait as long for locks: their own second is too short for a busy machine, and too long for a test that fails.
 func waitsFor(timeout string) string {
 	return `ALTER FUNCTION ojs.limit_admit(text[], integer) SET lock_timeout = '` + timeout + `';
-		ALTER FUNCTION ojs.limit_meet(text[], text, integer) SET lock_timeout = '` + timeout + `';`
+		ALTER FUNCTION ojs.limit_handle_blocked(text[], text, integer) SET lock_timeout = '` + timeout + `';`
 }
 
 const (
@@ -62,26 +62,26 @@ var functions = map[string]lockCase{
 		rows: waitsFor("50ms") + parkedJobs, other: firstJob, gets: both,
 		call: changes(`SELECT ojs.limit_admit('{k}', 1)`, jobNumbers+`ready_seq IS NOT NULL ORDER BY id`),
 	},
-	"limit_queue_rooms/partitions": {
+	"limit_queue_allowances/partitions": {
 		rows: `SELECT ojs.limit_set('queue:q', '{"concurrency":5}')`, other: blockLimit + `'queue:q'`, waits: true, gets: []string{"0"},
-		call: returns(`SELECT room::text FROM ojs.limit_queue_rooms('{q}', ARRAY['{"concurrency":5}'::json])`),
+		call: returns(`SELECT allowance::text FROM ojs.limit_queue_allowances('{q}', ARRAY['{"concurrency":5}'::json])`),
 	},
-	"limit_meet/partitions": {
-		rows: waitsFor("1min") + parkedJobs, other: blockLimit + `'k'`, waits: true, gets: []string{"met", "met"},
-		call: returns(`SELECT outcome FROM ojs.limit_meet('{q}', '', 1)`),
+	"limit_handle_blocked/partitions": {
+		rows: waitsFor("1min") + parkedJobs, other: blockLimit + `'k'`, waits: true, gets: []string{"handled", "handled"},
+		call: returns(`SELECT outcome FROM ojs.limit_handle_blocked('{q}', '', 1)`),
 	},
-	"limit_meet/jobs": {
+	"limit_handle_blocked/jobs": {
 		rows: waitsFor("50ms") + parkedJobs, other: firstJob, gets: both,
-		call: returns(`SELECT right(id::text, 1) FROM ojs.limit_meet('{q}', '', 1)`),
+		call: returns(`SELECT right(id::text, 1) FROM ojs.limit_handle_blocked('{q}', '', 1)`),
 	},
-	"limit_meet/jobs of other queues": { // job 1 has been admitted, and makes way for job 2
+	"limit_handle_blocked/jobs of other queues": { // job 1 has been admitted, and makes way for job 2
 		rows:  waitsFor("50ms") + parkedJobs + `SELECT ojs.limit_set('k', '{"concurrency":1}'); UPDATE ojs.jobs SET queue = 'other', ready_seq = limit_seq, limit_seq = NULL` + first,
 		other: firstJob, gets: []string{"1"},
-		call: changes(`SELECT ojs.limit_meet('{q}', '', 1)`, jobNumbers+`limit_seq IS NOT NULL AND queue = 'other'`),
+		call: changes(`SELECT ojs.limit_handle_blocked('{q}', '', 1)`, jobNumbers+`limit_seq IS NOT NULL AND queue = 'other'`),
 	},
-	"limit_queue_meet/jobs": {
+	"limit_queue_handle_blocked/jobs": {
 		rows: jobs + `SELECT ojs.limit_set('queue:q', '{"concurrency":0}'); UPDATE ojs.jobs SET ready_seq = right(id::text, 1)::bigint`, other: firstJob, gets: both,
-		call: returns(`SELECT right(id::text, 1) FROM ojs.limit_queue_meet('q', 'drop', '{""}', '{0}', '{0}', 10, 1)`),
+		call: returns(`SELECT right(id::text, 1) FROM ojs.limit_queue_handle_blocked('q', 'drop', '{""}', '{0}', '{0}', 10, 1)`),
 	},
 	"limit_prune/partitions": {
 		rows:  `INSERT INTO ojs.limits (key, policy, used_at) VALUES ('1', '{}', '2026-01-01Z'), ('2', '{}', '2026-01-01Z')`,
