@@ -92,13 +92,18 @@ func TestExplainAvailable(t *testing.T) {
 		t.Parallel()
 		dbtest.WritesTables(t)
 		b := setup(t, unchecked)
-		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, args) SELECT ojs.new_id(now()), 't', 'q', 'available', -i, now(), '[]' FROM generate_series(1, 10100) i`)
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, args) SELECT ojs.new_id(now()), 't', 'q', 'available', -i, now(), '[]' FROM generate_series(1, 10001) i`)
 		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 10100)`)
 		b.served()
-		e := b.explain(b.Enqueued(domaintest.NewJob("q"))[0].ID)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		e := b.explain(id)
 		require.Equal(t, "More than 10000 jobs of queue q are fetched before it.", e.Summary)
 		require.Equal(t, []any{10000.0, true}, []any{e.Reasons[0]["ahead"], e.Reasons[0]["more"]})
 		require.InDelta(t, 10100, e.Estimate.WaitSeconds, 3000)
+		b.Exec(`DELETE FROM ojs.jobs WHERE ready_seq = -1`)
+		e = b.explain(id)
+		require.Equal(t, "10000 jobs of queue q are fetched before it.", e.Summary)
+		require.Equal(t, []any{10000.0, false}, []any{e.Reasons[0]["ahead"], e.Reasons[0]["more"]})
 	})
 
 	t.Run("PausedWithoutWorkers", func(t *testing.T) {
@@ -180,6 +185,15 @@ func TestExplainAvailable(t *testing.T) {
 		require.Equal(t, "jobs_ahead", b.explain(jobs[2].ID).codes(), "no other lane has jobs")
 		b.Exec(`UPDATE ojs.jobs SET queue = 'q', lane = 'l' || ready_seq % 3 || id WHERE id <> $1`, jobs[2].ID)
 		require.Equal(t, 3.0, b.explain(jobs[2].ID).Reasons[0]["other_lanes"])
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, lane, ready_seq, created_at, enqueued_at, args)
+			SELECT ojs.new_id(now()), 't', 'q', 'available', CASE WHEN i <= 50 THEN 'a' ELSE 'z' END || i, i, now(), now(), '[]' FROM generate_series(1, 98) i`)
+		e = b.explain(jobs[2].ID)
+		require.Contains(t, e.Summary, "and more than 100 other lanes have jobs.")
+		require.Equal(t, []any{100.0, true}, []any{e.Reasons[0]["other_lanes"], e.Reasons[0]["more"]})
+		b.Exec(`DELETE FROM ojs.jobs WHERE lane = 'a1'`)
+		e = b.explain(jobs[2].ID)
+		require.Contains(t, e.Summary, "and 100 other lanes have jobs.")
+		require.Equal(t, []any{100.0, false}, []any{e.Reasons[0]["other_lanes"], e.Reasons[0]["more"]})
 	})
 
 	t.Run("Pools", func(t *testing.T) {
