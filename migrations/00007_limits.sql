@@ -264,7 +264,7 @@ BEGIN
             more := n = 1000;
         ELSIF allowance = 0 AND u.admitted > 0 THEN
             FOR i IN 1..100 LOOP
-                SELECT w.priority INTO best FROM ojs.jobs w WHERE w.limit_key = l.key AND w.limit_seq IS NOT NULL ORDER BY w.priority DESC, w.limit_seq OFFSET allowance LIMIT 1;
+                SELECT w.priority INTO best FROM ojs.jobs w WHERE w.limit_key = l.key AND w.limit_seq IS NOT NULL ORDER BY w.priority DESC OFFSET allowance LIMIT 1;
                 EXIT WHEN NOT FOUND OR ojs.limit_withdraw(l.key, best, 1) = 0;
                 allowance := allowance + 1;
             END LOOP;

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -83,7 +84,10 @@ func TestNotify(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		client := b.listen(t, "ojs_events")
-		for _, message := range []string{strings.Repeat("m", 600), strings.Repeat(`\u0001`, 300), "x" + strings.Repeat(`\\`, 300), strings.Repeat(`\"`, 300), strings.Repeat("ß", 600), "short"} {
+		for message, kept := range map[string]int{ // characters of 512, without a part of an escape
+			strings.Repeat("m", 512): 512, strings.Repeat("m", 513): 512, strings.Repeat(`\u0001`, 300): 85, "x" + strings.Repeat(`\\`, 300): 256, strings.Repeat(`\"`, 300): 256,
+			strings.Repeat("ß", 600): 512, "short": 5,
+		} {
 			failure := `{"code":"E \"1\"","type":"T","message":"` + message + `","retryable":true,"stack_trace":"` + strings.Repeat("s", 8000) + `"}`
 			for kind, data := range map[string]string{
 				"job.discarded": `{"last_error":` + failure + `,"error":` + failure + `}`, "job.failed": `{"error":` + failure + `,"next_state":"retryable"}`,
@@ -108,7 +112,7 @@ func TestNotify(t *testing.T) {
 				require.True(t, e.Truncated)
 				require.Equal(t, `E "1"`, e.Data.Error.Code)
 				require.True(t, strings.HasPrefix(whole, e.Data.Error.Message))
-				require.GreaterOrEqual(t, len(e.Data.Error.Message), min(80, len(whole)))
+				require.Equal(t, kept, utf8.RuneCountInString(e.Data.Error.Message), message)
 				require.Equal(t, kind == "job.discarded", e.Data.LastError != nil)
 			}
 		}

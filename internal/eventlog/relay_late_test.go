@@ -60,7 +60,7 @@ func TestRelayLate(t *testing.T) {
 		b := setup(t, RelayConfig{GapDelay: -1})
 		insert := `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, from_state, to_state)
 			SELECT 'job.started', 'api', clock_timestamp(), gen_random_uuid(), 'test', 'q', l, 'available', 'active'
-			FROM unnest(ARRAY['acme', 'acme/k', '/k', 'other', '']) l`
+			FROM unnest(ARRAY['acme', 'acme/k', '/k', '', 'other']) l`
 		late, err := b.pool.Begin(t.Context())
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = late.Rollback(context.Background()) })

@@ -141,6 +141,10 @@ func TestOrder(t *testing.T) {
 		return limited(t, `{"key":"k","concurrency":1}`, `"priority":`+priority)
 	}
 	low, middle, high, late := b.added(one("-5")), b.added(one("0")), b.added(one("5")), b.added(one("5"))
+	admitted := func() int { return b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.admitted'`) }
+	before := admitted()
+	require.NoError(t, b.Limits.Admit(t.Context(), []string{"k"}))
+	require.Equal(t, before, admitted(), "a job gives way to a more urgent one only")
 	for _, want := range [][16]byte{high, late, middle, low} {
 		require.Equal(t, [][16]byte{want}, b.fetched())
 		b.ack(want)
@@ -378,10 +382,14 @@ func TestPolicyIsReplaced(t *testing.T) {
 	changed := b.One(`SELECT updated_at::text FROM ojs.limits`)
 	b.added(limited(t, limit(2)))
 	require.Equal(t, changed, b.One(`SELECT updated_at::text FROM ojs.limits`), version)
+	b.Exec(`UPDATE ojs.limits SET used_at = now() - interval '1 day'`)
+	b.added(limited(t, limit(2)))
+	require.Equal(t, changed, b.One(`SELECT updated_at::text FROM ojs.limits WHERE used_at > now() - interval '1 hour'`), "it is used, and the same")
 	b.added(limited(t, limit(0)))
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.limits WHERE updated_at > $1::timestamptz`, changed))
 	require.Empty(t, b.fetched())
 	b.added(limited(t, `{"key":"k"}`))
-	require.Len(t, b.fetched(), 7)
+	require.Len(t, b.fetched(), 8)
 }
 
 func TestNeverAboveNeverStuck(t *testing.T) {

@@ -106,6 +106,15 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		b.Exec(`SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
 	})
 
+	t.Run("ZeroIsNoBound", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for queue, bounds := range map[string]string{"jobs": `{"max_depth":0,"max_size_bytes":1000,"max_depth_per_tenant":0}`, "bytes": `{"max_depth":1000,"max_size_bytes":0,"max_depth_per_tenant":0}`} {
+			b.bound(queue, bounds)
+			b.Exec(`SELECT ojs.enqueue('t', '[]', $1, '{"meta":{"tenant_id":"a"}}') FROM generate_series(1, 2)`, queue)
+		}
+	})
+
 	// Jobs that a worker has, and those of others, take no room of a tenant.
 	t.Run("PerTenant", func(t *testing.T) {
 		t.Parallel()

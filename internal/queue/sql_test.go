@@ -275,7 +275,7 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 	} {
 		cases = append(cases, options(several))
 	}
-	for _, several := range []string{`"pending":true,"scheduled_at":"PT5S"`, `"total_timeout":1,"timeout_ms":1001`, `"retry":{"max_attempts":-1},"max_attempts":5`} {
+	for _, several := range []string{`"pending":true,"scheduled_at":"PT5S"`, `"total_timeout":1,"timeout_ms":1001`, `"retry":{"max_attempts":-1},"max_attempts":5`, `"meta":` + nested(33)} {
 		wrong = append(wrong, options(several))
 	}
 	for _, p := range cases {
