@@ -190,7 +190,7 @@ func TestCronFiring(t *testing.T) {
 	t.Run("SkippedLocalTimeHasOneEvent", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.cron("c", `"expression":"30 2 * * *","timezone":"America/New_York","type":"t"`)
+		b.cron("c", `"expression":"30 2 * * *","timezone":"America/New_York","type":"t","meta":{"trace_id":"tr"},"options":{"queue":"q"}`)
 		// The latest change of clocks there; how often it is stepped over does not matter.
 		for range 2 {
 			b.Exec(`UPDATE ojs.crons SET next_run_at = (make_date(extract(year FROM now())::integer - 1, 3, 1)::text || ' 07:30:00Z')::timestamptz`)
@@ -199,7 +199,8 @@ func TestCronFiring(t *testing.T) {
 		}
 		n := len(b.Texts(`SELECT reason FROM ojs.cron_runs WHERE kind = 'gap' AND outcome = 'skipped' AND reason = 'dst_skip'`))
 		require.Contains(t, []int{1, 2}, n, "one or two springs since")
-		require.Len(t, b.Texts(`SELECT type FROM ojs.events WHERE type = 'cron.skipped' AND data::text LIKE '%"reason":"dst_skip"%'`), n)
+		require.Len(t, b.Texts(`SELECT type FROM ojs.events WHERE type = 'cron.skipped' AND data::text LIKE '%"reason":"dst_skip"%'
+			AND (source, subject, job_type, queue, trace_id, lane) = ('cron', 'c', 't', 'q', 'tr', '')`), n)
 	})
 
 	t.Run("DrainingQueueAndBadTemplateAreSkipped", func(t *testing.T) {

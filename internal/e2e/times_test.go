@@ -81,6 +81,9 @@ func TestTimes(t *testing.T) {
 			r := a.post("/ojs/v1/jobs", `{"type":"t","args":[],"scheduled_at":"`+at+`"}`).is(201)
 			require.Equal(t, "available", r.at("job.state"), at)
 			require.Equal(t, r.at("job.created_at"), r.at("job.enqueued_at"))
+			if at == "PT0S" {
+				require.Equal(t, r.at("job.created_at"), r.at("job.scheduled_at"))
+			}
 		}
 	})
 

@@ -225,6 +225,7 @@ func TestWebhookTest(t *testing.T) {
 	res = a.post("/ojs/v1/webhooks/"+sub+"/test", "").is(200)
 	require.Equal(t, "connect", res.at("error"))
 	require.Equal(t, "0", res.at("status_code"))
+	require.Equal(t, "connect", a.get("/ojs/v1/webhooks/"+sub+"/deliveries").is(200).at("deliveries.0.last_error"))
 	require.Equal(t, 0, a.get("/ojs/v1/events").is(200).count("events"), "tests are not events")
 }
 

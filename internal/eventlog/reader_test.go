@@ -197,6 +197,13 @@ func TestListAfter(t *testing.T) {
 		require.Equal(t, event.ID(), expired.OldestID)
 		require.Equal(t, event.Time, expired.OldestTime)
 		require.Len(t, b.list(t, Query{After: &last}).Events, 1) // nothing is missing behind it
+
+		// The log may begin between rows with one number.
+		b.exec(t, "UPDATE ojs.event_relay SET floor_place = $1 << 16, lost_place = $1 << 16", event.Position.Seq)
+		b.exec(t, "UPDATE ojs.events SET sub = 1 WHERE seq = $1", event.Position.Seq)
+		_, err = b.reader.ListAfter(t.Context(), Query{After: &old})
+		require.ErrorAs(t, err, &expired)
+		require.Equal(t, NewPosition(event.Time, event.Position.Seq, 1).String(), expired.OldestID)
 	})
 }
 

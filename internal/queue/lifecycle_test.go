@@ -153,11 +153,14 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		in := domaintest.NewJob("q")
 		in.Pending = true
+		in.ExpiresAt = job.When{Set: true, Relative: true, In: time.Hour}
+		in.TotalTimeoutMS = 7_200_000
 		j := b.Enqueued(in)[0]
 		require.Empty(t, b.Fetched(1, "q"))
 		j, err := b.Activate(t.Context(), j.ID)
 		require.NoError(t, err)
 		require.Equal(t, "available", j.State)
+		require.Equal(t, j.ExpiresAt, j.DueAt)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		_, err = b.Activate(t.Context(), j.ID)
 		domaintest.RequireCode(t, err, ojs.ErrInvalidStateTransition)
@@ -204,6 +207,7 @@ func TestLifecycle(t *testing.T) {
 		require.False(t, got.Failed)
 		require.Contains(t, string(got.Error), `"code":"expired"`)
 		require.Equal(t, []string{"job.enqueued>available", "job.expired:available>discarded"}, b.EventTypes(j.ID))
+		require.Equal(t, "0", b.One(`SELECT data ->> 'ttl_ms' FROM ojs.events WHERE type = 'job.expired'`), "it had expired before it came")
 	})
 
 	// A retry is promoted when it is due, not before: due_at and next_attempt_at are one time.

@@ -194,4 +194,19 @@ func TestPriorityStats(t *testing.T) {
 		return stats.Total == 5
 	}, domaintest.WaitFor, time.Millisecond)
 	require.Equal(t, queue.PriorityStats{Counts: []queue.PriorityCount{{10, 2}, {0, 2}, {-100, 1}}, Total: 5}, stats)
+
+	// Each lane is found, whatever the priorities of those before and behind it.
+	var jobs []*job.Job
+	for i, priority := range []int16{0, 7, -3, 5} {
+		for _, p := range []int16{priority, priority - 20} {
+			j := domaintest.NewJob("lanes")
+			j.Lane, j.Priority = string(rune('a'+i)), p
+			jobs = append(jobs, j)
+		}
+	}
+	b.Enqueued(jobs...)
+	stats, err = b.PriorityStats(t.Context(), "lanes")
+	require.NoError(t, err)
+	require.Equal(t, []queue.PriorityCount{{7, 1}, {5, 1}, {0, 1}, {-3, 1}, {-13, 1}, {-15, 1}, {-20, 1}, {-23, 1}}, stats.Counts)
+	require.False(t, stats.Estimated)
 }

@@ -1,6 +1,7 @@
 package queueadmin_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func TestRatesOfTheLastMinute(t *testing.T) {
 			require.GreaterOrEqual(t, got, minute*least-0.001)
 		}
 	}
+	d, err := s.Deployment(t.Context(), "idle")
+	require.NoError(t, err)
+	require.Zero(t, d.Rates)
 }
 
 func TestQueuePages(t *testing.T) {
@@ -89,16 +93,16 @@ func TestOldestOfAQueue(t *testing.T) {
 	exec(`INSERT INTO ojs.queues (name) VALUES ('q'), ('other')`)
 	require.Zero(t, oldest())
 	exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, args, priority, created_at, enqueued_at, ready_seq)
-		SELECT ojs.new_id(now()), 't', q, 'l' || lane, 'available', '[]', priority, now(), timestamptz '2026-01-01' + CASE q WHEN 'q' THEN interval '1 day' ELSE '0' END,
+		SELECT ojs.new_id(now()), 't', q, 'l' || lane, 'available', '[]', priority + lane - 20, now(), timestamptz '2026-01-01' + CASE q WHEN 'q' THEN interval '1 day' ELSE '0' END,
 			lane * 10 + priority
 		FROM generate_series(11, 35) lane, (VALUES (-5), (0), (5)) p (priority), (VALUES ('q'), ('other')) o (q)`)
 	first := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	require.Equal(t, first, oldest().UTC())
-	for i, lane := range []string{"l11", "l12", "l34", "l35"} {
+	for i, lane := range []int{11, 12, 34, 35} { // the later ones have higher priorities
 		for j, priority := range []int{-5, 0, 5} {
 			at := first.Add(-time.Duration(i*3+j+1) * time.Minute)
-			exec(`UPDATE ojs.jobs SET enqueued_at = $1 WHERE queue = 'q' AND lane = $2 AND priority = $3`, at, lane, priority)
-			require.Equal(t, at, oldest().UTC(), "%s, priority %d", lane, priority)
+			exec(`UPDATE ojs.jobs SET enqueued_at = $1 WHERE queue = 'q' AND lane = $2 AND priority = $3`, at, fmt.Sprint("l", lane), priority+lane-20)
+			require.Equal(t, at, oldest().UTC(), "l%d, priority %d", lane, priority+lane-20)
 		}
 	}
 }

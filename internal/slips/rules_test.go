@@ -138,7 +138,7 @@ func f() {
 	require.Equal(t, []string{"m.go (package level): most     = [100 => 101]", "m.go (package level): Exported = [100 => 101]"}, drawn)
 }
 
-// The LIMIT of a query is drawn unless every caller passes a portion, or one more than it returns.
+// The LIMIT of a query is drawn unless every caller passes a portion, or one more than it returns, or repeats the call.
 func TestUnnoticedLimits(t *testing.T) {
 	t.Parallel()
 	const query = "\n\nconst %[2]s = `-- name: %[1]s :execrows\nDELETE FROM t WHERE a = $1 LIMIT $2\n`\n\n" +
@@ -157,13 +157,19 @@ func f(q *dbsqlc.Queries, limit int) {
 	}
 	q.Purge(nil, 1, limit)
 	q.Purge(nil, 1, portion)
+	repeat(func() int { return q.Sweep(nil, 1, 1000) })
 	arg := dbsqlc.ListParams{A: 1, MaxRows: int(limit) + 1}
 	q.List(nil, arg)
 	arg.MaxRows = portion
 }
+
+func repeat(one func() int) {
+	for one() > 0 {
+	}
+}
 `,
 		"dbsqlc/q.go": "package dbsqlc\n\nimport \"context\"\n\ntype db interface{ Exec(context.Context, string, ...any) int }\n\ntype Queries struct{ db db }" +
-			fmt.Sprintf(query, "Prune", "prune") + fmt.Sprintf(query, "Purge", "purge") + structQuery,
+			fmt.Sprintf(query, "Prune", "prune") + fmt.Sprintf(query, "Purge", "purge") + fmt.Sprintf(query, "Sweep", "sweep") + structQuery,
 	})
 	slips, err := tree.querySlips(tree.Packages[1])
 	require.NoError(t, err)
@@ -192,9 +198,23 @@ func TestUnnoticedSQL(t *testing.T) {
 		"SELECT FROM t WHERE a = x OR b ORDER BY a":             {"a DESC"},
 		"SELECT FROM t WHERE a = 5000":                          {"(true OR a = 5000)", "5001"},
 		"SELECT FROM t WHERE due_at < now() AND attempts < max": {"(true OR due_at < now())", "(true OR attempts < max)", "<="},
+
+		"DELETE FROM t USING (SELECT b FROM u WHERE c IN (SELECT d FROM v ORDER BY e LIMIT $1)) w": {"(true OR c IN (SELECT d FROM v ORDER BY e LIMIT $1))", "e DESC"},
+		"DELETE FROM t WHERE a IN (SELECT b FROM u ORDER BY c LIMIT $1)":                           {"(true OR a IN (SELECT b FROM u ORDER BY c LIMIT $1))"},
+		"DELETE FROM t WHERE a IN (SELECT b FROM u ORDER BY c LIMIT $2)":                           {"(true OR a IN (SELECT b FROM u ORDER BY c LIMIT $2))", "c DESC", "($2) + 1000000"},
+		"UPDATE t SET d = e WHERE a IN (SELECT b FROM u ORDER BY c LIMIT $1)":                      {"(true OR a IN (SELECT b FROM u ORDER BY c LIMIT $1))", "c DESC"},
+
+		"(SELECT a FROM t LIMIT 1) UNION ALL (SELECT a FROM u LIMIT 1) LIMIT 1":                  {"(1) + 1000000", "2"},
+		"(SELECT a FROM t LIMIT 1) UNION ALL (SELECT a FROM u LIMIT 1)":                          {"(1) + 1000000", "2", "(1) + 1000000", "2"},
+		"(SELECT a FROM t LIMIT 1) UNION ALL (SELECT a FROM u LIMIT 2) LIMIT 2":                  {"(1) + 1000000", "2", "(2) + 1000000", "3"},
+		"(SELECT a FROM t LIMIT $2) UNION ALL (SELECT a FROM u LIMIT $2) LIMIT $2 OFFSET $3":     {"($2) + 1000000", "($2) + 1000000", "($2) + 1000000"},
+		"SELECT min(p.a) FROM ((SELECT a FROM t LIMIT 1) UNION ALL (SELECT a FROM u)) p LIMIT 1": {"(1) + 1000000", "2", "(1) + 1000000", "2"},
+		"SELECT p.a FROM ((SELECT t.a FROM t ORDER BY t.b, t.a DESC LIMIT $2) UNION ALL (SELECT u.a FROM u ORDER BY u.a LIMIT $2)) p ORDER BY p.a DESC LIMIT $2": {
+			"t.b DESC", "", "", "t.a", "u.a DESC", "($2) + 1000000", "p.a", "($2) + 1000000",
+		},
 	} {
 		var got []string
-		for _, e := range sqlEdits(src, numbers{4096: true}, nil) {
+		for _, e := range sqlEdits(src, numbers{4096: true}, map[string]bool{"$1": true}) {
 			got = append(got, e.text)
 		}
 		require.Equal(t, want, got, src)

@@ -160,6 +160,9 @@ func (f *sqlFinder) order(i int) {
 	}
 	from, to := f.clause(i + 2)
 	terms := f.split(from, to, ",")
+	if f.isTurn(to) {
+		return
+	}
 	for n, p := range terms {
 		if f.isFixed(p, i) {
 			continue

@@ -271,7 +271,7 @@ func portions(p *Package) map[types.Object]bool {
 }
 
 // sparing finds the parameters of queries whose LIMIT only spares rows, as "JobListPage.PageRows": all callers pass a portion of their
-// passes, or one more than they return.
+// passes, or one more than they return, or repeat the call until it does nothing.
 func (t *Tree) sparing() (map[string]bool, error) {
 	bounds := map[string]bool{}
 	for _, p := range t.Packages {
@@ -282,11 +282,13 @@ func (t *Tree) sparing() (map[string]bool, error) {
 			return nil, err
 		}
 		portions := portions(p)
+		var repeated map[ast.Expr]bool
 		note := func(parameter string, value ast.Expr) {
 			before, known := bounds[parameter]
-			bounds[parameter] = (before || !known) && p.isSparing(value, portions)
+			bounds[parameter] = (before || !known) && (repeated[value] || p.isSparing(value, portions))
 		}
 		for _, file := range p.files {
+			repeated = repeatedArgs(file.syntax)
 			ast.Inspect(file.syntax, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.CallExpr:
@@ -317,6 +319,27 @@ func (t *Tree) sparing() (map[string]bool, error) {
 		}
 	}
 	return bounds, nil
+}
+
+// repeatedArgs finds the arguments of the calls that a function named repeat makes until one of them does nothing.
+func repeatedArgs(file *ast.File) map[ast.Expr]bool {
+	found := map[ast.Expr]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || types.ExprString(call.Fun) != "repeat" {
+			return true
+		}
+		ast.Inspect(call, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				for _, arg := range call.Args {
+					found[arg] = true
+				}
+			}
+			return true
+		})
+		return false
+	})
+	return found
 }
 
 // queryOf is the query whose parameters a struct of sqlc has.
@@ -353,7 +376,7 @@ func (f *sqlFinder) isUnnoticedNumber(i int, value int64) bool {
 	before := f.tokens[max(i-1, 0)].text
 	isAmount := value >= large && value < math.MaxInt32 && before != "=" && before != "<>"
 	isMark := before == "RETURNING" && (i+1 == len(f.tokens) || f.tokens[i+1].text == ")")
-	return isAmount && !f.documented.state(value) || isMark || before == "LIMIT" && f.isFirstRow(i-1)
+	return isAmount && !f.documented.state(value) || isMark || before == "LIMIT" && (f.isFirstRow(i-1) || f.isCutAgain(i-1))
 }
 
 // isFixed says whether WHERE gives a term of the ORDER BY at i one value in all rows. The term chooses an index, and the plans are tested.
@@ -386,7 +409,72 @@ func (f *sqlFinder) isFixed(term [2]int, i int) bool {
 
 // sparesRows says whether the LIMIT at i, whose operand begins behind it, only spares rows that nobody misses.
 func (f *sqlFinder) sparesRows(i int) bool {
-	return f.sparing[f.tokens[i+1].text] || f.isFirstRow(i)
+	return f.sparing[f.tokens[i+1].text] || f.isFirstRow(i) || f.isCutAgain(i)
+}
+
+// isTurn says whether the ORDER BY before the LIMIT at i only says which rows a DELETE … IN (SELECT …) takes first, if its callers repeat
+// it until none is left.
+func (f *sqlFinder) isTurn(i int) bool {
+	if !f.is(i, "LIMIT") || i+1 >= len(f.tokens) || !f.sparing[f.tokens[i+1].text] || !f.is(0, "DELETE") || f.tokens[i].depth != 1 {
+		return false
+	}
+	return f.is(f.bracket(i)-1, "IN")
+}
+
+// isCutAgain says whether the LIMIT at i is that of a branch of UNION ALL whose whole has the same LIMIT, without OFFSET: what the branch
+// lets through beyond it is cut there. If the whole has an order, the branch has it too.
+func (f *sqlFinder) isCutAgain(i int) bool {
+	open := f.bracket(i)
+	_, end, ok := f.brackets(max(open, 0))
+	if open < 0 || !ok || !f.is(max(open-2, 0), "UNION", "ALL") && !f.is(end+1, "UNION", "ALL") {
+		return false
+	}
+	depth := f.tokens[open].depth
+	branch, whole := f.tail(open+1, depth+1), f.tail(end+1, depth)
+	// In brackets, such as FROM (… UNION ALL …) p ORDER BY p.a LIMIT $1.
+	if from := f.bracket(end); whole.limit == "" && from > 0 && f.is(from-1, "FROM") && f.is(whole.end+2, "ORDER", "BY") {
+		whole = f.tail(whole.end+1, depth-1)
+	}
+	return !whole.skips && whole.limit == branch.limit && (whole.order == "" || whole.order == branch.order)
+}
+
+// tail is the end of a query.
+type tail struct {
+	order string // the column of the last term of ORDER BY, and its direction
+	limit string
+	skips bool // by OFFSET
+	end   int  // the token behind it
+}
+
+// tail reads the end of the query of a depth that goes on at i.
+func (f *sqlFinder) tail(i, depth int) (t tail) {
+	for t.end = i; t.end < len(f.tokens) && f.tokens[t.end].depth >= depth && f.tokens[t.end].text != ";"; t.end++ {
+		if f.tokens[t.end].depth > depth {
+			continue
+		}
+		switch f.tokens[t.end].text {
+		case "ORDER":
+			from, to := f.clause(t.end + 2)
+			terms := f.split(from, to, ",")
+			last := f.text(terms[len(terms)-1][0], to)
+			t.order = last[strings.LastIndexByte(last, '.')+1:]
+		case "LIMIT":
+			t.limit = f.text(f.clause(t.end + 1))
+		case "OFFSET":
+			t.skips = true
+		}
+	}
+	return t
+}
+
+// bracket is the bracket that is open at i; -1: none.
+func (f *sqlFinder) bracket(i int) int {
+	for n := i - 1; n >= 0; n-- {
+		if f.tokens[n].depth < f.tokens[i].depth {
+			return n
+		}
+	}
+	return -1
 }
 
 // isFirstRow says whether the LIMIT at i only spares rows that nobody reads, because SELECT INTO takes the first one. FOR UPDATE would lock

@@ -235,6 +235,12 @@ func TestReplayAllOfLateEvents(t *testing.T) {
 	require.Equal(t, int64(late), n)
 	require.Equal(t, late, b.Number(`SELECT count(DISTINCT subject) FROM ojs.webhook_deliveries WHERE status = 'pending'`))
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE webhook_id <> $1`, w.ID))
+
+	b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now()`)
+	b.Exec(`UPDATE ojs.events SET time = time - interval '2 hours' WHERE sub > 5`)
+	n, err = b.Webhooks.Replay(t.Context(), w.ID, webhook.Replay{All: true, Since: job.When{Set: true, At: time.Now().Add(-time.Hour)}})
+	require.NoError(t, err)
+	require.EqualValues(t, 5, n, "the others are outside of the span")
 }
 
 // A delivery that a replay makes is what the first one was, but for its id and its times.

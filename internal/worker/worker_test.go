@@ -357,6 +357,24 @@ func TestList(t *testing.T) {
 		require.Equal(t, test.ids, strings.Join(ids, " "), "%+v", test.filter)
 		require.Equal(t, test.of, page.Matches, "%+v", test.filter)
 	}
+
+	// Pages are cut between workers that called at one time, too, alive or dead.
+	b.Silent(0, "1", "2", "3", "4")
+	b.Exec(`UPDATE ojs.workers SET last_seen_at = now()`)
+	for range 2 {
+		var ids []string
+		f := worker.Filter{Limit: 1}
+		for more := true; more; {
+			page, err := b.Workers.List(t.Context(), f)
+			require.NoError(t, err)
+			w := page.Workers[0]
+			ids, more = append(ids, w.ID), page.More
+			f.After = &worker.Key{Dead: w.StaleAt.Valid, Seen: w.LastSeenAt.Time, ID: w.ID}
+		}
+		require.Equal(t, []string{"4", "3", "2", "1"}, ids)
+		b.Silent(61, "1", "2", "3", "4")
+		b.reap()
+	}
 }
 
 // TestTenants: a worker is reached by its own tenant and by operators, also if its id passes to another tenant during a call.
@@ -416,6 +434,9 @@ func TestTenants(t *testing.T) {
 		require.ElementsMatch(t, []string{"others", "others/mine"}, reserved(others))
 		require.Len(t, reserved(worker.Ref{ID: "w"}), 5)
 		require.Empty(t, reserved(worker.Ref{ID: "another"}))
+		_, err := b.Fail(t.Context(), job.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"no","retryable":false}`)})
+		require.NoError(t, err)
+		require.Equal(t, []string{"mine/key"}, reserved(mine), "a discarded job names its last worker")
 	})
 
 	t.Run("NotAnIDThatSomebodyElseTakesMeanwhile", func(t *testing.T) {

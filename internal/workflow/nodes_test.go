@@ -250,6 +250,20 @@ func TestFollower(t *testing.T) {
 		require.False(t, c.More)
 	})
 
+	t.Run("CheckTellsOneThatWillMoveFromOneThatWillNot", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		moves, stuck := b.created(define(workflow.Group, member(t, "a"))), b.created(define(workflow.Group, member(t, "b")))
+		b.node(stopped).done("a")
+		b.Exec(`DELETE FROM ojs.jobs`)
+		c, err := b.Workflows.Check(t.Context(), [16]byte{})
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 1}, []int{c.Running, c.Stuck})
+		require.Equal(t, "failed", b.read(stuck).State)
+		require.NoError(t, b.Workflows.Advance(t.Context(), moves.ID))
+		require.Equal(t, "completed", b.read(moves).State)
+	})
+
 	t.Run("ChecksWhileAWorkflowRuns", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -224,6 +224,20 @@ func TestManualRetry(t *testing.T) {
 		require.Equal(t, "running a:failed on_failure:pending", states(b.read(w)), "the retry came after the callback")
 	})
 
+	t.Run("ShowsTheLastChangeOfAJobBeforeItIsFollowed", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(define(workflow.Group, member(t, "a")))
+		away := b.node(stopped)
+		j := away.fail("a")
+		_, err := away.Retry(t.Context(), j.ID, nil)
+		require.NoError(t, err)
+		away.done("a")
+		require.Equal(t, "running a:completed", states(b.read(w)))
+		require.NoError(t, b.Workflows.Advance(t.Context(), w.ID))
+		require.Equal(t, "completed", b.read(w).Steps[0].State)
+	})
+
 	t.Run("AfterTheEndOnlyTheStepChanges", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
