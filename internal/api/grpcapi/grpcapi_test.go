@@ -60,6 +60,7 @@ func TestMissedEventLeaksNoSlot(t *testing.T) {
 // TestReconcileKeepsSlots: a job that the worker holds keeps its slot while missed events free those of others.
 func TestReconcileKeepsSlots(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	b := setup(t, with(func(c *config.Config) { c.GRPC.Reconcile = 20 * time.Millisecond }))
 	enqueue := func(queue string) {
 		_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: queue}})
