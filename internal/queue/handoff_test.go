@@ -95,7 +95,7 @@ func TestEnqueueClaimsForParkedFetches(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.seen()
-		b.configure("q", `{"allowed_job_types":["t"]}`)
+		b.configure("q", `{"allowed_job_types":["`+domaintest.NewJob("q").Type+`"]}`)
 		answers := b.parked("w1")
 		other := domaintest.NewJob("q")
 		other.Type = "other"

@@ -94,6 +94,7 @@ func TestPruner(t *testing.T) {
 		b.configure("q", `{"retention":{"completed":"1s"}}`)
 		statements := &domaintest.Failing{}
 		pool := domaintest.Traced(t, b.Pool, statements)
+		var all []string
 		for i, failed := 0, "none yet"; failed != ""; i++ {
 			var log bytes.Buffer
 			sick := &bundle{domaintest.On(t, pool, func(c *domaintest.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })}
@@ -102,8 +103,9 @@ func TestPruner(t *testing.T) {
 			failed = statements.Heal()
 			p.Stop()
 			require.Equal(t, failed != "", strings.Contains(log.String(), "level=ERROR"), "%s: %s", failed, log.String())
-			require.True(t, failed != "" || i > 5)
+			all = append(all, failed)
 		}
+		require.Subset(t, all, []string{"JobDiscardedPrune", "JobListForRetention", "LimitPrune"})
 	})
 
 	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {
