@@ -88,20 +88,6 @@ func TestFailingPasses(t *testing.T) {
 			do:   followLeft,
 			left: `SELECT count(*) FROM ojs.workflow_pending`,
 		},
-		"NestedWorkflows": {
-			prepare: func(b *domaintest.Bundle) {
-				def := chain(b.T)
-				def.Members[1] = workflow.Member{ID: "1", Nested: chain(b.T)}
-				def.Leaves++
-				_, err := b.Workflows.Create(b.T.Context(), def)
-				require.NoError(b.T, err)
-				ids := b.FetchedBy("w1", 1)
-				require.Len(b.T, ids, 1)
-				b.Exec(`SELECT ojs.cancel($1)`, ids[0])
-			},
-			do:   followLeft,
-			left: `SELECT (SELECT count(*) FROM ojs.workflow_pending) + (SELECT count(*) FROM ojs.workflows WHERE ended_at IS NULL)`,
-		},
 		"DependentSteps": {
 			prepare: func(b *domaintest.Bundle) {
 				def := chain(b.T)
