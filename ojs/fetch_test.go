@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/ojsd/ojsd/ojs"
 	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
@@ -212,5 +213,43 @@ func TestFetchesWithReports(t *testing.T) {
 		s.Drain(t, w)
 		require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), 5)
 		require.Equal(t, int64(1), with.Load())
+	})
+}
+
+// TestReportsGoTogether: two batches of reports are on their way at a time, and what ends meanwhile goes in one more.
+func TestReportsGoTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, direct := setup(t)
+		var batches atomic.Int64
+		answer := make(chan struct{})
+		c := inTheWay{server: s, before: func(r *fakeserver.Request) {
+			if strings.HasSuffix(r.Path, "ack/batch") {
+				batches.Add(1)
+				<-answer
+			}
+		}}.client(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 12})
+		for range 12 {
+			enqueue(t, direct)
+		}
+		stop := start(t, b.Worker)
+		for i := range 12 {
+			receive(t, b.began)
+			if i < 2 {
+				b.release <- struct{}{}
+				synctest.Wait()
+				require.Equal(t, int64(i+1), batches.Load())
+			}
+		}
+		close(b.release)
+		synctest.Wait()
+		require.Equal(t, int64(2), batches.Load())
+		close(answer)
+		require.NoError(t, stop())
+		require.Equal(t, int64(3), batches.Load())
+		for _, j := range s.Jobs(nil) {
+			require.Equal(t, ojs.StateCompleted, j.State)
+		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,10 @@ func TestDev(t *testing.T) {
 			banner, after, found := strings.Cut(banner, "\n\n")
 			require.True(t, found, stderr)
 			require.LessOrEqual(t, strings.Count(banner, "\n"), 9)
+			addresses := regexp.MustCompile(`HTTP +http://(\S+)\n +gRPC +(\S+)\n`).FindStringSubmatch(banner)
+			require.Len(t, addresses, 3, banner)
+			require.Contains(t, banner, "http://"+addresses[1]+"/ojs/v1/jobs")
+			require.NotEqual(t, addresses[1], addresses[2])
 			require.Contains(t, after, "severity=INFO", "the log goes on as usual")
 			require.NoFileExists(t, filepath.Join(dir, "pgdata", "postmaster.pid"))
 		}

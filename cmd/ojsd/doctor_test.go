@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
 )
 
 // sessions stands in for pg_stat_activity, where a test cannot have a session that is two minutes old, or start an autovacuum.
@@ -78,6 +79,27 @@ func TestExamine(t *testing.T) {
 				return !f.OK && strings.Contains(f.Text, "session "+pid+" ") && strings.Contains(f.Text, "keeps every relay from publishing")
 			}), "%s: %v", lock, findings)
 			require.NoError(t, holder.Rollback(t.Context()))
+		}
+	})
+
+	t.Run("ReportsEachStatementThatFails", func(t *testing.T) {
+		t.Parallel()
+		statements := &domaintest.Failing{}
+		pool := domaintest.Traced(t, dbtest.New(t), statements)
+		for i := 0; ; i++ {
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			statements.FailAt(i)
+			findings, err := examine(t.Context(), conn.Conn())
+			failed := statements.Heal()
+			conn.Release()
+			if failed == "" {
+				require.NoError(t, err)
+				require.Greater(t, i, 5)
+				return
+			}
+			require.Error(t, err, failed)
+			require.Empty(t, findings, failed)
 		}
 	})
 

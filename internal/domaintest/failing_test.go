@@ -85,11 +85,21 @@ func TestFailingPasses(t *testing.T) {
 				// As the statement of a node does that stops before the tree follows.
 				b.Exec(`SELECT ojs.cancel($1)`, ids[0])
 			},
-			do: func(b *domaintest.Bundle) error {
-				_, err := b.Workflows.FollowLeft(b.T.Context(), 0)
-				return err
-			},
+			do:   followLeft,
 			left: `SELECT count(*) FROM ojs.workflow_pending`,
+		},
+		"DependentSteps": {
+			prepare: func(b *domaintest.Bundle) {
+				def := chain(b.T)
+				def.Type, def.Members[1].DependsOn = workflow.DAG, []int{0}
+				w, err := b.Workflows.Create(b.T.Context(), def)
+				require.NoError(b.T, err)
+				// As the statement of a node does that stops before the tree follows.
+				b.Exec(`INSERT INTO ojs.workflow_pending (root_id, job_id, state, at, result)
+					SELECT s.root_id, s.job_id, 'completed', now(), '7' FROM ojs.workflow_steps s WHERE s.root_id = $1 AND s.step_id = '0'`, w.ID)
+			},
+			do:   followLeft,
+			left: `SELECT (SELECT count(*) FROM ojs.workflow_pending) + (SELECT count(*) FROM ojs.workflow_steps WHERE state = 'waiting')`,
 		},
 		"PruneDeadLetters": {
 			prepare: func(b *domaintest.Bundle) {
@@ -240,6 +250,11 @@ func (p pass) requireErrors(t *testing.T) {
 
 func applyDue(b *domaintest.Bundle) error {
 	_, err := b.ApplyDue(b.T.Context(), pg.Beginning)
+	return err
+}
+
+func followLeft(b *domaintest.Bundle) error {
+	_, err := b.Workflows.FollowLeft(b.T.Context(), 0)
 	return err
 }
 

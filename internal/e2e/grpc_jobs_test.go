@@ -56,6 +56,7 @@ func TestGRPCRefusesBadInput(t *testing.T) {
 		"ImpossibleTimeout":  {options(&ojsv1.EnqueueOptions{Timeout: &durationpb.Duration{Seconds: math.MaxInt64}}), "invalid_payload", "timeout"},
 		"MixedSigns":         {options(&ojsv1.EnqueueOptions{VisibilityTimeout: &durationpb.Duration{Seconds: 1, Nanos: -1}}), "invalid_payload", "visibility_timeout"},
 		"NegativeTTL":        {options(&ojsv1.EnqueueOptions{Ttl: durationpb.New(-time.Second)}), "invalid_payload", "ttl"},
+		"LongTTL":            {options(&ojsv1.EnqueueOptions{Ttl: &durationpb.Duration{Seconds: 3_153_600_000, Nanos: 1}}), "invalid_payload", "ttl"},
 		"HugeTTL":            {options(&ojsv1.EnqueueOptions{Ttl: &durationpb.Duration{Seconds: 315_576_000_000}}), "invalid_payload", "ttl"},
 		"ImpossibleDelay":    {options(&ojsv1.EnqueueOptions{DelayUntil: &timestamppb.Timestamp{Seconds: math.MaxInt64}}), "invalid_payload", "delay_until"},
 		"NegativeAttempts":   {options(&ojsv1.EnqueueOptions{MaxAttempts: -1}), "validation_error", "options.max_attempts"},

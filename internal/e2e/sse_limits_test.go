@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -185,6 +186,9 @@ func TestStreamGap(t *testing.T) {
 		require.Equal(t, old, gap.at(t, "gap_start"))
 		require.Equal(t, gap.id, gap.at(t, "gap_end"))
 		require.NotEmpty(t, gap.at(t, "channel"))
+		missed, err := strconv.Atoi(gap.at(t, "estimated_missed_count"))
+		require.NoError(t, err)
+		require.Positive(t, missed)
 		f := again.next()
 		require.Equal(t, kept, f.at(t, "job_id"))
 		resumed := a.open(path, "Last-Event-ID: "+gap.id)

@@ -1,6 +1,7 @@
 package embedpg
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,4 +44,20 @@ func TestInstallations(t *testing.T) {
 		require.Greater(t, b.major, 8)
 		require.FileExists(t, b.path("initdb"))
 	}
+}
+
+func TestInstallationsOutsideOfPATH(t *testing.T) {
+	fakePath(t)
+	var found, want []string
+	for _, b := range installations() {
+		found = append(found, b.dir)
+	}
+	for _, pattern := range binDirs {
+		programs, err := filepath.Glob(filepath.Join(pattern, "initdb"))
+		require.NoError(t, err)
+		for _, program := range programs {
+			want = append(want, filepath.Dir(program))
+		}
+	}
+	require.ElementsMatch(t, want, found)
 }

@@ -37,6 +37,18 @@ func TestInstall(t *testing.T) {
 		}
 	})
 
+	t.Run("ReportsThatItFailed", func(t *testing.T) {
+		fakePath(t, "dnf", "sudo")
+		for _, name := range []string{"dnf", "sudo"} {
+			require.NoError(t, os.WriteFile(filepath.Join(os.Getenv("PATH"), name), []byte("#!/bin/sh\nexit 3\n"), 0o755))
+		}
+		err := install(t.Context(), &bytes.Buffer{})
+		require.ErrorContains(t, err, "dnf: ")
+		var failed *exec.ExitError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, 3, failed.ExitCode())
+	})
+
 	t.Run("SaysWhatToDoWithoutPackageManager", func(t *testing.T) {
 		fakePath(t)
 		err := install(t.Context(), &bytes.Buffer{})

@@ -92,7 +92,7 @@ func TestDecodeJobRefusesFields(t *testing.T) {
 		{job(`"meta":[]`), "invalid_metadata", "meta"}, {job(`"meta":"x"`), "invalid_metadata", "meta"}, {job(options(`"metadata":5`)), "invalid_metadata", "metadata"},
 		{job(`"metadata":false`), "invalid_metadata", "metadata"}, {job(options(`"meta":[1]`)), "invalid_metadata", "meta"},
 		{job(`"schema":"no uri"`), "invalid_payload", "schema"}, {job(`"schema":"relative/path"`), "invalid_payload", "schema"}, {job(`"schema":""`), "invalid_payload", "schema"},
-		{job(`"schema":5`), "invalid_payload", "schema"}, {job(`"schema":"urn:a\u0000"`), "invalid_payload", "schema"}, {job(`"schema":"urn:"`), "invalid_payload", "schema"},
+		{job(`"schema":5`), "invalid_payload", "schema"}, {job(`"schema":"urn:a b"`), "invalid_payload", "schema"}, {job(`"schema":"urn:a\u0000"`), "invalid_payload", "schema"}, {job(`"schema":"urn:a\u007f"`), "invalid_payload", "schema"}, {job(`"schema":"urn:"`), "invalid_payload", "schema"},
 		{job(`"tags":"x"`), "invalid_payload", "tags"}, {job(`"tags":[""]`), "invalid_payload", "tags"}, {job(`"tags":[1]`), "invalid_payload", "tags"},
 		{job(`"tags":["a",null]`), "invalid_payload", "tags"}, {job(`"tags":["a\u0000"]`), "invalid_payload", "tags"}, {job(`"tags":{}`), "invalid_payload", "tags"},
 		{job(`"timeout_ms":-1`), "invalid_payload", "timeout_ms"}, {job(`"timeout_ms":1.5`), "invalid_payload", "timeout_ms"}, {job(`"timeout_ms":"5"`), "invalid_payload", "timeout_ms"},
@@ -164,7 +164,7 @@ func TestDecodeJobAccepts(t *testing.T) {
 	for text, want := range map[string]int16{`0`: 0, `100`: 100, `-100`: -100, `5.0`: 5, `1e1`: 10, `"HIGH"`: 10, `"normal"`: 0, `"Low"`: -10, `-0`: 0} {
 		require.Equal(t, want, accept(t, job(`"priority":`+text)).Priority, text)
 	}
-	for _, text := range []string{"1", "1.0", "1.0.0", "1.0.12", "1.0.0-rc.1"} {
+	for _, text := range []string{"1", "1.0", "1.0.0", "1.0.12", "1.0.09", "1.0.0-rc.1", "1.0.0-09-az.AZ"} {
 		require.Nil(t, accept(t, job(`"specversion":"`+text+`"`)).Extra)
 	}
 	for _, uri := range []string{"urn:example:invoice:v1", "https://example.org/schema.json", "ojs:x"} {
@@ -205,7 +205,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 	require.Equal(t, "unsupported", e.Code)
 	require.Equal(t, "2.0", e.Details["requested"])
 	require.Equal(t, []string{"1.0"}, e.Details["supported"])
-	for _, text := range []string{"", "1.1", "1.0.", "1.0.0-", "1.0.x", "2", "01.0", "1.0.0_1"} {
+	for _, text := range []string{"", "1.1", "1.0.", "1.0.0-", "1.0.x", "2", "01.0", "1.0./", "1.0.:", "1.0.0-/", "1.0.0-:", "1.0.0-@", "1.0.0-[", "1.0.0-_", "1.0.0-`", "1.0.0-{"} {
 		require.Equal(t, "unsupported", refuse(t, job(`"specversion":"`+text+`"`)).Code, text)
 	}
 }

@@ -56,6 +56,7 @@ func TestParse(t *testing.T) {
 		"NoPatterns":              {`{"non_retryable_errors":[]}`, with(func(p *RetryPolicy) { p.NonRetryable = []string{} })},
 		"CoefficientOne":          {`{"backoff_coefficient":1}`, with(func(p *RetryPolicy) { p.BackoffCoefficient = 1 })},
 		"LargestMaxAttempts":      {`{"max_attempts":9223372036854775807}`, with(func(p *RetryPolicy) { p.MaxAttempts = 1<<63 - 1 })},
+		"LargestIntervalMS":       {`{"max_interval_ms":3153600000000}`, with(func(p *RetryPolicy) { p.MaxInterval = 36500 * 24 * time.Hour })},
 		"LargestInterval":         {`{"max_interval":"P36500D"}`, with(func(p *RetryPolicy) { p.MaxInterval = 36500 * 24 * time.Hour })},
 		"InheritedIsNotRefused":   {`{"jitter":false}`, with(func(p *RetryPolicy) { p.Jitter = false })},
 		"WhiteSpaceAndEscapes":    {"{\n\t\"on_exhaustion\" : \"dead\\u005fletter\" }", with(func(p *RetryPolicy) { p.OnExhaustion = "dead_letter" })},

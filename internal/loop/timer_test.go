@@ -110,6 +110,24 @@ func TestTimer(t *testing.T) {
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
 	})
 
+	t.Run("LooksRarelyWhileNothingChanges", func(t *testing.T) {
+		t.Parallel()
+		idle := setup(t)
+		often := idle.node()
+		idle.Timer.Intervals = loop.TimerIntervals{Busy: time.Millisecond, Idle: time.Hour, Full: time.Hour}
+		often.Timer.Intervals = loop.TimerIntervals{Busy: time.Millisecond, Idle: time.Millisecond, Full: time.Hour}
+		idle.Timer.TestSignals.Init(t)
+		often.Timer.TestSignals.Init(t)
+		idle.start()
+		domaintest.Await(t, idle.Timer.TestSignals.Swept.WaitC())
+		often.start()
+		for range 20 {
+			domaintest.Await(t, often.Timer.TestSignals.Swept.WaitC())
+		}
+		often.Timer.Stop()
+		idle.Timer.TestSignals.Swept.RequireEmpty()
+	})
+
 	t.Run("FindsWhatBecameDueWhileNoNodeRan", func(t *testing.T) {
 		t.Parallel()
 		away := setup(t)

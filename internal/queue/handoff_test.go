@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // parked starts fetches that park, one after the other. Each sends its jobs when it ends.
@@ -88,6 +89,25 @@ func TestEnqueueClaimsForParkedFetches(t *testing.T) {
 		b.Exec(`UPDATE ojs.queues SET status = 'active'`)
 		b.NotifyAll()
 		require.Len(t, domaintest.Await(t, answers[0]), 1)
+	})
+
+	t.Run("NotForARefusedJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.seen()
+		b.configure("q", `{"allowed_job_types":["`+domaintest.NewJob("q").Type+`"]}`)
+		answers := b.parked("w1")
+		other := domaintest.NewJob("q")
+		other.Type = "other"
+		for range 3 {
+			_, errs := b.EnqueueEach(t.Context(), []*job.Job{other})
+			domaintest.RequireCode(t, errs[0], ojs.ErrJobTypeNotAllowed)
+			require.Empty(t, answers[0])
+		}
+		id := b.add("q", 0, "new")[0].ID
+		got := domaintest.Await(t, answers[0])
+		require.Len(t, got, 1)
+		require.Equal(t, id, got[0].ID)
 	})
 
 	t.Run("NotFromLimitedQueues", func(t *testing.T) {

@@ -141,8 +141,14 @@ func TestLifecycle(t *testing.T) {
 		b.Fetched(1, "q")
 		_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w2", Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
-		_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w1", Attempt: 2})
-		domaintest.RequireCode(t, err, ojs.ErrStaleAttempt)
+		for _, stale := range []int32{0, 2} {
+			_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w1", Attempt: stale})
+			domaintest.RequireCode(t, err, ojs.ErrStaleAttempt)
+			_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, WorkerID: "w1", Attempt: stale, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+			domaintest.RequireCode(t, err, ojs.ErrStaleAttempt)
+			_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, WorkerID: "w1", Attempt: stale, Requeue: true})
+			domaintest.RequireCode(t, err, ojs.ErrStaleAttempt)
+		}
 		_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
 		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(j.ID))

@@ -631,10 +631,10 @@ func judge(u *job.Unique, holders []uniqueHolder) (v uniqueVerdict) {
 // It only matters for policies that do not name all states. A time that is reached between this clock and the insert makes a
 // difference of a moment.
 func stateOf(j *job.Job, now time.Time) ojs.JobState {
-	switch at := j.ScheduledAt; {
+	switch at := j.ScheduledAt; { // it has In, At or neither
 	case j.Pending:
 		return ojs.StatePending
-	case at.Set && at.Relative && at.In > 0, at.Set && !at.Relative && at.At.After(now):
+	case at.In > 0, at.At.After(now):
 		return ojs.StateScheduled
 	}
 	return ojs.StateAvailable

@@ -310,4 +310,9 @@ func TestPurge(t *testing.T) {
 	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.cancelled'`))
 	require.Equal(t, 3, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'q'`))
 	require.Equal(t, ojs.StateAvailable, b.State(others[0].ID))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = b.Queues.Purge(ctx, queueadmin.Purge{Queue: "q", States: []ojs.JobState{ojs.StateAvailable}, By: "a"})
+	require.ErrorIs(t, err, context.Canceled, "it has not looked")
 }

@@ -1,7 +1,10 @@
 package queueadmin_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +86,26 @@ func TestPruner(t *testing.T) {
 		b.Exec(discardedRows, false)
 		_, pruned := started(t, b, config.Config{Retention: config.Retention{PruneInterval: time.Minute}})
 		require.Equal(t, queueadmin.Pruned{}, pruned)
+	})
+
+	t.Run("ReportsEachStatementThatFails", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.configure("q", `{"retention":{"completed":"1s"}}`)
+		statements := &domaintest.Failing{}
+		pool := domaintest.Traced(t, b.Pool, statements)
+		var all []string
+		for i, failed := 0, "none yet"; failed != ""; i++ {
+			var log bytes.Buffer
+			sick := &bundle{domaintest.On(t, pool, func(c *domaintest.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })}
+			statements.FailAt(i)
+			p, _ := started(t, sick, config.Config{Retention: config.Retention{PruneInterval: time.Minute, Completed: time.Hour, Discarded: time.Hour}})
+			failed = statements.Heal()
+			p.Stop()
+			require.Equal(t, failed != "", strings.Contains(log.String(), "level=ERROR"), "%s: %s", failed, log.String())
+			all = append(all, failed)
+		}
+		require.Subset(t, all, []string{"JobDiscardedPrune", "JobListForRetention", "LimitPrune"})
 	})
 
 	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {

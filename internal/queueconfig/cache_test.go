@@ -1,6 +1,7 @@
 package queueconfig_test
 
 import (
+	"bytes"
 	"log/slog"
 	"testing"
 	"time"
@@ -73,6 +74,25 @@ func TestCacheGet(t *testing.T) {
 }
 
 // Without notifications, a change holds within Settled.
+// TestUnreadableConfiguration: a field that cannot be read, as another version may have written it, is logged and left out.
+func TestUnreadableConfiguration(t *testing.T) {
+	t.Parallel()
+	dbtest.WritesTables(t)
+	pool := dbtest.New(t)
+	var log bytes.Buffer
+	b := &bundle{pool, queueconfig.NewCache(pg.New(pool, 10*time.Second), slog.New(slog.NewTextHandler(&log, nil)), queueconfig.CacheConfig{})}
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('good', '{"concurrency":3}')`)
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	require.NotContains(t, log.String(), "level=ERROR")
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('bad', '{"concurrency":"x","default_timeout":60}')`)
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	require.Regexp(t, `level=ERROR.*queue=bad`, log.String())
+	found, err := b.cache.Get(t.Context(), "bad")
+	require.NoError(t, err)
+	require.Nil(t, found["bad"].Config.Concurrency)
+	require.EqualValues(t, 60_000, *found["bad"].Config.DefaultTimeoutMS)
+}
+
 func TestCacheLooksWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

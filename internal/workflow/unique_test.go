@@ -46,6 +46,12 @@ func TestUnique(t *testing.T) {
 		_, err = b.Workflows.Create(t.Context(), define(workflow.Group, uniqueMember(t, "b", "reject"), uniqueMember(t, "c", "reject")))
 		require.Equal(t, "duplicate", domainError(t, err).Code, "members count, too")
 
+		many := numbered(t, workflow.Group, 1001) // more than are inserted at once
+		many.Members[0] = uniqueMember(t, "b", "reject")
+		_, err = b.Workflows.Create(t.Context(), many)
+		require.Equal(t, "b", domainError(t, err).Details["step_id"])
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workflows`))
+
 		rolledBack := uniqueMember(t, "b", "reject")
 		rolledBack.Job.Type = "t.other"
 		other := uniqueMember(t, "c", "reject")

@@ -282,7 +282,10 @@ func TestStart(t *testing.T) {
 		require.NoError(t, receive(t, b.ended))
 		require.Equal(t, grace, time.Since(began))
 		require.Len(t, b.acked, 0)
-		require.Equal(t, any(true), decode(t, receive(t, b.nacked))["requeue"]) // sooner than by the visibility timeout
+		nack := decode(t, receive(t, b.nacked))
+		require.Equal(t, any(true), nack["requeue"]) // sooner than by the visibility timeout
+		_, delayed := nack["delay_ms"]
+		require.False(t, delayed)
 	})
 }
 

@@ -137,6 +137,7 @@ func TestJobAsJSON(t *testing.T) {
 			`"meta_keys":["m"]},"expires_at":"+PT1M30S","tags":["x","y"],"pending":true,"meta":{"m":true,"trace_id":"t"}}}`,
 		`{"options":{"delayUntil":"1970-01-01T00:00:00Z","timeout":"0s","ttl":"0s","retry":{"initialInterval":"0s"},"unique":{}}}`: `{"args":[],"options":{"retry":{},"unique":{}}}`,
 		`{"options":{"ttl":"0.000001s","traceId":"t"}}`:                                             `{"args":[],"options":{"expires_at":"+PT0S","meta":{"trace_id":"t"}}}`,
+		`{"options":{"ttl":"3153600000s"}}`:                                                         `{"args":[],"options":{"expires_at":"+PT876000H"}}`,
 		`{"options":{"traceId":"t","meta":{"trace_id":7}}}`:                                         `{"args":[],"options":{"meta":{"trace_id":7}}}`,
 		`{"options":{"traceId":"t","meta":{"traceparent":"00-` + trace + `-00f067aa0ba902b7-01"}}}`: `{"args":[],"options":{"meta":{"traceparent":"00-` + trace + `-00f067aa0ba902b7-01"}}}`,
 	} {

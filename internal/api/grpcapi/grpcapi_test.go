@@ -57,6 +57,35 @@ func TestMissedEventLeaksNoSlot(t *testing.T) {
 	}
 }
 
+// TestReconcileKeepsSlots: a job that the worker holds keeps its slot while missed events free those of others.
+func TestReconcileKeepsSlots(t *testing.T) {
+	t.Parallel()
+	dbtest.WritesTables(t)
+	b := setup(t, with(func(c *config.Config) { c.GRPC.Reconcile = 20 * time.Millisecond }))
+	enqueue := func(queue string) {
+		_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: queue}})
+		require.NoError(t, err)
+	}
+	holder, err := b.client.StreamJobs(t.Context(), &ojsv1.StreamJobsRequest{Queues: []string{"held"}, WorkerId: "w1", MaxConcurrent: 1})
+	require.NoError(t, err)
+	other, err := b.client.StreamJobs(t.Context(), &ojsv1.StreamJobsRequest{Queues: []string{"q"}, WorkerId: "w2", MaxConcurrent: 1})
+	require.NoError(t, err)
+	enqueue("held")
+	_, err = holder.Recv()
+	require.NoError(t, err)
+	enqueue("held")
+	for range 5 { // each time after a look of the other stream
+		enqueue("q")
+		job, err := other.Recv()
+		require.NoError(t, err)
+		_, err = b.pool.Exec(t.Context(), `DELETE FROM ojs.jobs WHERE id = $1`, job.GetId())
+		require.NoError(t, err)
+	}
+	var waiting int
+	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.jobs WHERE queue = 'held' AND state = 'available'`).Scan(&waiting))
+	require.Equal(t, 1, waiting)
+}
+
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer

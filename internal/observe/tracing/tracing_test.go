@@ -204,3 +204,20 @@ func TestJobCarriesTheEnqueueSpan(t *testing.T) {
 		})
 	}
 }
+
+// TestLateAttempts: the execution of a job that has waited for more than an hour has a trace of its own with a link.
+func TestLateAttempts(t *testing.T) {
+	t.Parallel()
+	for waited, child := range map[time.Duration]bool{0: true, time.Hour: true, time.Hour + time.Microsecond: false} {
+		exporter := tracetest.NewInMemoryExporter()
+		tracer := New(Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+		start := time.Now()
+		tracer.Execute(Attempt{Type: "t", Meta: []byte(`{"traceparent":"` + parent + `"}`), CreatedAt: start.Add(-waited), Start: start})
+		span := exporter.GetSpans()[0]
+		require.Equal(t, child, span.SpanContext.TraceID().String() == parent[3:35], waited)
+		require.Equal(t, child, len(span.Links) == 0, waited)
+		if !child {
+			require.Equal(t, parent, traceparent(span.Links[0].SpanContext))
+		}
+	}
+}
