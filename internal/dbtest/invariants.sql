@@ -158,8 +158,7 @@ WHERE (w.state = 'stale') <> (w.stale_at IS NOT NULL) OR w.reap_at IS NOT NULL A
 -- name: counts of a workflow
 SELECT json_build_object('workflow', f, 'steps', s) FROM ojs.workflows f, LATERAL (
     SELECT count(*) FILTER (WHERE s.kind <> 'callback') AS total, count(*) FILTER (WHERE s.kind <> 'callback' AND s.state = 'completed') AS completed,
-        count(*) FILTER (WHERE s.kind <> 'callback' AND s.state IN ('waiting', 'pending')) AS open, count(*) FILTER (WHERE s.kind = 'callback' AND s.state = 'pending') AS callbacks_open,
-        count(*) FILTER (WHERE s.kind = 'callback' AND s.state = 'failed') AS callbacks_failed
+        count(*) FILTER (WHERE s.kind <> 'callback' AND s.state IN ('waiting', 'pending')) AS open, count(*) FILTER (WHERE s.kind = 'callback' AND s.state = 'pending') AS callbacks_open
     FROM ojs.workflow_steps s WHERE s.root_id = f.root_id AND s.flow = f.flow) s
 WHERE (f.total, f.completed) <> (s.total, s.completed) OR f.completed + f.failed + f.open > f.total OR (f.state = 'running') <> (f.ended_at IS NULL)
     OR f.state = 'running' AND f.cancelling IS NULL AND (f.open, f.callbacks_open) <> (s.open, s.callbacks_open) OR f.state = 'completed' AND f.open + f.callbacks_open > 0;

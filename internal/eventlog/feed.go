@@ -83,10 +83,7 @@ func NewFeed(archetype *baseservice.Archetype, reader *Reader, c FeedConfig) *Fe
 
 // Wake reads the log soon, because events were published. It does not block, and costs nothing without subscribers.
 func (f *Feed) Wake() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	loop.Signal(f.wake)
 }
 
 // Start follows the log until stopped.

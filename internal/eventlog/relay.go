@@ -135,10 +135,7 @@ func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, c RelayConfi
 // The number is raised before the signal, so that the pass which takes the signal counts this call.
 func (r *Relay) Wake() {
 	r.woken.Add(1)
-	select {
-	case r.wake <- struct{}{}:
-	default: // a pass is due already
-	}
+	loop.Signal(r.wake)
 }
 
 // BeginRest records that the relay of some node has published. It does not block. The next rest of this relay begins then,

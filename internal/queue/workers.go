@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ojsd/ojsd/internal/loop"
 )
 
 // What a node keeps in memory about workers: which of them are quiet, which have called since their beats were last written, and what each
@@ -168,10 +170,7 @@ func (w *Workers) Beat(worker string) {
 
 // signal leaves one signal, which is enough if nobody has taken it yet: TakeBeats takes all.
 func (w *Workers) signal() {
-	select {
-	case w.beaten <- struct{}{}:
-	default:
-	}
+	loop.Signal(w.beaten)
 }
 
 // TakeBeats returns the latest call of each worker since the previous TakeBeats.

@@ -49,10 +49,7 @@ func NewLiveness(archetype *baseservice.Archetype, s *Store) *Liveness {
 
 // ReadQuiet requests a read, because the quiet state of some worker may have changed. It does not block.
 func (l *Liveness) ReadQuiet() {
-	select {
-	case l.read <- struct{}{}:
-	default:
-	}
+	loop.Signal(l.read)
 }
 
 // Start runs the loop until stopped.

@@ -14,6 +14,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/loop"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -377,10 +378,7 @@ func (a *API) open(stream grpc.ServerStream) (*sender, error) {
 	s := &sender{api: a, client: stream.Context(), leave: leave, flow: a.streams.Open(), slow: make(chan struct{}, 1)}
 	s.ctx, s.cancel = a.Streams.Context(stream.Context())
 	s.blocked = time.AfterFunc(time.Hour, func() {
-		select {
-		case s.slow <- struct{}{}:
-		default:
-		}
+		loop.Signal(s.slow)
 	})
 	s.blocked.Stop()
 	return s, nil
@@ -547,10 +545,7 @@ func (s *slots) drop(id [16]byte, started time.Time) {
 // free wants s.mu held.
 func (s *slots) free(id [16]byte) {
 	delete(s.held, id)
-	select {
-	case s.freed <- struct{}{}:
-	default:
-	}
+	loop.Signal(s.freed)
 }
 
 // all copies what is held.
