@@ -3,11 +3,13 @@
 
 -- name: JobListOverdue :many
 -- Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares
--- due_at again. @skip_rows leaves out those at the head that JobFail could not lock.
+-- due_at again. @skip_rows leaves out those at the head that JobFail could not lock. After an outage there are none until their time was
+-- extended (OutageCheck).
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
-    lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
+    lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now,
+    (date_part('epoch', ojs.outage_since(started_at)) * 1000)::bigint AS outage_ms
 FROM ojs.jobs
-WHERE due_at >= @after AND due_at <= now() AND state = 'active'
+WHERE due_at >= @after AND due_at <= now() AND state = 'active' AND ojs.is_served()
 ORDER BY due_at
 OFFSET @skip_rows::integer LIMIT @max_rows::integer;
 
@@ -71,6 +73,10 @@ WITH due AS MATERIALIZED (
     FROM moved m WHERE NOT m.queued
 )
 SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, limit_key, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
+
+-- name: OutageCheck :one
+-- Notes that this node has reached the database, and extends what was running if none had for a while.
+SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs FROM ojs.outage_check() c;
 
 -- name: DueGetNext :one
 -- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before

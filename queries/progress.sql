@@ -42,7 +42,7 @@ WITH request AS (
         stall_due_at = l.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(GREATEST(j.lease_until, l.now + j.lease_ms * interval '1 millisecond'),
             l.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
-            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
+            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond' + ojs.outage_since(j.started_at))
     FROM decided l
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
@@ -88,7 +88,7 @@ WITH request AS (
         due_at = CASE WHEN j.state <> 'active' THEN j.due_at
             ELSE LEAST(GREATEST(j.lease_until, clock.now + j.lease_ms * interval '1 millisecond'),
                 clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
-                j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
+                j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond' + ojs.outage_since(j.started_at)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, clock.now

@@ -117,10 +117,11 @@ SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.dire
 
 -- name: WorkerExpire :many
 -- Declares silent workers dead. From now on the jobs that they had fetched are not extended. The caller fails these jobs;
--- if it stops before, another node does so after reap_at.
+-- if it stops before, another node does so after reap_at. The time of an outage is not silence.
 WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * @expire_after_ms::bigint
+    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * @expire_after_ms::bigint AND ojs.is_served()
+        AND w.last_seen_at + ojs.outage_since(w.last_seen_at) <= now() - interval '1 millisecond' * @expire_after_ms::bigint
     ORDER BY w.last_seen_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED
@@ -271,7 +272,8 @@ WITH request AS (
         stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
             clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
-            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
+            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+                + ojs.outage_since(j.started_at))
     FROM locked l CROSS JOIN clock
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source

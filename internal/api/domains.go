@@ -146,8 +146,7 @@ func TimerSources(d *Domains) loop.TimerSources {
 		Jobs:         func(ctx context.Context, after pgtype.Timestamptz) (int, error) { return d.Jobs.ApplyDue(ctx, after) },
 		Workers:      func(ctx context.Context) (int, error) { return d.Workers.Reap(ctx) },
 		Crons:        func(ctx context.Context) (int, error) { return d.Crons.Fire(ctx) },
-		WorkerDeadAt: func(lastBeat, now time.Time) time.Time { return d.Workers.DeadAt(lastBeat, now) },
-		Unreachable:  func() { d.Workers.ListenAgain() },
+		WorkerDeadAt: func(lastBeat time.Time) time.Time { return d.Workers.DeadAt(lastBeat) },
 	}
 }
 

@@ -55,7 +55,7 @@ func (n *Node) buildDomains() error {
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	n.domains = api.NewDomains(api.DomainDeps{
 		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
-		Observer:         queue.Observer{Full: n.metrics.QueueFull, Limited: n.metrics.Limited, Flush: n.metrics.Flush},
+		Observer:         queue.Observer{Full: n.metrics.QueueFull, Limited: n.metrics.Limited, Flush: n.metrics.Flush, Outage: n.metrics.Outage},
 		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
 	}, c.Config)
 	return nil
@@ -114,7 +114,7 @@ func (n *Node) buildLoops() error {
 	}, n.relay)
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
-		n.limits,
+		n.limits, queue.NewOutageWatch(n.archetype, n.domains.Jobs),
 		queueconfig.NewMaintenanceFollower(n.archetype, n.domains.Maintenance), schema.NewFollower(n.archetype, n.domains.Schemas),
 		queueconfig.NewFollower(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}

@@ -47,9 +47,10 @@ func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz, cron
 const jobListOverdue = `-- name: JobListOverdue :many
 
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
-    lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
+    lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now,
+    (date_part('epoch', ojs.outage_since(started_at)) * 1000)::bigint AS outage_ms
 FROM ojs.jobs
-WHERE due_at >= $1 AND due_at <= now() AND state = 'active'
+WHERE due_at >= $1 AND due_at <= now() AND state = 'active' AND ojs.is_served()
 ORDER BY due_at
 OFFSET $2::integer LIMIT $3::integer
 `
@@ -75,12 +76,14 @@ type JobListOverdueRow struct {
 	StallMs     pgtype.Int8
 	StallDueAt  pgtype.Timestamptz
 	Now         pgtype.Timestamptz
+	OutageMs    int64
 }
 
 // What becomes due: leases, promotions, deadlines (queue/due.go), and when the next one does (loop/timer.go). The rules of jobs.sql hold here,
 // too.
 // Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares
-// due_at again. @skip_rows leaves out those at the head that JobFail could not lock.
+// due_at again. @skip_rows leaves out those at the head that JobFail could not lock. After an outage there are none until their time was
+// extended (OutageCheck).
 func (q *Queries) JobListOverdue(ctx context.Context, arg JobListOverdueParams) ([]JobListOverdueRow, error) {
 	rows, err := q.db.Query(ctx, jobListOverdue, arg.After, arg.SkipRows, arg.MaxRows)
 	if err != nil {
@@ -105,6 +108,7 @@ func (q *Queries) JobListOverdue(ctx context.Context, arg JobListOverdueParams) 
 			&i.StallMs,
 			&i.StallDueAt,
 			&i.Now,
+			&i.OutageMs,
 		); err != nil {
 			return nil, err
 		}
@@ -246,4 +250,22 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 		return nil, err
 	}
 	return items, nil
+}
+
+const outageCheck = `-- name: OutageCheck :one
+SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs FROM ojs.outage_check() c
+`
+
+type OutageCheckRow struct {
+	Ended    bool
+	LastedMs int64
+	Jobs     int64
+}
+
+// Notes that this node has reached the database, and extends what was running if none had for a while.
+func (q *Queries) OutageCheck(ctx context.Context) (OutageCheckRow, error) {
+	row := q.db.QueryRow(ctx, outageCheck)
+	var i OutageCheckRow
+	err := row.Scan(&i.Ended, &i.LastedMs, &i.Jobs)
+	return i, err
 }

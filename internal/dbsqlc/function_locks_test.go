@@ -92,6 +92,11 @@ var functions = map[string]lockCase{
 		rows: queues + `UPDATE ojs.queues SET used_at = '2026-01-01Z'`, other: firstQueue, gets: both,
 		call: changes(`SELECT ojs.queues_prune(10)`, `SELECT n FROM unnest('{1,2}'::text[]) n WHERE NOT EXISTS (SELECT FROM ojs.queues q WHERE q.name = n) ORDER BY n`),
 	},
+	"outage_check/jobs": { // one is being renewed
+		rows: jobs + `SELECT setval('ojs.served_at', (date_part('epoch', now()) * 1000)::bigint - 60000);
+			UPDATE ojs.jobs SET state = 'active', due_at = now(), lease_until = now()`, other: firstJob, gets: both,
+		call: changes(`SELECT ojs.outage_check()`, jobNumbers+`due_at > now() ORDER BY id`),
+	},
 	"pool_reserve/pool": {
 		rows:  `INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{}', 5)`,
 		other: `UPDATE ojs.pools SET concurrency = 1`, waits: true, gets: []string{"1"},

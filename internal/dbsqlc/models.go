@@ -410,6 +410,12 @@ type OjsWebhookCursor struct {
 	Place   int64
 }
 
+type Outage struct {
+	BeganAt pgtype.Timestamptz
+	EndedAt pgtype.Timestamptz
+	Jobs    int64
+}
+
 type Pool struct {
 	Name        string
 	Definition  []byte

@@ -30,7 +30,8 @@ WITH request AS (
         stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
             clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
-            j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
+            j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+                + ojs.outage_since(j.started_at))
     FROM locked l CROSS JOIN clock
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
@@ -397,7 +398,8 @@ func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterPara
 const workerExpire = `-- name: WorkerExpire :many
 WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * $1::bigint
+    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * $1::bigint AND ojs.is_served()
+        AND w.last_seen_at + ojs.outage_since(w.last_seen_at) <= now() - interval '1 millisecond' * $1::bigint
     ORDER BY w.last_seen_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -435,7 +437,7 @@ type WorkerExpireRow struct {
 }
 
 // Declares silent workers dead. From now on the jobs that they had fetched are not extended. The caller fails these jobs;
-// if it stops before, another node does so after reap_at.
+// if it stops before, another node does so after reap_at. The time of an outage is not silence.
 func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]WorkerExpireRow, error) {
 	rows, err := q.db.Query(ctx, workerExpire,
 		arg.ExpireAfterMs,

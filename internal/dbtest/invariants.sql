@@ -35,8 +35,9 @@ WHERE j.state = 'active' AND (j.lease_until IS NULL OR j.lease_ms IS NULL OR j.s
 
 -- name: timer of an active job
 SELECT to_json(j) FROM ojs.jobs j, LATERAL (SELECT LEAST(j.lease_until, j.stall_due_at, j.total_due_at,
-    j.started_at + (j.timeout_ms + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') AS at) due
-WHERE j.state = 'active' AND (j.due_at IS NULL OR j.due_at > due.at OR j.due_at < due.at AND j.timeout_ms IS NOT NULL);
+    j.started_at + (j.timeout_ms + COALESCE(j.grace_ms, 0)) * interval '1 millisecond' + ojs.outage_since(j.started_at)) AS at) due
+WHERE j.state = 'active' AND (j.due_at IS NULL OR j.due_at > due.at AND NOT EXISTS (SELECT FROM ojs.outages o WHERE o.ended_at >= due.at - interval '10 s')
+    OR j.due_at < due.at AND j.timeout_ms IS NOT NULL);
 
 -- name: columns of a finished job
 SELECT to_json(d) FROM ojs.jobs_done d

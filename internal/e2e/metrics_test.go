@@ -59,6 +59,7 @@ var documentedSeries = []struct {
 	{"ojs_http_request_duration_seconds", "HISTOGRAM", "method,route,status", "0.001 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5"},
 	{"ojs_db_pool_connections", "GAUGE", "state", ""},
 	{"ojs_listener_reconnects_total", "COUNTER", "", ""},
+	{"ojs_database_outages_total", "COUNTER", "", ""},
 
 	{"ojs_job_enqueued_total", "COUNTER", "queue,type", ""},
 	{"ojs_job_completed_total", "COUNTER", "queue,type", ""},

@@ -347,12 +347,8 @@ type TimerSources struct {
 	// Crons fires the due crons and returns how many ticks it completed.
 	Crons func(ctx context.Context) (moved int, err error)
 
-	// WorkerDeadAt is when the worker that has been silent for longest is dead, given its last beat and the database's time.
-	WorkerDeadAt func(lastBeat, now time.Time) time.Time
-
-	// Unreachable is called when the database could not be read.
-	// Workers could not reach any node either, perhaps, so package worker does not declare them dead for a while.
-	Unreachable func()
+	// WorkerDeadAt is when the worker that has been silent for longest is dead, given its last beat by the clock of the database.
+	WorkerDeadAt func(lastBeat time.Time) time.Time
 }
 
 // Due holds the earliest due time of each kind, by the clock of the database. A time that is not valid means that there is
@@ -391,14 +387,13 @@ func (t *Timer) nextDue(ctx context.Context, after, cronsAfter pgtype.Timestampt
 	asked := time.Now()
 	row, err := t.db.Q.DueGetNext(ctx, after, cronsAfter)
 	if err != nil {
-		t.sources.Unreachable()
 		return Due{}, err
 	}
 	clock.Set(row.Now.Time, asked)
 	// WorkerLeft is the time of what is left to do about workers that have ended: about their jobs, or their rows.
 	due := Due{Now: row.Now.Time, Jobs: row.JobDue, Workers: row.WorkerLeft, Crons: row.CronDue}
 	if row.WorkerSeen.Valid {
-		dead := t.sources.WorkerDeadAt(row.WorkerSeen.Time, due.Now)
+		dead := t.sources.WorkerDeadAt(row.WorkerSeen.Time)
 		if !due.Workers.Valid || dead.Before(due.Workers.Time) {
 			due.Workers = pgtype.Timestamptz{Time: dead, Valid: true}
 		}

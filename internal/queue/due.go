@@ -130,7 +130,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 		limit = time.Duration(r.TimeoutMs.Int64) * time.Millisecond
 	}
 	now := r.Now.Time
-	elapsed := now.Sub(r.StartedAt.Time)
+	elapsed := now.Sub(r.StartedAt.Time) - time.Duration(r.OutageMs)*time.Millisecond // outages do not count as run time
 	n := nack{
 		Nack:      job.Nack{JobID: r.ID, Attempt: r.Attempt},
 		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: "scheduler",
@@ -148,7 +148,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 		n.reason = job.Stalled
 		n.Error = job.ServerError(n.reason, silence, now.Sub(r.StallDueAt.Time)+silence)
 	default:
-		n.Error = job.ServerError(n.reason, r.LeaseUntil.Time.Sub(r.StartedAt.Time), elapsed)
+		n.Error = job.ServerError(n.reason, r.LeaseUntil.Time.Sub(r.StartedAt.Time), now.Sub(r.StartedAt.Time))
 	}
 	return n
 }

@@ -49,6 +49,9 @@ type Observer struct {
 
 	// Flush is called after each statement that callers share, with the operation, the number of requests and the time it took.
 	Flush func(operation string, requests int, took time.Duration)
+
+	// Outage is called when this node has found an outage (CheckOutage).
+	Outage func()
 }
 
 // Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.

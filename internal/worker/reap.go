@@ -104,36 +104,9 @@ func (l *Liveness) loop(ctx context.Context) {
 // in the next pass.
 const reapBatch = 1000
 
-// listenFor is how long a node listens, after its start or after the database was unreachable, before it expires workers.
-// Workers that could not reach any node are alive, and send their next heartbeat within seconds. Without it a restart of
-// the database for longer than DeadAfter would kill every worker at its end.
-const listenFor = 10 * time.Second
-
-// ListenAgain restarts the listening time. Call it when workers may not have been able to reach any node until now. It may
-// be called from any goroutine. The time is one of this node's monotonic clock and is compared with nothing else.
-func (s *Store) ListenAgain() {
-	now := time.Now()
-	s.listeningSince.Store(&now)
-}
-
-// listening is how long this node still has to listen.
-func (s *Store) listening() time.Duration {
-	since := s.listeningSince.Load()
-	if since == nil {
-		return 0
-	}
-	return max(0, min(listenFor, s.config.Workers.DeadAfter)-time.Since(*since))
-}
-
-// DeadAt is when a worker with this last beat is dead. It tells when to look. Whether a worker is dead is decided in SQL
-// (WorkerExpire). Both arguments are times of the database.
-func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
-	dead := lastBeat.Add(s.config.Workers.DeadAfter)
-	if earliest := now.Add(s.listening()); earliest.After(dead) {
-		return earliest
-	}
-	return dead
-}
+// DeadAt is when a worker with this last beat is dead, if there is no outage meanwhile. It tells when to look. Whether a worker is dead is
+// decided in SQL (WorkerExpire).
+func (s *Store) DeadAt(lastBeat time.Time) time.Time { return lastBeat.Add(s.config.Workers.DeadAfter) }
 
 // DeadAfter is the silence after which a worker is dead.
 func (s *Store) DeadAfter() time.Duration { return s.config.Workers.DeadAfter }
@@ -182,29 +155,26 @@ func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 
 // claimDead expires silent workers. It returns them and the dead workers that another node has not finished. Any number of
 // nodes may call it. WorkerExpire changes a row once, and WorkerReapClaim moves reap_at by five seconds, so that two nodes work
-// on one dead worker only if the first takes longer than that; the guards of FailLost make that harmless. The dead of
-// others are taken up even while this node listens: they were declared dead by a node that could hear. WorkerExpire is one
+// on one dead worker only if the first takes longer than that; the guards of FailLost make that harmless. WorkerExpire is one
 // statement: a worker is dead with its event, or neither. After that a heartbeat revives it without its old jobs.
 func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if s.listening() == 0 {
-		rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
-			ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch,
-			Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
-		})
-		if err != nil {
-			return nil, err
-		}
-		eventlog.Emit(ctx, s.commits, rows, expireChange)
-		for _, r := range rows {
-			// A revived worker starts anew, so it is not quiet any more. Other nodes are notified by the statement if the worker was quiet.
-			s.workers.SetQuiet(r.ID, false)
-			dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
-		}
-		if len(rows) > 0 {
-			s.commits.Committed()
-		}
+	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
+		ExpireAfterMs: s.config.Workers.DeadAfter.Milliseconds(), MaxRows: reapBatch,
+		Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+	})
+	if err != nil {
+		return nil, err
+	}
+	eventlog.Emit(ctx, s.commits, rows, expireChange)
+	for _, r := range rows {
+		// A revived worker starts anew, so it is not quiet any more. Other nodes are notified by the statement if the worker was quiet.
+		s.workers.SetQuiet(r.ID, false)
+		dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
+	}
+	if len(rows) > 0 {
+		s.commits.Committed()
 	}
 	// Those that this node has just declared dead have a later reap_at and are not among them.
 	unfinished, err := s.db.Q.WorkerReapClaim(ctx, reapBatch)

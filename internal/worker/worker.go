@@ -13,7 +13,6 @@ package worker
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
@@ -43,8 +42,7 @@ type Deps struct {
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Store is the registry. Use New. It has no state of a worker; what nodes may forget is in the worker cache. listeningSince
-// is written by ListenAgain at any time.
+// Store is the registry. Use New. It has no state of a worker; what nodes may forget is in the worker cache.
 type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
@@ -56,8 +54,6 @@ type Store struct {
 	config  config.Config
 
 	heartbeat *batch.Batcher[Beat, BeatResult]
-
-	listeningSince atomic.Pointer[time.Time] // before this time, workers may not have reached any node; nil: Prepare was not called
 }
 
 // New returns a registry on the database. All nodes should have the same Workers.DeadAfter: the one with the shortest declares workers dead
@@ -85,7 +81,6 @@ func New(deps Deps, c config.Config) *Store {
 // Prepare reads which workers are quiet. Call it once, before the node answers requests. Without it, a worker that was
 // quiet would get jobs from a node that has just started.
 func (s *Store) Prepare(ctx context.Context) error {
-	s.ListenAgain()
 	return s.readQuiet(ctx)
 }
 

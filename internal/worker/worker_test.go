@@ -75,23 +75,28 @@ func TestReap(t *testing.T) {
 		require.Zero(t, b.reap())
 	})
 
-	t.Run("ANewNodeListensFirst", func(t *testing.T) {
+	t.Run("AnOutageIsNotSilence", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Beat("w")
-		b.Silent(61, "w")
-		restarted := b.node()
-		earliest := time.Now()
-		require.NoError(t, restarted.Workers.Prepare(t.Context()))
-		due := restarted.nextDue()
-		asked := time.Now()
-		// It listens for 10 s from Prepare on; the test knows bounds of the time that has passed since.
-		left := due.Workers.Time.Sub(due.Now)
-		require.GreaterOrEqual(t, left, 10*time.Second-asked.Sub(earliest))
-		require.LessOrEqual(t, left, 10*time.Second)
-		require.Zero(t, restarted.reap())
-		require.Equal(t, "running", b.workerState("w"))
-		require.Equal(t, 1, b.reap(), "this node does not listen")
+		b.Beat("silent")
+		b.Beat("alive")
+		// No node has reached the database in the last 100 s. One worker had been silent for 41 s before.
+		b.Silent(141, "silent")
+		b.Silent(110, "alive")
+		b.Exec(`SELECT setval('ojs.served_at', (date_part('epoch', now()) * 1000)::bigint - 100000)`)
+		require.Zero(t, b.reap(), "nobody is declared dead before the outage was found")
+		require.NoError(t, b.Jobs.CheckOutage(t.Context()))
+		require.Zero(t, b.reap())
+		b.Silent(20, "silent")
+		b.Silent(20, "alive")
+		require.Equal(t, 1, b.reap(), "61 s without the outage")
+		require.Equal(t, "stale", b.workerState("silent"))
+		require.Equal(t, "running", b.workerState("alive"))
+		b.Beat("silent")
+		b.Beat("alive")
+		b.Silent(61, "silent")
+		b.Exec(`UPDATE ojs.outages SET began_at = began_at - interval '62 s', ended_at = ended_at - interval '62 s'`)
+		require.Equal(t, 1, b.reap(), "the outage was before its last beat")
 	})
 
 	t.Run("MoreJobsThanABatch", func(t *testing.T) {

@@ -266,6 +266,9 @@ type backpressure struct{ refused, dropped atomic.Int64 }
 // QueueFull counts a job that a full queue has refused. Dropped jobs are counted from their events, by Changes.
 func (m *Metrics) QueueFull(queue string) { m.bounded.at(queue).refused.Add(1) }
 
+// Outage counts an outage of the database that this node has found.
+func (m *Metrics) Outage() { m.outages.Add(1) }
+
 // refusalFamilies are what limits kept from fetches, and bounded queues from enqueues.
 func (m *Metrics) refusalFamilies() []family {
 	refused := counter("ojs.backpressure.rejected", "{job}", "Jobs that a full queue has refused.")

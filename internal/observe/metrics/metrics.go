@@ -97,6 +97,8 @@ type Metrics struct {
 	deliveries *vec[deliveryKey, deliveryCounters]
 	delivered  *vec[string, histogram]
 
+	outages atomic.Int64
+
 	gauges gauges
 
 	process  *prometheus.Registry // Go and the process
@@ -204,6 +206,9 @@ func (m *Metrics) nodeFamilies() []family {
 		f.add(noLabels, m.sources().Reconnects())
 		families = append(families, f)
 	}
+	outages := counter("ojs.database.outages", "{outage}", "Outages of the database whose end this node has found first.")
+	outages.add(noLabels, m.outages.Load())
+	families = append(families, outages)
 	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
 	behind := gauge("ojs.realtime.catchup_connections", "{connection}",
 		"Event streams that read from the table because they are too far behind.")
