@@ -19,8 +19,9 @@ type Failure struct {
 	// The job is discarded: it becomes a dead letter unless its retry policy says otherwise.
 	Permanent bool // the job must not be retried
 
-	// RetryAfter delays the report of the failure, so that the job is retried no earlier. Its reservation is kept meanwhile, and no
-	// slot. The wait ends early when the worker stops, and with the execution timeout of the job.
+	// RetryAfter is how long the job must not run again; the backoff of its policy counts if it is longer. A server without
+	// [ExtensionRetryDelay] is told after that time: the reservation of the job is kept meanwhile, and no slot. That wait ends early when
+	// the worker stops, and with the execution timeout of the job.
 	RetryAfter time.Duration
 
 	// Details that cannot be encoded as JSON are left out of the report.

@@ -131,6 +131,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 		m = &Manifest{}
 	}
 	w.extensions.Store(m)
+	signal(w.reportNow) // some wait to hear what the server can do
 	return m, nil
 }
 
@@ -241,18 +242,48 @@ func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
 	}
 }
 
-// noHandler fails a job for good. It is logged once for each type: a queue may have thousands of them.
+const (
+	// firstReturn and lastReturn are how long a job is kept from workers that was given back because its type has no handler. The time
+	// grows with the time for which this worker has met the type: others have the handler, perhaps, or get it within seconds.
+	firstReturn = time.Second
+	lastReturn  = time.Minute
+)
+
+// noHandler gives a job back without counting the attempt. A type that has had no handler for UnhandledFor is a mistake, and its jobs fail
+// like any other. Both are logged once for each type: a queue may have thousands of them.
 func (w *Worker) noHandler(r *run) {
-	f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
+	now := time.Now()
 	w.mu.Lock()
-	logged := w.unhandled[r.Type]
-	w.unhandled[r.Type] = true
-	w.mu.Unlock()
-	if !logged {
-		w.logger.Error("jobs fail for good, because this worker has no handler for their type", "job_type", r.Type, "queue", r.Queue,
-			"first_job_id", r.ID)
+	u := w.unhandled[r.Type]
+	if u == nil {
+		u = &unhandled{since: now}
+		w.unhandled[r.Type] = u
 	}
-	w.report(&report{run: r, kind: reportNack, failure: f.wire()})
+	met := now.Sub(u.since)
+	fails := met >= w.config.UnhandledFor
+	logged := u.returned && !fails || u.failed
+	u.returned, u.failed = true, u.failed || fails
+	w.mu.Unlock()
+	attrs := []any{"job_type", r.Type, "queue", r.Queue, "job_id", r.ID}
+	if fails {
+		if !logged {
+			w.logger.Error("jobs fail, because this worker still has no handler for their type", attrs...)
+		}
+		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type}
+		w.report(&report{run: r, kind: reportNack, failure: f.wire()})
+		return
+	}
+	if !logged {
+		w.logger.Error("jobs are given back, because this worker has no handler for their type: deploy it, or use another queue", attrs...)
+	}
+	w.listeners.emit(EventJobUnhandled, r.Job, map[string]any{})
+	w.report(&report{run: r, kind: reportNack, requeue: true, until: now.Add(min(max(met, firstReturn), lastReturn))})
+}
+
+// unhandled is a type of jobs that this worker has met and has no handler for.
+type unhandled struct {
+	since            time.Time // the first of its jobs
+	returned, failed bool      // logged: that jobs are given back, that they fail
 }
 
 // keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.
@@ -334,17 +365,14 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) (rep *report) {
 	case errors.As(err, &d) && d.kind == dispositionCancel:
 		return &report{run: r, kind: reportCancel}
 	case errors.As(err, &d) && d.kind == dispositionSnooze:
-		if w.offered(ExtensionRequeueDelay) {
-			return &report{run: r, kind: reportNack, requeue: true, delay: d.wait}
-		}
-		return &report{run: r, kind: reportNack, requeue: true, due: time.Now().Add(d.wait)}
+		return &report{run: r, kind: reportNack, requeue: true, until: time.Now().Add(d.wait)}
 	case errors.Is(context.Cause(r.ctx), ErrWorkerStopped):
 		return &report{run: r, kind: reportNack, requeue: true} // it was not its fault
 	}
 	f := failureOf(ctx, err)
 	rep = &report{run: r, kind: reportNack, failure: f.wire()}
 	if f.RetryAfter > 0 && !f.Permanent {
-		rep.due = time.Now().Add(f.RetryAfter)
+		rep.until = time.Now().Add(f.RetryAfter)
 	}
 	return rep
 }

@@ -15,6 +15,8 @@ import (
 const (
 	// EventJobLost: the reservation of a running job is over, or another worker has the job. Nothing is reported of this run.
 	EventJobLost = "job.lost"
+	// EventJobUnhandled: a job was fetched whose type has no handler in this worker, and is given back.
+	EventJobUnhandled = "job.unhandled"
 	// EventWorkerFetchFailed: a fetch was refused or got no answer; data.error says why. The worker tries again.
 	EventWorkerFetchFailed = "worker.fetch_failed"
 )
@@ -23,7 +25,7 @@ const (
 var (
 	clientEvents = []string{EventJobEnqueued, EventJobScheduled, EventJobCancelled}
 	workerEvents = []string{
-		EventJobStarted, EventJobCompleted, EventJobFailed, EventJobCancelled, EventJobLost,
+		EventJobStarted, EventJobCompleted, EventJobFailed, EventJobCancelled, EventJobLost, EventJobUnhandled,
 		EventWorkerStarted, EventWorkerHeartbeat, EventWorkerQuiet, EventWorkerStopped, EventWorkerFetchFailed,
 	}
 )
@@ -42,6 +44,7 @@ func (c *Client) OnEvent(eventType string, listener func(Event)) (stop func()) {
 //	job.failed            the server has taken the failure; data: attempt, duration_ms, error
 //	job.cancelled         the handler has cancelled the job, or somebody else has
 //	job.lost              see EventJobLost
+//	job.unhandled         see EventJobUnhandled
 //	worker.started        the first heartbeat was answered
 //	worker.heartbeat      each heartbeat that was answered
 //	worker.quiet          the server directs this worker to fetch no more

@@ -11,6 +11,7 @@ const (
 	ExtensionLongPolling  = "urn:ojsd:ext:long-polling"  // wait_ms of a fetch
 	ExtensionBatchAck     = "urn:ojsd:ext:batch-ack"     // many acks or nacks in one request, with the next fetch in it
 	ExtensionRequeueDelay = "urn:ojsd:ext:requeue-delay" // delay_ms of a nack with requeue
+	ExtensionRetryDelay   = "urn:ojsd:ext:retry-delay"   // delay_ms of a nack with an error
 	extensionRealtime     = "urn:ojs:ext:realtime"       // server-sent events
 )
 

@@ -24,8 +24,8 @@ type report struct {
 	kind    reportKind
 	failure map[string]any // of a nack without requeue: the failure as it is sent
 	requeue bool           // hand back without counting the attempt
-	delay   time.Duration  // with requeue: the server is to hold the job that long
-	due     time.Time      // not before; zero: now
+	until   time.Time      // of a nack: the job is not to run again before; zero: as the server decides
+	due     time.Time      // not to be sent before; zero: now
 	tries   int
 	alone   bool // not in a batch, because a batch was refused
 }
@@ -59,11 +59,29 @@ func (w *Worker) report(r *report) {
 func (w *Worker) queueReport(r *report) {
 	switch {
 	case r.run.lost:
-	case r.due.IsZero(), r.tries == 0 && (len(w.delayed) >= heldMax || w.state == DirectiveTerminate):
+	case w.held(r, time.Now()) <= 0, r.tries == 0 && (len(w.delayed) >= heldMax || w.state == DirectiveTerminate):
 		w.ready = append(w.ready, r)
 	default:
 		w.delayed = append(w.delayed, r)
 	}
+}
+
+// held is how long a report stays with the worker: until its next try, or because the server cannot delay the job. It is asked again when
+// the report is due to go, because a server that could not be reached when the handler returned may be known by then.
+func (w *Worker) held(r *report, now time.Time) time.Duration {
+	wait := r.due.Sub(now)
+	if !r.until.IsZero() && !w.delays(r) {
+		wait = max(wait, r.until.Sub(now))
+	}
+	return wait
+}
+
+// delays reports whether the server is known to take the delay of a nack.
+func (w *Worker) delays(r *report) bool {
+	if r.requeue {
+		return w.offered(ExtensionRequeueDelay)
+	}
+	return w.offered(ExtensionRetryDelay)
 }
 
 // shipment is one request with reports of one kind.
@@ -137,7 +155,7 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 func (w *Worker) promote(now time.Time) time.Duration {
 	next := time.Hour
 	w.delayed = slices.DeleteFunc(w.delayed, func(r *report) bool {
-		if wait := r.due.Sub(now); wait > 0 {
+		if wait := w.held(r, now); wait > 0 {
 			next = min(next, wait)
 			return false
 		}
@@ -202,20 +220,21 @@ func (w *Worker) fetched(ctx context.Context, asked int, answer *jobsAnswer, err
 
 // body is that of a single ack or nack, and an item of a batch. worker_id and attempt fence the report: the server refuses it
 // if the job has been given to another run since.
-func (r *report) body(workerID string) map[string]any {
-	b := map[string]any{"job_id": r.run.ID, "worker_id": workerID, "attempt": r.run.Attempt}
+func (w *Worker) body(r *report) map[string]any {
+	b := map[string]any{"job_id": r.run.ID, "worker_id": w.id, "attempt": r.run.Attempt}
 	switch {
 	case r.kind == reportAck:
 		if result := r.run.result(); result != nil {
 			b["result"] = result
 		}
+		return b
 	case r.requeue:
 		b["requeue"] = true
-		if r.delay > 0 {
-			b["delay_ms"] = milliseconds(r.delay)
-		}
 	default:
 		b["error"] = r.failure
+	}
+	if left := time.Until(r.until); left > 0 && w.delays(r) {
+		b["delay_ms"] = milliseconds(left)
 	}
 	return b
 }
@@ -228,9 +247,9 @@ func (w *Worker) sendOne(ctx context.Context, r *report) error {
 		_, err := w.client.CancelJob(ctx, r.run.ID, "the handler has cancelled it")
 		return err
 	case reportNack:
-		request = post("/workers/nack", r.body(w.id))
+		request = post("/workers/nack", w.body(r))
 	default:
-		request = post("/workers/ack", r.body(w.id))
+		request = post("/workers/ack", w.body(r))
 	}
 	request.once = true
 	return w.client.Do(ctx, request, nil)
@@ -245,7 +264,7 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*jobsAnswer, error)
 	}
 	items := make([]map[string]any, len(s.reports))
 	for i, r := range s.reports {
-		items[i] = r.body(w.id)
+		items[i] = w.body(r)
 	}
 	body := map[string]any{member: items}
 	if s.fetch > 0 {

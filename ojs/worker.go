@@ -34,6 +34,9 @@ type WorkerConfig struct {
 	LongPoll          time.Duration // how long a fetch waits for jobs; default 15 s; negative: not at all
 	// It should be below the time after which a supervisor kills the process, with some seconds to spare for reports.
 	GracePeriod time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
+	// In a deployment old workers meet jobs of new types. They give them back without counting the attempt, and each is kept from workers for
+	// 1 s at first and 1 min later on, until a worker that has the handler gets it.
+	UnhandledFor time.Duration // how long, since the first one, jobs of a type without handler are given back before they fail; default 1 h; negative: not at all
 
 	Labels  []string // shown in the registry of workers
 	Version string   // of the program, shown in the registry of workers
@@ -65,8 +68,8 @@ type Worker struct {
 	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
 	mu        sync.Mutex
 	handlers  map[string]HandlerFunc
-	unhandled map[string]bool // types without a handler that were logged
-	state     Directive       // as in the heartbeats
+	unhandled map[string]*unhandled
+	state     Directive // as in the heartbeats
 	began     bool
 	stop      context.CancelCauseFunc // begins the graceful stop
 	inHand    map[string]*run         // by id of the job: all that this worker keeps reserved
@@ -123,6 +126,7 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 	config.PollInterval = cmp.Or(max(config.PollInterval, 0), time.Second)
 	config.LongPoll = cmp.Or(config.LongPoll, 15*time.Second)
 	config.GracePeriod = cmp.Or(config.GracePeriod, 25*time.Second)
+	config.UnhandledFor = cmp.Or(config.UnhandledFor, time.Hour)
 	logger := cmp.Or(config.Logger, client.logger)
 	named := config.ID != ""
 	config.ID = cmp.Or(config.ID, fmt.Sprintf("%s-%d-%s", cmp.Or(host, "go"), os.Getpid(), NewID()[24:]))
@@ -130,13 +134,14 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID),
 		listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger}, beatNow: make(chan struct{}, 1),
 		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		handlers: map[string]HandlerFunc{}, unhandled: map[string]bool{}, inHand: map[string]*run{},
+		handlers: map[string]HandlerFunc{}, unhandled: map[string]*unhandled{}, inHand: map[string]*run{},
 		state: DirectiveRunning, registered: !named,
 	}
 }
 
 // Register adds the handler of a type of jobs. It panics if the type has one, if no job can have the type, or if handler is nil. It may
-// be called after Start, too; a job whose type has no handler fails for good with the code handler_not_found.
+// be called after Start, too. Jobs of a type without handler are given back for a time (UnhandledFor), and then fail with the code
+// handler_not_found.
 func (w *Worker) Register(jobType string, handler HandlerFunc) {
 	if !typePattern.MatchString(jobType) {
 		panic(fmt.Sprintf("ojs: no job can have the type %q: types are words of a to z, 0 to 9, _ and -, with dots between them", jobType))

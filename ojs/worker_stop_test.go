@@ -2,8 +2,10 @@ package ojs_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -385,6 +387,129 @@ func TestSnooze(t *testing.T) {
 	s.Drain(t, newWorker())
 	s.RequireState(t, id, ojs.StateCompleted)
 	require.Equal(t, []int{1, 1}, []int{<-attempts, <-attempts})
+}
+
+// TestRetryAfter: the server holds a job that has failed, also when the worker stops.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+	w.Register("a", func(ojs.JobContext) error { return &ojs.Failure{Code: "later", RetryAfter: time.Hour} })
+	id := enqueue(t, c, ojs.WithRetry(ojs.RetryPolicy{InitialInterval: time.Millisecond}))
+	s.Drain(t, w)
+	job := s.RequireState(t, id, ojs.StateRetryable)
+	require.Equal(t, "later", job.Error.Code)
+	require.Greater(t, job.RetryDelayMS, (59 * time.Minute).Milliseconds())
+}
+
+// TestSnoozeDuringAnOutage: what the server can do is asked when the report goes, so that the job does not wait in the worker.
+func TestSnoozeDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 2}))
+	failures := events(w, ojs.EventWorkerFetchFailed)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	w.Register("a", func(ojs.JobContext) error {
+		close(begun)
+		<-goOn
+		return ojs.Snooze(time.Hour)
+	})
+	id := enqueue(t, c)
+	stop := start(t, w)
+	receive(t, begun)
+	s.FailNext(1_000_000, http.MethodGet, "/ojs/manifest", 503, nil)
+	s.FailNext(1_000_000, http.MethodPost, "/workers/*", 503, nil)
+	_, err := c.Enqueue(t.Context(), "wakes", nil) // the fetch that waits returns, and the next one fails
+	require.NoError(t, err)
+	receive(t, failures)
+	close(goOn)
+	before := requested(s, "/workers/heartbeat")
+	eventually(t, func() bool { return requested(s, "/workers/heartbeat") >= before+3 })
+	require.Equal(t, ojs.StateActive, s.Job(id).State)
+	s.Heal()
+	eventually(t, func() bool { return s.Job(id).State == ojs.StateScheduled })
+	require.NoError(t, stop())
+}
+
+// TestUnhandledTypes: an old worker of a deployment gives the jobs back whose type it does not know, until a new one has them.
+func TestUnhandledTypes(t *testing.T) {
+	t.Parallel()
+
+	t.Run("GoToAWorkerThatHasTheHandler", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			var log lockedBuffer
+			old := ojs.NewWorker(c, fast(ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+			old.Register("b", func(ojs.JobContext) error { return nil })
+			unhandled := events(old, ojs.EventJobUnhandled)
+			first, second := enqueue(t, c, ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: 1})), enqueue(t, c, ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: 1}))
+			stop := start(t, old)
+			met := map[string]bool{receive(t, unhandled).Subject: true, receive(t, unhandled).Subject: true}
+			require.True(t, met[first] && met[second])
+			require.NoError(t, stop())
+			require.Equal(t, 1, strings.Count(log.String(), "jobs are given back"), "once for each type")
+			for _, id := range []string{first, second} {
+				require.Zero(t, s.Job(id).Attempt, "no attempt is counted")
+				require.Empty(t, s.Job(id).Errors)
+			}
+			s.Advance(time.Second)
+			w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			s.Drain(t, w)
+			s.RequireState(t, first, ojs.StateCompleted)
+			s.RequireState(t, second, ojs.StateCompleted)
+		})
+	})
+
+	t.Run("AreKeptFromAllWorkersForATimeThatGrows", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("b", func(ojs.JobContext) error { return nil })
+		unhandled := events(w, ojs.EventJobUnhandled)
+		id := enqueue(t, c)
+		stop := start(t, w)
+		for range 2 {
+			receive(t, unhandled)
+			eventually(t, func() bool { return s.Job(id).State == ojs.StateScheduled })
+		}
+		require.NoError(t, stop())
+		var delays []int64
+		for _, r := range s.Requests() {
+			if r.Path == "/workers/nack/batch" {
+				var body struct {
+					Nacks []struct {
+						DelayMS int64 `json:"delay_ms"`
+					}
+				}
+				require.NoError(t, json.Unmarshal(r.Body, &body))
+				delays = append(delays, body.Nacks[0].DelayMS)
+			}
+		}
+		require.Greater(t, delays[0], int64(0))
+		require.LessOrEqual(t, delays[0], int64(1000))
+		require.Greater(t, delays[1], delays[0], "the time for which the worker has met the type")
+	})
+
+	t.Run("FailAfterATime", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		var log lockedBuffer
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{UnhandledFor: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		w.Register("b", func(ojs.JobContext) error { return nil })
+		unhandled := events(w, ojs.EventJobUnhandled)
+		first := enqueue(t, c)
+		stop := start(t, w)
+		receive(t, unhandled)
+		time.Sleep(60 * time.Millisecond)
+		second := enqueue(t, c)
+		eventually(t, func() bool { return s.Job(second).State == ojs.StateRetryable })
+		require.NoError(t, stop())
+		require.Equal(t, "handler_not_found", s.Job(second).Error.Code)
+		require.Zero(t, s.Job(first).Attempt)
+		require.Equal(t, 1, strings.Count(log.String(), "jobs are given back"))
+		require.Equal(t, 1, strings.Count(log.String(), "jobs fail"))
+	})
 }
 
 func TestWorkerFetches(t *testing.T) {

@@ -44,7 +44,7 @@ func fast(config ojs.WorkerConfig) ojs.WorkerConfig {
 func TestWorkerOutcomes(t *testing.T) {
 	t.Parallel()
 	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
-		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1", UnhandledFor: -1}))
 		type tuple struct {
 			ojs.Tuple
 			Name string
@@ -98,7 +98,7 @@ func TestWorkerOutcomes(t *testing.T) {
 			"failure":  {Code: "smtp_down", Type: "smtp.refused", Message: "refused", Details: map[string]any{"host": "h"}},
 			"discard":  {Code: "DISCARD", Message: "no"},
 			"dead":     {Code: "DEAD_LETTER", Type: "odd", Message: "look"},
-			"unknown":  {Code: "handler_not_found", Message: "this worker has no handler for jobs of type unknown"},
+			"unknown":  {Code: "handler_not_found", Message: "this worker has no handler for jobs of type unknown", Retryable: true},
 			"panics":   {Code: "panic", Type: "*errors.errorString", Message: "ouch", Retryable: true},
 			"exits":    {Code: "handler_error", Message: "the handler has ended its goroutine", Retryable: true},
 			"plain":    {Code: "handler_error", Message: "smtp is down", Retryable: true},
@@ -160,23 +160,6 @@ func TestBrokenErrors(t *testing.T) {
 		}
 		require.Len(t, failed, len(broken))
 	})
-}
-
-// TestMissingHandler: that jobs fail because nobody has registered their type is in the log, once for each type.
-func TestMissingHandler(t *testing.T) {
-	t.Parallel()
-	s, c := setup(t)
-	var log lockedBuffer
-	w := ojs.NewWorker(c, ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	w.Register("known", func(ojs.JobContext) error { return nil })
-	for _, name := range []string{"lost.a", "lost.a", "lost.b", "known"} {
-		_, err := c.Enqueue(t.Context(), name, nil)
-		require.NoError(t, err)
-	}
-	s.Drain(t, w)
-	for name, want := range map[string]int{"job_type=lost.a": 1, "job_type=lost.b": 1, "job_type=known": 0, "level=ERROR": 2} {
-		require.Equal(t, want, strings.Count(log.String(), name), name)
-	}
 }
 
 // lockedBuffer takes what loggers of several goroutines write.

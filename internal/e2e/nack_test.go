@@ -133,6 +133,18 @@ func TestNack(t *testing.T) {
 		require.Equal(t, "available", a.job(id).at("job.state"))
 	})
 
+	t.Run("AFailureWithADelayIsRetriedNoEarlier", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for delay, want := range map[string]string{"90000": "90000", "5000": "10000", "0": "10000"} {
+			id := active(a, `,"retry":{"initial_interval":"PT10S","max_interval":"PT20S","jitter":false}`)
+			r := a.nack(id, `"error":{"message":"busy"}`, `"delay_ms":`+delay).is(200)
+			require.Equal(t, []string{"retryable", want}, []string{r.at("state"), r.at("retry_delay_ms")})
+		}
+		last := active(a, `,"retry":{"max_attempts":1}`)
+		require.Equal(t, "discarded", a.nack(last, `"error":{"message":"busy"}`, `"delay_ms":90000`).is(200).at("state"))
+	})
+
 	t.Run("RefusesBadFields", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
@@ -146,7 +158,7 @@ func TestNack(t *testing.T) {
 		for _, bad := range []string{`-1`, `1.5`, `"PT1S"`, `3153600000001`} {
 			a.nack(id, `"requeue":true,"delay_ms":`+bad).invalid("delay_ms")
 		}
-		a.nack(id, `"error":{},"delay_ms":5`).invalid("delay_ms")
+		a.nack(id, `"error":{},"delay_ms":-1`).invalid("delay_ms")
 		require.Equal(t, "active", a.job(id).at("job.state"))
 	})
 

@@ -30,6 +30,7 @@ func TestSDKTrace(t *testing.T) {
 	client.UseNamed("otel", telemetry.Enqueue)
 	worker := ojs.NewWorker(client, ojs.WorkerConfig{Concurrency: 1})
 	worker.UseNamed("otel", telemetry.Execute)
+	worker.OnEvent(ojs.EventJobUnhandled, telemetry.Unhandled)
 	var inHandler []trace.TraceID
 	worker.Register("good", func(ctx ojs.JobContext) error {
 		inHandler = append(inHandler, trace.SpanContextFromContext(ctx).TraceID())
@@ -39,7 +40,7 @@ func TestSDKTrace(t *testing.T) {
 	worker.Register("panics", func(ojs.JobContext) error { panic("ouch") })
 
 	ctx, request := provider.Tracer("test").Start(t.Context(), "request")
-	for _, name := range []string{"good", "bad", "panics"} {
+	for _, name := range []string{"good", "bad", "panics", "unknown"} {
 		_, err = client.Enqueue(ctx, name, nil)
 		require.NoError(t, err)
 	}
@@ -68,5 +69,5 @@ func TestSDKTrace(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, map[string]int64{"ojs.client.jobs.enqueued": 3, "ojs.client.jobs.completed": 1, "ojs.client.jobs.failed": 2}, counts)
+	require.Equal(t, map[string]int64{"ojs.client.jobs.enqueued": 4, "ojs.client.jobs.completed": 1, "ojs.client.jobs.failed": 2, "ojs.client.jobs.unhandled": 1}, counts)
 }

@@ -86,7 +86,7 @@ func TestSDKWorkerOutcomes(t *testing.T) {
 
 		want := map[string]string{ // state, error code, result
 			"double": "completed  4", "fails": "discarded smtp_down ", "panics": "discarded panic ", "discards": "discarded DISCARD ", "deadletters": "discarded DEAD_LETTER ",
-			"cancels": "cancelled  ", "resumes": "completed  7", "snoozes": "completed  1", "unknown": "discarded handler_not_found ", "toolarge": "discarded payload_too_large ",
+			"cancels": "cancelled  ", "resumes": "completed  7", "snoozes": "completed  1", "toolarge": "discarded payload_too_large ",
 		}
 		ids := map[string]string{}
 		for name := range want {

@@ -15,7 +15,7 @@ type Failure struct {
 	Policy      RetryPolicy
 
 	Requeue      bool          // the worker hands the job back; the error does not matter
-	Delay        time.Duration // with Requeue: how long it is not to be fetched
+	Delay        time.Duration // asked for by the worker: how long the job is not to be fetched
 	Code         string        // of the normalised error
 	Type         string
 	ErrorClass   string // details.error_class, if it is a string
@@ -69,7 +69,7 @@ func DecideFailure(in Failure) FailureOutcome {
 	// Nobody knows how a lost attempt ended, so there is nothing to back off from.
 	next := FailureOutcome{Kind: FailureLost}
 	if !in.lost() {
-		next = FailureOutcome{Kind: FailureRetry, Delay: in.Policy.delay(int(in.Attempt))}
+		next = FailureOutcome{Kind: FailureRetry, Delay: max(in.Delay, in.Policy.delay(int(in.Attempt)))}
 	}
 	if in.TotalTimeout > 0 && in.TotalTimeout < in.Elapsed+next.Delay+in.RunTimeout {
 		return discard // the next attempt could not end in time

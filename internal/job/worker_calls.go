@@ -326,8 +326,9 @@ type Nack struct {
 	WorkerID string // "": not sent, so ownership is not checked
 	Attempt  int32  // AnyAttempt: not sent
 	Requeue  bool   // hand the job back; Error is then empty
-	// The job is scheduled meanwhile, and no worker gets it, whatever its priority.
-	Delay time.Duration // with Requeue: the job is not fetched for that long
+	// With Requeue the job is scheduled meanwhile, and no worker gets it, whatever its priority. After a failure it waits for the longer one
+	// of this and the backoff of its policy.
+	Delay time.Duration // the job is not fetched for that long
 	Error WorkerError
 }
 
@@ -356,18 +357,13 @@ func DecodeNackFor(jobID string, raw []byte) (Nack, *ojs.Error) {
 	return decodeNack(v, jobID)
 }
 
-// decodeNack refuses a delay without requeue, because the worker would wait for something that does not happen.
 func decodeNack(v jsontext.Value, jobID string) (Nack, *ojs.Error) {
 	o := jsonread.Open(v, nackNames...)
 	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Requeue: o.Boolean("requeue")}
 	id := readJobID(&o, jobID)
 	failure := o.Get("error")
-	if ms, _ := o.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days"); ms > 0 {
-		r.Delay = time.Duration(ms) * time.Millisecond
-		if !r.Requeue {
-			o.Refuse("delay_ms", "absent or 0 without requeue: the retry policy chooses the delay")
-		}
-	}
+	delay, _ := o.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days")
+	r.Delay = time.Duration(delay) * time.Millisecond
 	text, isText := jsonread.Text(failure)
 	switch {
 	// An error beside requeue is ignored (docs/reference/http.md, Nack).

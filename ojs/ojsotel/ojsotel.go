@@ -3,6 +3,7 @@
 //	t, err := ojsotel.New(ojsotel.Config{})
 //	client.UseNamed("otel", t.Enqueue)
 //	worker.UseNamed("otel", t.Execute)
+//	worker.OnEvent(ojs.EventJobUnhandled, t.Unhandled)
 //
 // The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue,
 // whichever server is between them.
@@ -32,23 +33,25 @@ type Config struct {
 	MeterProvider  metric.MeterProvider
 }
 
-// Telemetry has the two middlewares.
+// Telemetry has the two middlewares, and a listener.
 type Telemetry struct {
 	tracer     trace.Tracer
 	propagator propagation.TraceContext
 
-	enqueued, completed, failed metric.Int64Counter
-	duration                    metric.Float64Histogram
+	enqueued, completed, failed, unhandled metric.Int64Counter
+	duration                               metric.Float64Histogram
 }
 
 // New makes the instruments.
 func New(config Config) (*Telemetry, error) {
 	meter := cmp.Or(config.MeterProvider, otel.GetMeterProvider()).Meter(scope)
 	t := &Telemetry{tracer: cmp.Or(config.TracerProvider, otel.GetTracerProvider()).Tracer(scope)}
-	var errs [4]error
+	var errs [5]error
 	t.enqueued, errs[0] = meter.Int64Counter("ojs.client.jobs.enqueued", metric.WithDescription("jobs that this program has enqueued"))
 	t.completed, errs[1] = meter.Int64Counter("ojs.client.jobs.completed", metric.WithDescription("executions that ended well"))
 	t.failed, errs[2] = meter.Int64Counter("ojs.client.jobs.failed", metric.WithDescription("executions that failed"))
+	t.unhandled, errs[4] = meter.Int64Counter("ojs.client.jobs.unhandled",
+		metric.WithDescription("jobs that were given back because their type has no handler"))
 	t.duration, errs[3] = meter.Float64Histogram("ojs.client.jobs.duration_ms", metric.WithUnit("ms"),
 		metric.WithDescription("time of executions"),
 		metric.WithExplicitBucketBoundaries(5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000))
@@ -122,4 +125,9 @@ func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error
 	err = next(ctx)
 	returned = true
 	return err
+}
+
+// Unhandled counts a job that the worker gives back, because its type has no handler.
+func (t *Telemetry) Unhandled(e ojs.Event) {
+	t.unhandled.Add(context.Background(), 1, metric.WithAttributes(attribute.String("job_type", e.JobType), attribute.String("queue", e.Queue)))
 }

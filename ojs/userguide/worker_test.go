@@ -66,14 +66,22 @@ func TestRegister(t *testing.T) {
 		require.JSONEq(t, `{"code": "handler_error", "message": "refused", "retryable": true, "details": {"stack": "..."}}`, encode(t, decode(t, receive(t, b.nacked))["error"]))
 	})
 
-	bubble(t, "JobWithoutAHandlerIsNotRetried", func(t *testing.T) {
+	// The page nacks it for good. In a rolling deployment that would end jobs whose handler the next worker has.
+	bubble(t, "JobWithoutAHandlerIsNotRetriedEndlessly", func(t *testing.T) {
 		b := setup(t, ojs.WorkerConfig{})
 		registerEmailSend(b.worker, func(string) error { return nil })
 		job := enqueue(t, b.client, "sms.send", "+1 555 0100")
 		b.start(t)
 		nack := decode(t, receive(t, b.nacked))
 		require.Equal(t, any(job.ID), nack["job_id"])
-		require.Equal(t, any(false), nack["error"].(map[string]any)["retryable"])
+		require.Equal(t, any(true), nack["requeue"])
+		time.Sleep(time.Hour)
+		another := enqueue(t, b.client, "sms.send", "+1 555 0100")
+		nack = decode(t, receive(t, b.nacked))
+		for nack["job_id"] != any(another.ID) {
+			nack = decode(t, receive(t, b.nacked))
+		}
+		require.JSONEq(t, `{"code": "handler_not_found", "message": "this worker has no handler for jobs of type sms.send", "retryable": true}`, encode(t, nack["error"]))
 	})
 }
 

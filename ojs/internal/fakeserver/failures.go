@@ -22,7 +22,7 @@ type retryPolicy struct {
 
 // fail ends an attempt. It follows the rows of docs/reference/retries.md, Failure, that tests of handlers need; total timeouts
 // and patterns with .* are not among them.
-func (s *Server) fail(j *record, e ojs.JobError, code string) {
+func (s *Server) fail(j *record, e ojs.JobError, code string, delay time.Duration) {
 	e.Attempt, e.OccurredAt, e.WorkerID = j.Attempt, s.now(), j.WorkerID
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	s.emit(ojs.EventJobFailed, j, object{"error": e})
@@ -34,7 +34,7 @@ func (s *Server) fail(j *record, e ojs.JobError, code string) {
 		s.end(j, ojs.StateDiscarded)
 		return
 	}
-	wait := p.backoff(j.Attempt)
+	wait := max(delay, p.backoff(j.Attempt))
 	j.State, j.RetryDelayMS, j.due = ojs.StateRetryable, wait.Milliseconds(), s.now().Add(wait)
 	j.NextAttemptAt = j.due
 	s.emit(ojs.EventJobRetrying, j, object{"next_retry_at": j.due})

@@ -220,7 +220,7 @@ func (s *Server) ack(o outcome) (*record, *ojs.Error) {
 	return j, nil
 }
 
-// nack ignores delay_ms without the extension and the job is available at once.
+// nack ignores delay_ms without the extension, so that the job is available at once, or after its backoff.
 func (s *Server) nack(o outcome) (*record, *ojs.Error) {
 	j, refused := s.held(o)
 	if refused != nil || j.State == ojs.StateCancelled {
@@ -234,7 +234,10 @@ func (s *Server) nack(o outcome) (*record, *ojs.Error) {
 		}
 		return j, nil
 	}
-	s.fail(j, o.Error, o.Error.Code)
+	if !s.has(ojs.ExtensionRetryDelay) {
+		o.DelayMS = 0
+	}
+	s.fail(j, o.Error, o.Error.Code, time.Duration(o.DelayMS)*time.Millisecond)
 	return j, nil
 }
 
