@@ -66,11 +66,18 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	w.mu.Lock()
 	listed := make(map[string]*run, len(w.inHand))
 	ids := make([]string, 0, len(w.inHand))
+	tokens := map[string]string{}
 	for id, r := range w.inHand {
 		listed[id] = r
 		ids = append(ids, id)
+		if r.LeaseToken != "" {
+			tokens[id] = r.LeaseToken
+		}
 	}
 	body := w.heartbeat(ids)
+	if len(tokens) > 0 {
+		body["lease_tokens"] = tokens
+	}
 	w.mu.Unlock()
 	body["started_at"] = started.UTC().Format(time.RFC3339Nano)
 	// A worker whose id nobody has chosen cannot have had an earlier process.

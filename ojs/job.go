@@ -38,6 +38,8 @@ type Job struct {
 	VisibilityTimeoutMS int64  `json:"visibility_timeout_ms,omitempty"`
 	RetryDelayMS        int64  `json:"retry_delay_ms,omitempty"`
 	WorkerID            string `json:"worker_id,omitempty"` // while active
+	// LeaseToken names this run in acks, nacks and heartbeats. A job that was handed back and fetched again has the same attempt.
+	LeaseToken string `json:"lease_token,omitempty"` // in a job that was fetched from ojsd
 
 	// Times are of the database of the server, cut to milliseconds. EnqueuedAt is the latest entry into available, StartedAt
 	// the latest fetch, and NextAttemptAt the end of the backoff while the job is retryable.

@@ -222,6 +222,9 @@ func (w *Worker) fetched(ctx context.Context, asked int, answer *jobsAnswer, err
 // if the job has been given to another run since.
 func (w *Worker) body(r *report) map[string]any {
 	b := map[string]any{"job_id": r.run.ID, "worker_id": w.id, "attempt": r.run.Attempt}
+	if r.run.LeaseToken != "" {
+		b["lease_token"] = r.run.LeaseToken
+	}
 	switch {
 	case r.kind == reportAck:
 		if result := r.run.result(); result != nil {

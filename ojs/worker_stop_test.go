@@ -219,7 +219,8 @@ func TestWorkerReports(t *testing.T) {
 			s.Drain(t, w)
 			for _, r := range s.Requests() {
 				if strings.HasPrefix(r.Path, "/workers/ack") {
-					require.Contains(t, string(r.Body), `{"attempt":1,"job_id":"`+id+`","worker_id":"w1"}`, "or it could end a later run")
+					require.Contains(t, string(r.Body), `"attempt":1,"job_id":"`+id+`",`, "or it could end a later run")
+					require.Contains(t, string(r.Body), `"worker_id":"w1"`)
 				}
 			}
 		})
@@ -400,6 +401,45 @@ func TestRetryAfter(t *testing.T) {
 	job := s.RequireState(t, id, ojs.StateRetryable)
 	require.Equal(t, "later", job.Error.Code)
 	require.Greater(t, job.RetryDelayMS, (59 * time.Minute).Milliseconds())
+}
+
+// TestLeaseTokens: acks, nacks and heartbeats name the run by the token of its fetch.
+func TestLeaseTokens(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
+	tokens, goOn := make(chan string), make(chan struct{})
+	runs := 0
+	w.Register("a", func(j ojs.JobContext) error {
+		tokens <- j.Job.LeaseToken
+		<-goOn
+		if runs++; runs == 1 {
+			return ojs.Snooze(time.Nanosecond)
+		}
+		return nil
+	})
+	id := enqueue(t, c)
+	stop := start(t, w)
+	first := receive(t, tokens)
+	before := requested(s, "/workers/heartbeat")
+	eventually(t, func() bool { return requested(s, "/workers/heartbeat") >= before+2 })
+	goOn <- struct{}{}
+	second := receive(t, tokens)
+	require.True(t, first != second)
+	goOn <- struct{}{}
+	eventually(t, func() bool { return s.Job(id).State == ojs.StateCompleted })
+	require.NoError(t, stop())
+	sent := map[string]bool{}
+	for _, r := range s.Requests() {
+		for _, token := range []string{first, second} {
+			if strings.Contains(string(r.Body), `"lease_token":"`+token+`"`) || strings.Contains(string(r.Body), `"lease_tokens":{"`+id+`":"`+token+`"}`) {
+				sent[r.Path+" "+token] = true
+			}
+		}
+	}
+	for _, want := range []string{"/workers/heartbeat " + first, "/workers/nack/batch " + first, "/workers/ack/batch " + second} {
+		require.True(t, sent[want], want)
+	}
 }
 
 // TestSnoozeDuringAnOutage: what the server can do is asked when the report goes, so that the job does not wait in the worker.

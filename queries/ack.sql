@@ -6,7 +6,7 @@
 -- statement fails after the lock timeout; the caller then completes the unlocked jobs. ids are sorted, so that
 -- width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
 -- but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
--- event_data are empty if no ack has a result.
+-- event_data are empty if no ack has a result, starts if none has a lease token.
 --
 -- A job is returned without what its client sent, args above all, if it is larger than max_whole_size: 1 000 acks of
 -- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it. As in JobFetch, only columns that a
@@ -22,6 +22,7 @@ WITH setting AS MATERIALIZED (
     WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY(@ids::uuid[]) AND j.state = 'active'
         AND (j.worker_id IS NULL OR (@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]] IN ('', j.worker_id))
         AND (@attempts::integer[])[width_bucket(j.id, @ids::uuid[])] IN (-1, j.attempt)
+        AND COALESCE((@starts::timestamptz[])[width_bucket(j.id, @ids::uuid[])], j.started_at) = j.started_at
         AND (j.progress_at IS NULL OR @reported::boolean)
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
         width_bucket(j.id, @ids::uuid[]) AS n, -- what the event needs

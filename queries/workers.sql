@@ -255,12 +255,14 @@ FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT @max_rows;
 -- chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
 -- Rows that another transaction has locked are skipped. At most one event per job is written in @event_interval_s seconds.
 WITH request AS (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source,
+        unnest(@starts::timestamptz[]) AS started_at
 ), locked AS MATERIALIZED (
     SELECT j.id, r.worker_id, r.lease_ms, r.source
     FROM request r CROSS JOIN LATERAL (
         SELECT j.id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.started_at IS NULL OR j.started_at = r.started_at)
             AND NOT COALESCE((SELECT w.reap_at IS NOT NULL AND j.started_at <= w.dead_at FROM ojs.workers w WHERE w.id = j.worker_id), false)
         FOR UPDATE SKIP LOCKED
     ) j
@@ -295,9 +297,9 @@ FROM paced b;
 -- For ids that a worker reported and that were not extended: which jobs were cancelled during its run, which are
 -- finished, and which are still reserved for it because another transaction had locked the row. taken means that the
 -- worker fetched the job before it was declared dead.
-SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
+SELECT d.id, d.state, d.previous_state, d.worker_id, d.started_at, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
 UNION ALL
-SELECT j.id, j.state, j.previous_state, j.worker_id,
+SELECT j.id, j.state, j.previous_state, j.worker_id, j.started_at,
     EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 

@@ -406,12 +406,13 @@ WITH setting AS MATERIALIZED (
     WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($4::uuid[]) AND j.state = 'active'
         AND (j.worker_id IS NULL OR ($5::text[])[($6::integer[])[width_bucket(j.id, $4::uuid[])]] IN ('', j.worker_id))
         AND ($7::integer[])[width_bucket(j.id, $4::uuid[])] IN (-1, j.attempt)
-        AND (j.progress_at IS NULL OR $8::boolean)
+        AND COALESCE(($8::timestamptz[])[width_bucket(j.id, $4::uuid[])], j.started_at) = j.started_at
+        AND (j.progress_at IS NULL OR $9::boolean)
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
         width_bucket(j.id, $4::uuid[]) AS n, -- what the event needs
         j.priority, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, $9::bigint) AS ttl_s,
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, $10::bigint) AS ttl_s,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF(($5::text[])[($6::integer[])[width_bucket(j.id, $4::uuid[])]], ''), j.worker_id),
             ($2::json[])[width_bucket(j.id, $4::uuid[])], NULL) END AS advances,
@@ -431,9 +432,9 @@ WITH setting AS MATERIALIZED (
     FROM deleted d
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT $10::text, COALESCE(NULLIF(($11::text[])[($6::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $12::integer,
-        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($13::json[])[d.n]
+    SELECT $11::text, COALESCE(NULLIF(($12::text[])[($6::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $13::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($14::json[])[d.n]
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.started_at, d.completed_at::timestamptz AS finished_at, d.priority, d.max_attempts, d.created_at,
@@ -455,6 +456,7 @@ type JobCompleteParams struct {
 	Workers           []string
 	Owners            []int32
 	Attempts          []int32
+	Starts            []pgtype.Timestamptz
 	Reported          bool
 	DefaultResultTtlS int64
 	EventType         string
@@ -514,7 +516,7 @@ type JobCompleteRow struct {
 // statement fails after the lock timeout; the caller then completes the unlocked jobs. ids are sorted, so that
 // width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
 // but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
-// event_data are empty if no ack has a result.
+// event_data are empty if no ack has a result, starts if none has a lease token.
 //
 // A job is returned without what its client sent, args above all, if it is larger than max_whole_size: 1 000 acks of
 // jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it. As in JobFetch, only columns that a
@@ -532,6 +534,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.Workers,
 		arg.Owners,
 		arg.Attempts,
+		arg.Starts,
 		arg.Reported,
 		arg.DefaultResultTtlS,
 		arg.EventType,

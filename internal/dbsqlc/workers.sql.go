@@ -13,12 +13,14 @@ import (
 
 const jobHeartbeat = `-- name: JobHeartbeat :many
 WITH request AS (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::bigint[]) AS lease_ms, unnest($4::text[]) AS source
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::bigint[]) AS lease_ms, unnest($4::text[]) AS source,
+        unnest($5::timestamptz[]) AS started_at
 ), locked AS MATERIALIZED (
     SELECT j.id, r.worker_id, r.lease_ms, r.source
     FROM request r CROSS JOIN LATERAL (
         SELECT j.id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.started_at IS NULL OR j.started_at = r.started_at)
             AND NOT COALESCE((SELECT w.reap_at IS NOT NULL AND j.started_at <= w.dead_at FROM ojs.workers w WHERE w.id = j.worker_id), false)
         FOR UPDATE SKIP LOCKED
     ) j
@@ -30,19 +32,19 @@ WITH request AS (
         stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
             clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
-            j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+            j.started_at + (COALESCE(j.timeout_ms, $6::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
                 + ojs.outage_since(j.started_at))
     FROM locked l CROSS JOIN clock
     WHERE j.id = ANY(ARRAY[l.id])
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
-    SELECT b.id, b.type, b.queue, b.lane, b.attempt, b.workflow_id, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
-        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $7::text AND e.attempt = b.attempt
-            AND e.time > b.now - make_interval(secs => $6::double precision)) AS emitted
+    SELECT b.id, b.type, b.queue, b.lane, b.attempt, b.workflow_id, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $7::double precision = 0 OR NOT EXISTS (
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $8::text AND e.attempt = b.attempt
+            AND e.time > b.now - make_interval(secs => $7::double precision)) AS emitted
     FROM extended b
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
-    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.lane, b.attempt, b.beat_by, b.workflow_id, b.trace_id, $8::integer,
+    SELECT $8::text, b.source, b.now, b.id, b.type, b.queue, b.lane, b.attempt, b.beat_by, b.workflow_id, b.trace_id, $9::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM paced b WHERE b.emitted
 )
@@ -55,6 +57,7 @@ type JobHeartbeatParams struct {
 	Workers          []string
 	LeasesMs         []int64
 	Sources          []string
+	Starts           []pgtype.Timestamptz
 	DefaultTimeoutMs int64
 	EventIntervalS   float64
 	EventType        string
@@ -81,6 +84,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 		arg.Workers,
 		arg.LeasesMs,
 		arg.Sources,
+		arg.Starts,
 		arg.DefaultTimeoutMs,
 		arg.EventIntervalS,
 		arg.EventType,
@@ -257,9 +261,9 @@ func (q *Queries) JobListMetaActive(ctx context.Context, ids [][16]byte) ([]JobL
 }
 
 const jobListUnextended = `-- name: JobListUnextended :many
-SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+SELECT d.id, d.state, d.previous_state, d.worker_id, d.started_at, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
 UNION ALL
-SELECT j.id, j.state, j.previous_state, j.worker_id,
+SELECT j.id, j.state, j.previous_state, j.worker_id, j.started_at,
     EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
 FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active'
 `
@@ -269,6 +273,7 @@ type JobListUnextendedRow struct {
 	State         string
 	PreviousState pgtype.Text
 	WorkerID      pgtype.Text
+	StartedAt     pgtype.Timestamptz
 	Taken         bool
 }
 
@@ -289,6 +294,7 @@ func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobL
 			&i.State,
 			&i.PreviousState,
 			&i.WorkerID,
+			&i.StartedAt,
 			&i.Taken,
 		); err != nil {
 			return nil, err

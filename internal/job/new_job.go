@@ -342,6 +342,7 @@ var serverNames = []string{
 	// docs/reference/jobs.md, Attributes
 	"state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "next_attempt_at",
 	"retry_delay_ms", "error", "errors", "result", "worker_id", "previous_state", "activated_at", "parent_results",
+	"lease_token",
 	// docs/reference/retries.md, Dead letters
 	"re_enqueued_at", "previous_errors", "replay_count", "dead_lettered_at", "total_attempts",
 	"result_stored_at", "result_expires_at", "result_size_bytes", "progress", "progress_data", "last_checkpoint",

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/spec"
@@ -104,6 +105,29 @@ func readAttempt(o *jsonread.Object) int32 {
 		return noAttempt
 	}
 	return int32(n)
+}
+
+// AppendLeaseToken appends the token of the run that a fetch has begun. It is the time of the fetch: no other run of the job has that, while
+// a job that was handed back and fetched again has the same attempt, and perhaps the same worker.
+func (r *Record) AppendLeaseToken(b []byte) []byte {
+	return strconv.AppendInt(b, r.StartedAt.Time.UnixMicro(), 36)
+}
+
+// ParseLeaseToken returns the start of the run that a token names. Every text that was not made by AppendLeaseToken is refused.
+func ParseLeaseToken(token string) (start pgtype.Timestamptz, ok bool) {
+	n, err := strconv.ParseInt(token, 36, 64)
+	if err != nil || n <= 0 || strconv.FormatInt(n, 36) != token {
+		return start, false
+	}
+	return pgtype.Timestamptz{Time: time.UnixMicro(n), Valid: true}, true
+}
+
+func readLeaseToken(o *jsonread.Object) (start pgtype.Timestamptz) {
+	o.Text("lease_token", "the lease_token of the fetch", func(token string) (ok bool) {
+		start, ok = ParseLeaseToken(token)
+		return ok
+	})
+	return start
 }
 
 // Fetch asks for jobs (docs/reference/http.md, Fetch).
@@ -250,14 +274,15 @@ type Ack struct {
 	JobID [16]byte
 	// WorkerID and Attempt fence the ack. With both, an ack that is repeated, or that arrives late, never ends another run of
 	// the job. A job that was fetched without a name has no owner, so any name fits it.
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // AnyAttempt: not sent
-	Result   []byte // compact JSON; nil: none
+	WorkerID string             // "": not sent, so ownership is not checked
+	Attempt  int32              // AnyAttempt: not sent
+	Start    pgtype.Timestamptz // of the run that its lease token names; not valid: not sent
+	Result   []byte             // compact JSON; nil: none
 }
 
 // ackNames are the members that are read. Others are ignored, as in all calls of workers: an SDK of a later release may send
 // more.
-var ackNames = []string{"job_id", "result", "worker_id", "attempt"}
+var ackNames = []string{"job_id", "result", "worker_id", "attempt", "lease_token"}
 
 // DecodeAck reads the body of an ACK. A body that is refused changes nothing: the job stays active until its reservation ends,
 // so that a worker may correct the ack and send it again.
@@ -295,7 +320,7 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (Ack, *ojs.Error) {
 
 func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	o := jsonread.Open(v, ackNames...)
-	r := Ack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o)}
+	r := Ack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Start: readLeaseToken(&o)}
 	jobID = readJobID(&o, jobID)
 	// A result of null is stored as null, no result as none.
 	result, sent := o.Sent("result")
@@ -323,16 +348,17 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 // job as it is when the nack is applied, by DecideFailure.
 type Nack struct {
 	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // AnyAttempt: not sent
-	Requeue  bool   // hand the job back; Error is then empty
+	WorkerID string             // "": not sent, so ownership is not checked
+	Attempt  int32              // AnyAttempt: not sent
+	Start    pgtype.Timestamptz // of the run that its lease token names; not valid: not sent
+	Requeue  bool               // hand the job back; Error is then empty
 	// With Requeue the job is scheduled meanwhile, and no worker gets it, whatever its priority. After a failure it waits for the longer one
 	// of this and the backoff of its policy.
 	Delay time.Duration // the job is not fetched for that long
 	Error WorkerError
 }
 
-var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "delay_ms"}
+var nackNames = []string{"job_id", "error", "worker_id", "attempt", "lease_token", "requeue", "delay_ms"}
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 // It would stay active until its reservation ends, and then run again although its handler has already failed for good.
@@ -359,7 +385,7 @@ func DecodeNackFor(jobID string, raw []byte) (Nack, *ojs.Error) {
 
 func decodeNack(v jsontext.Value, jobID string) (Nack, *ojs.Error) {
 	o := jsonread.Open(v, nackNames...)
-	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Requeue: o.Boolean("requeue")}
+	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Start: readLeaseToken(&o), Requeue: o.Boolean("requeue")}
 	id := readJobID(&o, jobID)
 	failure := o.Get("error")
 	delay, _ := o.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days")

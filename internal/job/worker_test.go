@@ -90,7 +90,7 @@ func TestDecodeAck(t *testing.T) {
 	for text, want := range map[string]Ack{
 		`{"job_id":"x"}`:               {Attempt: AnyAttempt},
 		`{"job_id":"x","result":null}`: {Attempt: AnyAttempt, Result: []byte(`null`)},
-		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {[16]byte{}, "w", 2, []byte(`{"n":1.0,"z":"\u0000"}`)},
+		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {WorkerID: "w", Attempt: 2, Result: []byte(`{"n":1.0,"z":"\u0000"}`)},
 		`{"job_id":"x","result":false}`:            {Attempt: AnyAttempt, Result: []byte(`false`)},
 		`{"job_id":"x","result":""}`:               {Attempt: AnyAttempt, Result: []byte(`""`)},
 		`{"job_id":"x","attempt":0}`:               {Attempt: 0},

@@ -42,7 +42,7 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 }
 
 func ackedRun(a job.Ack) JobRun {
-	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
+	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt, start: a.Start}
 }
 
 // flushComplete completes jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
@@ -175,11 +175,15 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
-		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout,
+		Starts: []pgtype.Timestamptz{},
+		Node:   s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout,
 		DefaultResultTtlS: resultTTL, MaxWholeSize: job.MaxWholeSize(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
+	}
+	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Start.Valid }) {
+		p.Starts = make([]pgtype.Timestamptz, n)
 	}
 	owners := make(map[string]int32, 1)
 	for i, a := range acks {
@@ -194,6 +198,9 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 			owners[a.WorkerID] = owner
 		}
 		p.Ids[i], p.Attempts[i], p.Owners[i] = a.JobID, a.Attempt, owner
+		if a.Start.Valid {
+			p.Starts[i] = a.Start
+		}
 		if a.Result != nil {
 			p.Results[i], p.EventData[i] = a.Result, resultData(a.Result)
 		}
@@ -246,7 +253,7 @@ func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(
 // nack is a Nack of a worker, or a failure that the server has found.
 type nack struct {
 	job.Nack
-	startedAt pgtype.Timestamptz // of the run that the server found; not valid: the current run
+	startedAt pgtype.Timestamptz // of the run that the server found, or the lease token names; not valid: the current run
 	// A heartbeat between the read and the statement has moved due_at then, and the job goes on.
 	dueOnly bool // the job fails only if it is still overdue
 	// It is for logs and statistics; clients see the error.
@@ -281,10 +288,10 @@ func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Rec
 }
 
 // nackOf has the reason of a requeue; a nack that fails the job has its error instead.
-func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
+func nackOf(n job.Nack) nack { return nack{Nack: n, startedAt: n.Start, reason: reasonRequeue} }
 
 func nackedRun(n nack) JobRun {
-	return JobRun{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt}
+	return JobRun{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt, start: n.Start}
 }
 
 // flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
@@ -556,9 +563,15 @@ func (s *Store) cancelParams(cs []cancellation, states []ojs.JobState, source st
 // JobRun names the run of a job that a request is about, as the client described it.
 type JobRun struct {
 	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // -1: not sent, so the attempt is not checked
-	cancels  bool   // the request is a cancel, which any live state accepts
+	WorkerID string             // "": not sent, so ownership is not checked
+	Attempt  int32              // -1: not sent, so the attempt is not checked
+	cancels  bool               // the request is a cancel, which any live state accepts
+	start    pgtype.Timestamptz // not valid: not sent, so it is not checked
+}
+
+// isStart reports whether the run may be the one that has begun at that time.
+func (r JobRun) isStart(start pgtype.Timestamptz) bool {
+	return !r.start.Valid || start.Valid && r.start.Time.Equal(start.Time)
 }
 
 // Owns reports whether the run may belong to the owner of the job. It may if the request or the job names no worker.
@@ -621,12 +634,14 @@ func (r JobRun) Refused(j *job.Record) (*job.Record, error) {
 		return nil, spec.Conflict(id, ojs.JobState(j.State), job.LiveStates...)
 	}
 	owned := r.Owns(j.WorkerID)
-	current := r.Attempt < 0 || r.Attempt == j.Attempt
+	current := (r.Attempt < 0 || r.Attempt == j.Attempt) && r.isStart(j.StartedAt)
 	switch {
 	case j.State == string(ojs.StateCancelled) && j.PreviousState.String == string(ojs.StateActive) && owned && current:
 		return j, nil
 	case j.State == string(ojs.StateActive) && !owned:
 		return nil, spec.NotOwner(id, r.WorkerID, j.WorkerID.String)
+	case j.State == string(ojs.StateActive) && !r.isStart(j.StartedAt):
+		return nil, spec.StaleLease(id, int64(j.Attempt))
 	case j.State == string(ojs.StateActive) && !current:
 		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(j.Attempt))
 	case j.State == string(ojs.StateActive):

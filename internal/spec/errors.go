@@ -177,6 +177,12 @@ func StaleAttempt(jobID string, attempt, current int64) *ojs.Error {
 		map[string]any{"job_id": jobID, "attempt": attempt, "current_attempt": current})
 }
 
+// StaleLease says that the job is in another run than the one that a lease token names: 409.
+func StaleLease(jobID string, current int64) *ojs.Error {
+	return NewError(ojs.ErrStaleAttempt, fmt.Sprintf("lease_token is not that of the current run of job %s, its attempt %d.", jobID, current),
+		map[string]any{"job_id": jobID, "current_attempt": current})
+}
+
 // WorkerLives says that only a dead worker may be deleted: 409.
 func WorkerLives(id string) *ojs.Error {
 	e := NewError(ojs.ErrInvalidStateTransition, fmt.Sprintf("Worker %s is not stale, and only stale workers can be deleted.", id),

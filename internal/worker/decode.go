@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
+	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -16,12 +19,13 @@ import (
 // they are ids at all, as bytes.
 type Beat struct {
 	WorkerID     string
-	Tenant       string     // that the call names; "": none
-	Register     bool       // a new start: what the worker reported before does not bind it
-	State        string     // running, quiet, terminate; "": not reported
-	ActiveJobs   int        // the reported number, else the number of ids
-	Jobs         job.IDList // those the worker holds: union of all members that list them, each text once
-	VisibilityMS int64      // 0: the duration chosen at fetch
+	Tenant       string                          // that the call names; "": none
+	Register     bool                            // a new start: what the worker reported before does not bind it
+	State        string                          // running, quiet, terminate; "": not reported
+	ActiveJobs   int                             // the reported number, else the number of ids
+	Jobs         job.IDList                      // those the worker holds: union of all members that list them, each text once
+	Starts       map[[16]byte]pgtype.Timestamptz // of the runs that lease_tokens names; nil: none
+	VisibilityMS int64                           // 0: the duration chosen at fetch
 	Hostname     string
 	PID          int64
 	Queues       []string // nil: not reported
@@ -51,7 +55,7 @@ func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
 // DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
 // are taken if they fit and dropped if not. A refused heartbeat could make a healthy worker dead, hence the leniency.
 func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms",
+	o, err := jsonread.OpenBody(raw, "worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms", "lease_tokens",
 		"hostname", "pid", "queues", "concurrency")
 	if err != nil {
 		return Beat{}, err
@@ -62,6 +66,7 @@ func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	}
 	r.Load = load(r.Facts)
 	r.readJobs(&o)
+	r.readLeaseTokens(&o)
 	r.describe(&o)
 	return r, o.Err()
 }
@@ -100,6 +105,30 @@ func (r *Beat) readJobs(o *jsonread.Object) {
 	r.Jobs = job.NewIDList(jsonread.Distinct(ids))
 	if !reported {
 		r.ActiveJobs = len(r.Jobs.Texts)
+	}
+}
+
+// readLeaseTokens reads an object of tokens by job. One of a job that is not listed changes nothing.
+func (r *Beat) readLeaseTokens(o *jsonread.Object) {
+	v := o.Get("lease_tokens")
+	if v == nil {
+		return
+	}
+	const expected = "an object with the lease_token of each job by its id"
+	if v[0] != '{' {
+		o.Refuse("lease_tokens", expected)
+		return
+	}
+	r.Starts = map[[16]byte]pgtype.Timestamptz{}
+	for literal, value := range jsonread.Members(v) {
+		id, isID := spec.ParseID(string(jsonread.Name(literal)))
+		token, _ := jsonread.Text(value)
+		start, ok := job.ParseLeaseToken(token)
+		if !isID || !ok {
+			o.Refuse("lease_tokens", expected)
+			return
+		}
+		r.Starts[id] = start
 	}
 }
 

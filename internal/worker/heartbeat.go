@@ -180,6 +180,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 			p.Workers = append(p.Workers, b.WorkerID)
 			p.LeasesMs = append(p.LeasesMs, b.VisibilityMS)
 			p.Sources = append(p.Sources, eventlog.WorkerSource(b.WorkerID))
+			p.Starts = append(p.Starts, b.Starts[id])
 		}
 	}
 	if len(p.Ids) == 0 {
@@ -229,11 +230,10 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 			d, found := done[id]
 			switch {
 			// It is still the worker's and was not extended, so its row was locked: it is tried again.
-			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) &&
-				(!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && b.isRun(d):
 				res[i].locked = append(res[i].locked, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
-			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+			case found && d.PreviousState.String == string(ojs.StateActive) && b.isRun(d):
 				res[i].Cancelled = append(res[i].Cancelled, id)
 			// It belongs to another run or worker, or does not exist: the worker must stop it.
 			default:
@@ -242,6 +242,12 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 		}
 	}
 	return nil
+}
+
+// isRun reports whether a job is, or was at its end, in the run that the worker has.
+func (b *Beat) isRun(d dbsqlc.JobListUnextendedRow) bool {
+	start, sent := b.Starts[d.ID]
+	return (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID) && (!sent || d.StartedAt.Valid && d.StartedAt.Time.Equal(start.Time))
 }
 
 // writeBeats writes the collected calls of workers. Without any it sends no statement. Ages are sent instead of times,

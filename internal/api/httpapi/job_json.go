@@ -17,7 +17,7 @@ import (
 // shape chooses between the few forms of a job.
 // The zero value is the job as GET shows it.
 type shape struct {
-	fetched   bool   // never timeout, which a worker reads as milliseconds
+	fetched   bool   // lease_token, and never timeout, which a worker reads as milliseconds
 	previous  string // previous_state, in answers to CANCEL and ACTIVATE
 	activated bool   // activated_at
 	existing  bool   // deduplicated: the job was there before the request
@@ -64,6 +64,11 @@ func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = strconv.AppendInt(b, int64(j.Attempt), 10)
 	b = append(b, `,"max_attempts":`...)
 	b = strconv.AppendInt(b, j.MaxAttempts, 10)
+	if as.fetched {
+		b = append(b, `,"lease_token":"`...)
+		b = j.AppendLeaseToken(b)
+		b = append(b, '"')
+	}
 	// What the client sent besides: a valid object or nil. A job that was fetched shows no timeout, because a worker of the JS SDK reads
 	// that number as milliseconds and it is in seconds.
 	extra := j.Extra

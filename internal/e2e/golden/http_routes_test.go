@@ -38,17 +38,17 @@ var (
 		obj("unique", `{"keys":["type","args"]}`), arr("unique.keys", `["type"]`), str("unique.period", "PT1H", 0), str("unique.on_conflict", "reject", 0), arr("unique.states", `["available"]`), str("unique_key", strings.Repeat("0", 64), 64),
 		obj("rate_limit", `{"key":"golden","concurrency":1}`), obj("options", `{"queue":"golden"}`), str("options.queue", "golden", 128), num("options.priority", 5, -100, 100),
 	}
-	ackMembers  = []member{need(str("job_id", "$active", 0)), whatever("result", `{"total":3}`), str("worker_id", "$owner", 255), num("attempt", 1, 1, 1<<31-1)}
+	ackMembers  = []member{need(str("job_id", "$active", 0)), whatever("result", `{"total":3}`), str("worker_id", "$owner", 255), num("attempt", 1, 1, 1<<31-1), str("lease_token", "1z", 0)}
 	nackMembers = []member{
 		need(str("job_id", "$active", 0)), need(obj("error", `{"code":"boom","message":"it broke"}`)), str("error.code", "boom", 255), str("error.message", "it broke", 16384), boolean("error.retryable"), obj("error.details", `{"line":7}`), arr("error.backtrace", `["main.go:1"]`),
-		str("error.rate_limit_until", "2099-01-01T00:00:00Z", 0), str("worker_id", "$owner", 255), num("attempt", 1, 1, 1<<31-1), boolean("requeue"), num("delay_ms", 0, 0, 36500*86400000),
+		str("error.rate_limit_until", "2099-01-01T00:00:00Z", 0), str("worker_id", "$owner", 255), num("attempt", 1, 1, 1<<31-1), str("lease_token", "1z", 0), boolean("requeue"), num("delay_ms", 0, 0, 36500*86400000),
 	}
 	fetchMembers = []member{
 		need(arr("queues", `["$queue"]`)), instead("queues", str("queue", "$queue", 128)), num("count", 2, 1, 1000), num("max_jobs", 2, 1, 1000), str("worker_id", "$owner", 255), num("visibility_timeout_ms", 1000, 0, 604_800_000), num("wait_ms", 0, 0, 20000),
 		instead("queues", str("pool", "$pool", 128)), str("strategy", "strict", 0), obj("weights", `{"golden":3}`),
 	}
 	heartbeatMembers = []member{
-		need(str("worker_id", "$owner", 255)), str("state", "quiet", 0), boolean("shutdown"), arr("active_jobs", `["$active"]`), arr("active_job_ids", `["$active"]`), str("job_id", "$active", 0), num("visibility_timeout_ms", 1000, 0, 604_800_000),
+		need(str("worker_id", "$owner", 255)), str("state", "quiet", 0), boolean("shutdown"), arr("active_jobs", `["$active"]`), arr("active_job_ids", `["$active"]`), str("job_id", "$active", 0), obj("lease_tokens", `{"$active":"1z"}`), num("visibility_timeout_ms", 1000, 0, 604_800_000),
 		str("hostname", "h1", 255), num("pid", 7, 0, 1<<31-1), arr("queues", `["golden"]`), num("concurrency", 2, 0, 1<<31-1), obj("labels", `{"zone":"a"}`), str("started_at", "2099-01-01T00:00:00Z", 0), str("version", "1", 0), obj("metadata", `{"k":1}`), num("memory_mb", 7, 0, 1<<31-1), num("cpu_percent", 7, 0, 100),
 	}
 	progressMembers   = []member{str("worker_id", "$owner", 255), num("attempt", 1, 1, 1<<31-1), str("message", "half", 0), obj("data", `{"page":7}`), obj("checkpoint", `{"page":7}`)}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -108,6 +109,8 @@ func (s *Server) claim(body fetchBody) []ojs.Job {
 		j.lease = cmp.Or(visibility, time.Duration(j.VisibilityTimeoutMS)*time.Millisecond, lease)
 		j.State, j.WorkerID, j.StartedAt, j.reserved = ojs.StateActive, body.WorkerID, s.now(), s.now().Add(j.lease)
 		j.Attempt++
+		s.tick++
+		j.LeaseToken = strconv.FormatInt(s.tick, 36)
 		j.LastCheckpoint = j.checkpoint
 		s.emit(ojs.EventJobStarted, j, object{"worker_id": body.WorkerID, "attempt": j.Attempt})
 		jobs = append(jobs, j.Job)
@@ -120,6 +123,7 @@ type outcome struct {
 	JobID    string          `json:"job_id"`
 	WorkerID string          `json:"worker_id"`
 	Attempt  int             `json:"attempt"`
+	Lease    string          `json:"lease_token"`
 	Result   json.RawMessage `json:"result"`
 	Requeue  bool            `json:"requeue"`
 	DelayMS  int64           `json:"delay_ms"`
@@ -206,6 +210,8 @@ func (s *Server) held(o outcome) (*record, *ojs.Error) {
 	case o.Attempt != 0 && o.Attempt != j.Attempt:
 		return nil, newError(ojs.ErrStaleAttempt, object{"job_id": j.ID}, "attempt %d is not the current attempt of job %s, which is %d.",
 			o.Attempt, j.ID, j.Attempt)
+	case o.Lease != "" && o.Lease != j.LeaseToken:
+		return nil, newError(ojs.ErrStaleAttempt, object{"job_id": j.ID}, "lease_token is not that of the current run of job %s.", j.ID)
 	}
 	return j, nil
 }
@@ -262,9 +268,10 @@ func (s *Server) register(r *Request) answer {
 // heartbeat has a completed job in none of the three lists: its worker knows.
 func (s *Server) heartbeat(r *Request) answer {
 	var body struct {
-		WorkerID     string        `json:"worker_id"`
-		State        ojs.Directive `json:"state"`
-		ActiveJobIDs []string      `json:"active_job_ids"`
+		WorkerID     string            `json:"worker_id"`
+		State        ojs.Directive     `json:"state"`
+		ActiveJobIDs []string          `json:"active_job_ids"`
+		LeaseTokens  map[string]string `json:"lease_tokens"`
 	}
 	if err := json.Unmarshal(r.Body, &body); err != nil {
 		return invalid("body", err)
@@ -277,7 +284,8 @@ func (s *Server) heartbeat(r *Request) answer {
 	extended, cancelled, lost := []string{}, []string{}, []string{}
 	for _, id := range body.ActiveJobIDs {
 		switch j := s.jobs[id]; {
-		case j != nil && j.State == ojs.StateActive && j.WorkerID == body.WorkerID:
+		case j != nil && j.State == ojs.StateActive && j.WorkerID == body.WorkerID &&
+			(body.LeaseTokens[id] == "" || body.LeaseTokens[id] == j.LeaseToken):
 			j.reserved = s.now().Add(j.lease)
 			extended = append(extended, id)
 		case j != nil && j.State == ojs.StateCancelled:
