@@ -84,12 +84,20 @@ $$;
 -- +goose StatementEnd
 REVOKE EXECUTE ON FUNCTION ojs.outage_check() FROM PUBLIC;
 
+-- The oldest release that works on this schema, by the number of its newest migration. A migration that takes away what the releases before
+-- it use replaces this function; one that only adds leaves it, so that nodes of the release before can be started again.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.schema_compatible_from() RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT 11 $$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 11 $$;
 -- +goose StatementEnd
 
 -- +goose Down
+DROP FUNCTION ojs.schema_compatible_from();
 DROP FUNCTION ojs.outage_check();
 DROP FUNCTION ojs.outage_since(timestamptz);
 DROP FUNCTION ojs.is_served();

@@ -32,7 +32,7 @@ const (
 	maxPause     = 10 * time.Second
 )
 
-// Up applies all missing migrations and returns them. Any number of nodes may call it at once: one works, the others wait. On
+// Up applies all missing migrations and returns them; none on a newer schema that this binary works on. Any number of nodes may call it at once: one works, the others wait. On
 // a running system it takes table locks only for moments, and retries if it does not get one in time.
 func Up(ctx context.Context, databaseURL string, log *slog.Logger) ([]*goose.MigrationResult, error) {
 	m, err := newMigrator(databaseURL, FS, log)
@@ -61,6 +61,12 @@ func (m *migrator) up(ctx context.Context) (results []*goose.MigrationResult, er
 		results = append(results, done...)
 		return err
 	})
+	// A node that is started again after the next release has migrated.
+	if newer, ok := errors.AsType[newerError](err); ok {
+		db := m.open()
+		defer func() { _ = db.Close() }() // nothing was written
+		err = checkNewer(db.QueryRowContext(ctx, compatibleQuery).Scan, newer.have, newer.want)
+	}
 	if err != nil {
 		return results, fmt.Errorf("migrate up: %w", explain(err))
 	}

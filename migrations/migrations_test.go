@@ -348,8 +348,33 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, migrations.CheckFS(t.Context(), conn, release(2)))
 	require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, release(3)), migrations.ErrSchemaOlder)
 	require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, release(1)), migrations.ErrSchemaNewer)
-	require.EqualError(t, migrations.CheckFS(t.Context(), conn, release(1)), "the ojs schema is newer than this ojsd: "+
+	require.EqualError(t, migrations.CheckFS(t.Context(), conn, release(1)), "the ojs schema is newer than this ojsd, and not compatible with it: "+
 		"upgrade ojsd to the release that migrated the database (it is at version 2, this ojsd knows 1)")
+
+	// A schema that says from which release on it works.
+	up(t, url, release(4), 2)
+	for from, works := range map[int][]bool{1: {true, true, true}, 3: {false, false, true}, 4: {false, false, false}} {
+		_, err := conn.Exec(t.Context(), fmt.Sprintf("CREATE OR REPLACE FUNCTION ojs.schema_compatible_from() RETURNS int LANGUAGE sql AS 'SELECT %d'", from))
+		require.NoError(t, err)
+		for i, works := range works {
+			known := release(i + 1)
+			_, upErr := migrations.UpFS(t.Context(), url, known, nil)
+			_, downErr := migrations.DownFS(t.Context(), url, known)
+			require.ErrorIs(t, downErr, migrations.ErrSchemaNewer, "only a binary that knows a migration can take it back")
+			for _, err := range []error{migrations.CheckFS(t.Context(), conn, known), upErr} {
+				if works {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorIs(t, err, migrations.ErrSchemaNewer)
+				require.ErrorContains(t, err, fmt.Sprintf("(it is at version 4 and compatible from %d on, this ojsd knows %d)", from, i+1))
+			}
+		}
+		require.NoError(t, migrations.CheckFS(t.Context(), conn, release(4)))
+	}
+	require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, release(5)), migrations.ErrSchemaOlder)
+	_, err = conn.Exec(t.Context(), "DROP FUNCTION ojs.schema_compatible_from")
+	require.NoError(t, err)
 
 	role := "ojsd_test_" + strings.ToLower(rand.Text()[:8])
 	_, err = conn.Exec(t.Context(), "CREATE ROLE "+role)

@@ -28,7 +28,7 @@ func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error)
 		return "", err
 	}
 	if version > newest {
-		return "", fmt.Errorf("%w (it is at version %d, this ojsd knows %d)", ErrSchemaNewer, version, newest)
+		return "", newerError{version, newest}
 	}
 	table, err := m.findVersionTable(ctx, db, version)
 	if err != nil || table != "" {
@@ -36,6 +36,15 @@ func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error)
 	}
 	return ownTable, m.createVersionTable(ctx, db, version)
 }
+
+// newerError says that the schema is newer than this binary, which therefore cannot migrate it.
+type newerError struct{ have, want int64 }
+
+func (e newerError) Error() string {
+	return fmt.Sprintf("%v (it is at version %d, this ojsd knows %d)", ErrSchemaNewer, e.have, e.want)
+}
+
+func (e newerError) Unwrap() error { return ErrSchemaNewer }
 
 // findVersionTable returns the table in use, or "". cliTable is in use only if it lists exactly the migrations of the schema;
 // otherwise it belongs to other migrations.
