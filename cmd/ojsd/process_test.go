@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -36,12 +37,13 @@ func freeAddress(t *testing.T) string {
 
 // serverProcess is a server in a process of its own.
 type serverProcess struct {
-	t    *testing.T
-	base string
-	args []string
-	env  []string
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
+	t      *testing.T
+	base   string
+	binary string // of another release; "": this one
+	args   []string
+	env    []string
+	cmd    *exec.Cmd
+	log    *bytes.Buffer
 }
 
 // startNode starts a server and waits until it is ready.
@@ -70,7 +72,7 @@ func (n *serverProcess) start() {
 func (n *serverProcess) launch() {
 	n.t.Helper()
 	n.log = &bytes.Buffer{}
-	n.cmd = exec.Command(os.Args[0], n.args...)
+	n.cmd = exec.Command(cmp.Or(n.binary, os.Args[0]), n.args...)
 	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_LISTEN=off"), append(crashWebhooks, n.env...)...)
 	n.cmd.Stderr = n.log
 	require.NoError(n.t, n.cmd.Start())
