@@ -13,7 +13,7 @@ PROTO         := internal/api/grpcapi/proto
 PACKAGES := github.com/ojsd/ojsd/...
 MODULES  := . ojs ojs/ojspgx ojs/ojsotel
 
-.PHONY: help run build test goldens fuzz lint generate verify conformance bench slips postgres
+.PHONY: help run build test goldens fuzz lint generate verify conformance matrix bench slips postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ verify: ## Check that generated code and go.mod are up to date, and that each mo
 
 conformance: build ## Run the conformance suites of ../shared/conformance or OJS_CONFORMANCE_DIR against a fresh server.
 	@.ci/conformance
+
+matrix: build ## Run levels 0 to 4 and the tests of plans, crashes and migrations on PostgreSQL 14 and 18, or VERSIONS. SHORT=1: less.
+	@.ci/matrix
 
 bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
 	bin/ojsd-bench --private --short
