@@ -34,6 +34,10 @@ SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::bool
         || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true) || set_config('work_mem', '16MB', true)
         || set_config('idle_in_transaction_session_timeout', '5s', true) || set_config('statement_timeout', '10s', true))::text AS settings;
 
+-- name: EventEpochCheck :one
+-- Notes that another server, or another timeline, has taken over. It comes before the first pass on a new connection.
+SELECT ojs.event_epoch_check()::boolean AS checked;
+
 -- name: RelayScan :one
 -- Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
 -- `scanned` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was recorded while that
@@ -203,9 +207,11 @@ SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place 
 -- Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
 -- All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
 -- exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
+-- rewritten_behind is the place behind which a failover has lost the event that was read last, or -1.
 -- It looks at max_looked numbers of the log at most.
 SELECT r.floor_place, r.lost_place,
     COALESCE(@after_time::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - (@after_place::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
+    COALESCE(ojs.event_rewritten(@after_time::timestamptz, @after_place::bigint), -1)::bigint AS rewritten_behind,
     COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,

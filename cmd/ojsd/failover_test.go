@@ -69,6 +69,12 @@ func TestFailover(t *testing.T) {
 			return len(node.is(200, "GET", "/ojs/v1/events?job_id="+id, "").Get("events").Array()) == 3
 		})
 	}
+	conn, err := pgx.Connect(t.Context(), promoted)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	var epochs int
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM ojs.event_epochs").Scan(&epochs))
+	require.Equal(t, 1, epochs, "the log of the standby is another one than that of the primary")
 }
 
 // bothHosts is the URL of a database that is on one host or on the other.

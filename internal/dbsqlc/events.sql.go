@@ -11,6 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const eventEpochCheck = `-- name: EventEpochCheck :one
+SELECT ojs.event_epoch_check()::boolean AS checked
+`
+
+// Notes that another server, or another timeline, has taken over. It comes before the first pass on a new connection.
+func (q *Queries) EventEpochCheck(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, eventEpochCheck)
+	var checked bool
+	err := row.Scan(&checked)
+	return checked, err
+}
+
 const eventFloor = `-- name: EventFloor :one
 SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place FROM ojs.event_floor() f
 `
@@ -168,6 +180,7 @@ func (q *Queries) EventGetOldest(ctx context.Context) ([]EventGetOldestRow, erro
 const eventListAfter = `-- name: EventListAfter :many
 SELECT r.floor_place, r.lost_place,
     COALESCE($1::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - ($2::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
+    COALESCE(ojs.event_rewritten($1::timestamptz, $2::bigint), -1)::bigint AS rewritten_behind,
     COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
@@ -198,35 +211,37 @@ type EventListAfterParams struct {
 }
 
 type EventListAfterRow struct {
-	FloorPlace int64
-	LostPlace  int64
-	Inexact    bool
-	HeadSeq    int64
-	HeadSub    int32
-	HeadTime   pgtype.Timestamptz
-	Seq        int64
-	Sub        int32
-	Time       pgtype.Timestamptz
-	Type       string
-	Internal   bool
-	JobID      pgtype.UUID
-	JobType    pgtype.Text
-	Queue      pgtype.Text
-	Attempt    pgtype.Int4
-	WorkerID   pgtype.Text
-	WorkflowID pgtype.UUID
-	FromState  pgtype.Text
-	ToState    pgtype.Text
-	DurationMs pgtype.Int8
-	Head       string
-	Compat     string
-	Data       string
-	Lane       string
+	FloorPlace      int64
+	LostPlace       int64
+	Inexact         bool
+	RewrittenBehind int64
+	HeadSeq         int64
+	HeadSub         int32
+	HeadTime        pgtype.Timestamptz
+	Seq             int64
+	Sub             int32
+	Time            pgtype.Timestamptz
+	Type            string
+	Internal        bool
+	JobID           pgtype.UUID
+	JobType         pgtype.Text
+	Queue           pgtype.Text
+	Attempt         pgtype.Int4
+	WorkerID        pgtype.Text
+	WorkflowID      pgtype.UUID
+	FromState       pgtype.Text
+	ToState         pgtype.Text
+	DurationMs      pgtype.Int8
+	Head            string
+	Compat          string
+	Data            string
+	Lane            string
 }
 
 // Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
 // All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
 // exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
+// rewritten_behind is the place behind which a failover has lost the event that was read last, or -1.
 // It looks at max_looked numbers of the log at most.
 func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) ([]EventListAfterRow, error) {
 	rows, err := q.db.Query(ctx, eventListAfter,
@@ -257,6 +272,7 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 			&i.FloorPlace,
 			&i.LostPlace,
 			&i.Inexact,
+			&i.RewrittenBehind,
 			&i.HeadSeq,
 			&i.HeadSub,
 			&i.HeadTime,

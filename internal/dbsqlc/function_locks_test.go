@@ -111,6 +111,7 @@ var lockedElsewhere = map[string]string{
 	"event_partitions_prune":     "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
 	"queues_prune":               "eventlog.TestQueueUsedDuringThePrune, for the relay",
 	"reset":                      "eventlog.TestResetWaitsForRetention",
+	"event_epoch_check":          "eventlog.TestRelayPass, whose relays make their first pass while others work",
 	"bounds_check_noted":         "queue.TestBoundsHoldForSQL",
 	"unique_check":               "queue.TestUniqueInSQLWaitsForOpenTransactions",
 }

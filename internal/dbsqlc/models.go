@@ -86,6 +86,7 @@ type EventRelay struct {
 	EnqueuedTotal  int64
 	CompletedTotal int64
 	DiscardedTotal int64
+	Timeline       pgtype.Text
 }
 
 type IdempotencyKey struct {
@@ -327,6 +328,12 @@ type Maintenance struct {
 type OjsBoundNote struct {
 	Queue  string
 	Tenant string
+}
+
+type OjsEventEpoch struct {
+	BeganAt    pgtype.Timestamptz
+	AfterPlace int64
+	Timeline   string
 }
 
 type OjsEventPublished struct {

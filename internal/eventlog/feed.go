@@ -65,6 +65,7 @@ type Feed struct {
 	mu          sync.Mutex
 	subscribers int
 	following   bool     // recent holds all that is published behind start
+	restarts    int      // how often what was in memory was dropped, because it is not in the log any more
 	start       Position // exclusive
 	end         Position // how far the log has been read
 	recent      []*Item  // never changed in place: readers keep slices of it
@@ -132,11 +133,12 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		bounded, cancel := context.WithTimeout(ctx, readTimeout)
 		page, err := f.reader.listAfter(bounded, Query{After: &end, Internal: true, Limit: feedPage})
 		cancel()
-		// The process was suspended for longer than retention keeps events. The next run begins at the end of the log and wakes the
-		// streams, and those that are behind it read the table.
+		// The process was suspended for longer than retention keeps events, or a failover has lost the newest ones. The next run begins at
+		// the end of the log and wakes the streams, which read the table first.
 		if _, ok := errors.AsType[*ExpiredError](err); ok {
 			f.mu.Lock()
 			f.following, f.recent, f.bytes = false, nil, 0
+			f.restarts++
 			f.mu.Unlock()
 			f.Wake()
 			return streams, nil
@@ -214,6 +216,7 @@ type window struct {
 	items    []*Item
 	end      Position        // how far the log has been read
 	changed  <-chan struct{} // closed when another call returns more
+	restarts int             // of the feed: positions that were read before one may have been lost
 }
 
 // after returns what is in memory behind a position. The slice has no spare capacity, so that an append to it cannot write into recent.
@@ -222,10 +225,10 @@ func (f *Feed) after(at Position) window {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.following || at.Before(f.start) {
-		return window{changed: f.changed}
+		return window{changed: f.changed, restarts: f.restarts}
 	}
 	from := sort.Search(len(f.recent), func(i int) bool { return at.Before(f.recent[i].Event.Position) })
-	return window{complete: true, items: f.recent[from:len(f.recent):len(f.recent)], end: f.end, changed: f.changed}
+	return window{complete: true, items: f.recent[from:len(f.recent):len(f.recent)], end: f.end, changed: f.changed, restarts: f.restarts}
 }
 
 // aged reports whether some of the events may be outside of the limits of retention by now, because a stream reads slowly.
@@ -290,7 +293,8 @@ type Subscription struct {
 	at       Position // everything up to it has been read
 	returned Position // everything up to it has been returned
 	// unchecked is cleared by the first read of the table, which knows the exact limits.
-	unchecked    bool // at came from the client: events in memory may be outside of the limits of retention
+	unchecked    bool // at came from the client, or the feed has begun anew: events in memory may be outside of the limits of retention
+	restarts     int  // of the feed, as this subscription knows it
 	caughtUp     bool // at least once
 	closed       bool
 	stream       *Stream // nil: not counted
@@ -455,6 +459,9 @@ type batch struct {
 // and before the look, and the stream would wait for a change that has already happened.
 func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 	recent := s.feed.after(s.at)
+	if recent.restarts != s.restarts {
+		s.restarts, s.unchecked = recent.restarts, true
+	}
 	if recent.complete && !s.unchecked && !s.feed.aged(recent.items) {
 		s.caughtUp = true
 		s.setReadingTable(false)

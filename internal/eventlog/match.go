@@ -66,9 +66,13 @@ type ExpiredError struct {
 	OldestID   string // empty: nothing is kept
 	OldestTime time.Time
 	Pruned     Position // the last of them; a query after it returns all that is kept
+	Rewritten  bool     // a failover of the database has lost the event of the position, and others came in its place
 }
 
 func (e *ExpiredError) Error() string {
+	if e.Rewritten {
+		return fmt.Sprintf("the event of the position was lost in a failover; what was kept ends at %s", e.OldestID)
+	}
 	return fmt.Sprintf("the position is older than the oldest event that is kept, %s", e.OldestID)
 }
 
@@ -129,7 +133,11 @@ func optionalTime(t time.Time) pgtype.Timestamptz {
 // WireError turns a *PatternError or an *ExpiredError into an *ojs.Error. It returns any other error unchanged.
 func WireError(err error) error {
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
-		return spec.NewError(ojs.ErrCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
+		message := "The cursor is older than the oldest event that is kept; start again from the current state."
+		if expired.Rewritten {
+			message = "The event of the cursor was lost in a failover of the database; start again from the current state, and go on after oldest_id."
+		}
+		return spec.NewError(ojs.ErrCursorExpired, message,
 			map[string]any{"oldest_id": expired.OldestID, "oldest_time": spec.FormatTime(expired.OldestTime)})
 	}
 	if bad, ok := errors.AsType[*PatternError](err); ok {

@@ -80,6 +80,17 @@ func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 		return pass{}, fmt.Errorf("acquire a connection: %w", err)
 	}
 	defer conn.Release()
+	// The connection may lead to another server than the one before. It is counted already, as it was acquired.
+	if opened := r.pool.Stat().NewConnsCount(); opened != r.opened {
+		checked, err := dbsqlc.New(conn).EventEpochCheck(ctx)
+		if err != nil {
+			return pass{}, fmt.Errorf("check the epoch of the log: %w", err)
+		}
+		if !checked { // as if another relay worked
+			return pass{}, nil
+		}
+		r.opened = opened
+	}
 	done, err := r.transaction(ctx, conn.Conn())
 	if conn.Conn().PgConn().TxStatus() != 'I' { // there is nothing to keep
 		if _, rollbackErr := conn.Exec(ctx, "rollback"); rollbackErr != nil && err == nil {

@@ -121,6 +121,9 @@ func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.Even
 	if err != nil {
 		return nil, err
 	}
+	if rows[0].RewrittenBehind >= 0 {
+		return nil, rewritten(rows[0].RewrittenBehind)
+	}
 	begin := dbsqlc.EventFloorRow{FloorPlace: rows[0].FloorPlace, LostPlace: rows[0].LostPlace}
 	if rows[0].Inexact {
 		if begin, err = r.floor(ctx); err != nil {
@@ -178,6 +181,13 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 	return &ExpiredError{
 		OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC(), Pruned: placeOf(floor, o.Time.Time),
 	}
+}
+
+// rewritten is the error for a position of an event that a failover has lost. It names the end of what was kept, behind which the client can
+// go on: events that came in the place of the lost ones are there, and perhaps some that it has read.
+func rewritten(place int64) error {
+	kept := placeOf(place, clock.Now())
+	return &ExpiredError{OldestID: kept.String(), OldestTime: kept.Time(), Pruned: kept, Rewritten: true}
 }
 
 // ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were

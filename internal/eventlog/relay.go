@@ -106,6 +106,7 @@ type Relay struct {
 	// Only the running goroutine uses these. They are what it knows of the database; it forgets them after an error,
 	// because the next connection may lead to another server.
 	configured    bool
+	opened        int64  // connections of the pool at the latest check of the epoch
 	scanned       string // the snapshot of the last scan whose gaps were all dealt with
 	observations  observations
 	noNotifyUntil time.Time // the notification queue is full
