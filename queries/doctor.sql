@@ -50,3 +50,27 @@ SELECT count(*) AS overdue, count(*) FILTER (WHERE o.state IN ('scheduled', 'ret
     (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed,
     (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted
 FROM ojs.jobs o WHERE o.due_at < now() - interval '10 seconds';
+
+-- name: DoctorRights :one
+-- Whether the role sees the transactions of other roles, and how many of their sessions there are.
+SELECT r.role::text AS role, r.sees_all::boolean AS sees_all, r.hidden::bigint AS hidden FROM ojs.session_rights() r;
+
+-- name: DoctorConnections :one
+-- Connections that are in use, of the server, the database and the role, with their limits, and how many nodes of ojsd there are.
+SELECT c.max_server::bigint AS max_server, c.max_database::bigint AS max_database, c.max_role::bigint AS max_role,
+    c.server::bigint AS server, c.database::bigint AS database, c.role::bigint AS role, c.ojsd::bigint AS ojsd, c.nodes::bigint AS nodes
+FROM ojs.connection_use() c;
+
+-- name: DoctorSlots :many
+-- The replication slots that keep WAL, with how much, and how much PostgreSQL normally keeps.
+SELECT s.name::text AS name, s.kind::text AS kind, s.active::boolean AS active, s.wal_status::text AS wal_status, s.kept_bytes::bigint AS kept_bytes,
+    s.safe_bytes::bigint AS safe_bytes, s.normal_bytes::bigint AS normal_bytes
+FROM ojs.slot_wal() s ORDER BY 5 DESC LIMIT 10;
+
+-- name: DoctorWraparound :many
+-- The ages of the oldest ids, of transactions and of multixacts, with those at which autovacuum freezes.
+SELECT w.kind::text AS kind, w.age::bigint AS age, w.freeze_age::bigint AS freeze_age FROM ojs.wraparound_ages() w;
+
+-- name: DoctorRetention :many
+-- For how long the oldest partition of the event log and the oldest day of finished jobs should have been gone.
+SELECT b.data::text AS data, b.seconds::double precision AS seconds, b.part::text AS part FROM ojs.retention_behind() b;

@@ -93,6 +93,10 @@ FROM ojs.xmin_holder() h;
 -- The session that has kept the relays of all nodes from publishing for longest; at most one row.
 SELECT h.name::text AS name, h.pid::integer AS pid, h.seconds::double precision AS seconds FROM ojs.relay_holders() h LIMIT 1;
 
+-- name: MetricsRetention :many
+-- For how long the oldest partition of the event log and the oldest day of finished jobs should have been gone.
+SELECT b.data::text AS data, b.seconds::float8 AS seconds FROM ojs.retention_behind() b;
+
 -- name: MetricsTables :many
 -- Live and dead rows and sizes of tables.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats(@names::text[]) t;

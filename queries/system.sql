@@ -36,6 +36,31 @@ SELECT ojs.event_partitions_prune()::integer AS dropped;
 -- Drops at most one day of finished jobs.
 SELECT ojs.jobs_done_partitions_prune(sqlc.narg('keep')::interval)::integer AS dropped;
 
+-- name: RetentionLock :one
+-- Reserves the partitions of a table that are being detached for the rest of the transaction.
+SELECT pg_try_advisory_xact_lock(hashtext('ojs.retention'), hashtext(@parent::text))::boolean AS locked;
+
+-- name: RetentionKeepStore :exec
+-- Stores for how long finished jobs are kept, for the figures of retention.
+UPDATE ojs.retention r SET keep = sqlc.narg('keep')::interval WHERE r.parent = 'jobs_done' AND r.keep IS DISTINCT FROM sqlc.narg('keep')::interval;
+
+-- name: EventPartitionLeave :one
+-- Decides which partition of the event log is detached next.
+SELECT ojs.event_partition_leave()::boolean AS due;
+
+-- name: JobFinishedPartitionLeave :one
+-- Deletes jobs from the day that is detached next. next_page: where the next call goes on; -1: the day can be detached.
+SELECT l.due::boolean AS due, COALESCE(l.next_page, -1)::bigint AS next_page
+FROM ojs.jobs_done_partition_leave(sqlc.narg('keep')::interval, @from_page::bigint, @pages::integer) l;
+
+-- name: PartitionDetach :one
+-- The statement that detaches the partition that is leaving, and for how long it may wait. It cannot run in a transaction.
+SELECT d.statement::text AS statement, d.wait_ms::integer AS wait_ms FROM ojs.partition_detach(@parent::text) d;
+
+-- name: PartitionDrop :one
+-- Drops the partition that has been detached.
+SELECT ojs.partition_drop(@parent::text)::boolean AS gone;
+
 -- name: QueuePrune :one
 -- Deletes queues that are not used any more, with their counts.
 SELECT ojs.queues_prune(@max_rows)::integer AS deleted;

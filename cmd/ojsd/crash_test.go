@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
@@ -248,7 +249,7 @@ func (c *crashTest) verify(url string) {
 		require.GreaterOrEqual(t, count[id], 3)
 	}
 	c.verifyAttempts(conn)
-	findings, err := examine(ctx, conn)
+	findings, err := examine(ctx, conn, config.Default().Database)
 	require.NoError(t, err)
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)

@@ -4,19 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/migrations"
 )
 
-// doctorCmd checks a database: stored counts against the tables, the lag of the relay, overdue jobs and jobs stored twice, and what keeps
-// PostgreSQL from removing dead rows. It must never write.
+// doctorCmd checks a database: stored counts against the tables, the lag of the relay, overdue jobs and jobs stored twice, what keeps
+// PostgreSQL from removing dead rows, data beyond its retention, and what stops PostgreSQL as a whole: connections, WAL and ids that run
+// out. It must never write.
 type doctorCmd struct{ settings }
 
 // errFindings makes the exit code 1.
@@ -44,15 +47,18 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	// An error means that nothing is known, not that something is wrong; the exit code is 1 in both cases.
-	findings, err := examine(ctx, conn)
+	findings, err := examine(ctx, conn, loaded.Config.Database)
 	if err != nil {
 		return err
 	}
 	ok := true
 	for _, f := range findings {
-		// Both marks have the same width, so that texts are aligned and grep '^BAD' finds the rest.
+		// The marks have the same width, so that texts are aligned and grep '^BAD' finds what is wrong.
 		mark := "ok  "
-		if !f.OK {
+		switch {
+		case f.Blind:
+			mark = "?   "
+		case !f.OK:
 			mark, ok = "BAD ", false
 		}
 		if _, err := fmt.Fprintln(k.Stdout, mark, f.Text); err != nil {
@@ -66,10 +72,12 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 // finding is one result of an examination.
-// Text is a whole sentence for an operator, with the figures; OK is false if something has to be done.
+// Text is a whole sentence for an operator, with the figures; OK is false if something has to be done. Blind: the role of the session
+// cannot see it, so it is neither OK nor wrong.
 type finding struct {
-	OK   bool
-	Text string
+	OK    bool
+	Text  string
+	Blind bool
 }
 
 // relayLate is how old an unpublished event may be before something is wrong.
@@ -79,10 +87,10 @@ const relayLate = 10 * time.Second
 // examine runs all checks in one snapshot. It counts all jobs, which takes seconds for millions.
 // The snapshot makes counts and tables comparable while jobs move, and holds back the cleaning of dead rows for as long as it
 // runs. An error of one check ends all: the rest would fail, too.
-func examine(ctx context.Context, conn *pgx.Conn) (findings []finding, err error) {
+func examine(ctx context.Context, conn *pgx.Conn, c config.Database) (findings []finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		e := examination{q: dbsqlc.New(tx)}
-		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.tables, e.holders} {
+		e := examination{q: dbsqlc.New(tx), config: c}
+		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders, e.connections, e.slots, e.wraparound} {
 			if err := check(ctx); err != nil {
 				return err
 			}
@@ -99,11 +107,12 @@ func examine(ctx context.Context, conn *pgx.Conn) (findings []finding, err error
 // examination runs its checks one after the other, on one connection.
 type examination struct {
 	q        *dbsqlc.Queries
+	config   config.Database
 	findings []finding
 }
 
 func (e *examination) addf(ok bool, format string, args ...any) {
-	e.findings = append(e.findings, finding{ok, fmt.Sprintf(format, args...)})
+	e.findings = append(e.findings, finding{OK: ok, Text: fmt.Sprintf(format, args...)})
 }
 
 // writable is the only finding that tells of a standby, and all checks work there.
@@ -204,19 +213,134 @@ func (e *examination) tables(ctx context.Context) error {
 	return nil
 }
 
-// holders shows ten at most, the oldest first.
+// holders shows ten at most, the oldest first. PostgreSQL shows the transactions of other roles only to members of pg_read_all_stats.
 func (e *examination) holders(ctx context.Context) error {
 	holders, err := e.q.DoctorXmin(ctx)
+	if err != nil {
+		return err
+	}
+	rights, err := e.q.DoctorRights(ctx)
 	if err != nil {
 		return err
 	}
 	for _, h := range holders {
 		e.addf(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
 	}
-	if len(holders) == 0 {
+	if !rights.SeesAll {
+		e.findings = append(e.findings, finding{Blind: true, Text: fmt.Sprintf("cannot see whether transactions of other roles, which have %d sessions in this database, "+
+			"keep dead rows from being cleaned or events from being published: GRANT pg_read_all_stats TO %s",
+			rights.Hidden, pgx.Identifier{rights.Role}.Sanitize())})
+	} else if len(holders) == 0 {
 		e.addf(true, "no transaction older than a minute keeps dead rows from being cleaned")
 	}
 	return nil
+}
+
+// retentionLate is how long data may be stored beyond its retention: it is looked at every minute, or ten if nothing happens.
+const retentionLate = time.Hour
+
+// retention finds partitions that should have been dropped.
+func (e *examination) retention(ctx context.Context) error {
+	rows, err := e.q.DoctorRetention(ctx)
+	for _, r := range rows {
+		behind := seconds(r.Seconds)
+		what := strings.ReplaceAll(r.Data, "_", " ")
+		if behind < retentionLate {
+			e.addf(true, "%s are dropped in time: the oldest partition is %s beyond its retention, limit %s", what, behind, retentionLate)
+			continue
+		}
+		e.addf(false, "%s are kept too long: partition ojs.%s should have been dropped %s ago, limit %s: no server is running, its retention fails "+
+			"(see its log), or a transaction that uses the table stays open (see below, and pg_locks)", what, r.Part, behind, retentionLate)
+	}
+	return err
+}
+
+// otherConns are those of a node that are not of its pool: one for LISTEN, one for health checks.
+const otherConns = 2
+
+// connections compares what is free with what the nodes may still open. Without a node it is what one would open. The nodes are taken to have
+// the settings of this call. Behind a pooler the pool is that of the pooler.
+func (e *examination) connections(ctx context.Context) error {
+	c, err := e.q.DoctorConnections(ctx)
+	if err != nil {
+		return err
+	}
+	each := int64(e.config.MaxConns) + otherConns
+	if e.config.Pooler() {
+		each = otherConns
+	}
+	nodes := max(1, c.Nodes)
+	wanted := max(0, nodes*each-c.Ojsd)
+	for _, l := range []struct {
+		of, change  string
+		used, limit int64
+	}{
+		{"the server", "raise max_connections", c.Server, c.MaxServer},
+		{"the database", "raise it with ALTER DATABASE … CONNECTION LIMIT", c.Database, c.MaxDatabase},
+		{"the role", "raise it with ALTER ROLE … CONNECTION LIMIT", c.Role, c.MaxRole},
+	} {
+		if l.limit < 0 { // none
+			continue
+		}
+		low := l.limit-l.used < wanted
+		e.addf(!low, "%d of %d connections of %s are in use, and %d nodes with OJS_DATABASE_MAX_CONNS=%d may open %d more%s",
+			l.used, l.limit, l.of, nodes, e.config.MaxConns, wanted,
+			hint(low, "lower OJS_DATABASE_MAX_CONNS, end other sessions (pg_stat_activity), or "+l.change))
+	}
+	return nil
+}
+
+// slots takes a slot for forgotten, or its reader for too slow, when it keeps more WAL than PostgreSQL does by itself.
+func (e *examination) slots(ctx context.Context) error {
+	slots, err := e.q.DoctorSlots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range slots {
+		use, advice := "in use", "look at the reader of the slot"
+		if !s.Active {
+			use, advice = "not in use", fmt.Sprintf("start its reader, or SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(s.Name, "'", "''"))
+		}
+		until := "it is kept until the disk is full"
+		if s.SafeBytes >= 0 {
+			until = fmt.Sprintf("PostgreSQL gives the slot up after %d MiB more", s.SafeBytes>>20)
+		}
+		switch {
+		case s.WalStatus == "lost":
+			e.addf(false, "replication slot %s (%s, %s) has lost WAL that its reader needs: make the standby or subscriber anew, and SELECT pg_drop_replication_slot('%s')",
+				s.Name, s.Kind, use, strings.ReplaceAll(s.Name, "'", "''"))
+		case s.WalStatus == "unreserved" || s.KeptBytes > s.NormalBytes:
+			e.addf(false, "replication slot %s (%s, %s) keeps %d MiB of WAL, limit %d MiB (max_wal_size); %s: %s",
+				s.Name, s.Kind, use, s.KeptBytes>>20, s.NormalBytes>>20, until, advice)
+		default:
+			e.addf(true, "replication slot %s (%s, %s) keeps %d MiB of WAL, limit %d MiB (max_wal_size)", s.Name, s.Kind, use, s.KeptBytes>>20, s.NormalBytes>>20)
+		}
+	}
+	if len(slots) == 0 {
+		e.addf(true, "no replication slot keeps WAL")
+	}
+	return nil
+}
+
+const (
+	// failsafeAge is the default of vacuum_failsafe_age, at which vacuum leaves out all but freezing.
+	failsafeAge = 1_600_000_000
+
+	// lastAge is about where PostgreSQL refuses new ids, and with them all writes.
+	lastAge = 2_144_000_000
+)
+
+// wraparound begins at twice the age at which autovacuum freezes whatever happens: until then it may be just about to.
+func (e *examination) wraparound(ctx context.Context) error {
+	ages, err := e.q.DoctorWraparound(ctx)
+	for _, a := range ages {
+		limit := min(2*a.FreezeAge, failsafeAge)
+		old := a.Age > limit
+		e.addf(!old, "the oldest %s id of the database is %d ids old, limit %d; PostgreSQL stops writes at %d%s", a.Kind, a.Age, limit, lastAge,
+			hint(old, "autovacuum does not freeze: end old transactions, drop unused slots, then VACUUM (FREEZE) the tables with the oldest "+
+				"relfrozenxid or relminmxid in pg_class"))
+	}
+	return err
 }
 
 // hint is what to do, if there is something.

@@ -1,15 +1,22 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/migrations"
 )
 
 // sessions stands in for pg_stat_activity, where a test cannot have a session that is two minutes old, or start an autovacuum.
@@ -17,7 +24,7 @@ const sessions = `
 	CREATE SCHEMA fake;
 	CREATE VIEW fake.pg_stat_activity AS
 	SELECT s.pid, s.application_name, s.state, clock_timestamp() - s.age AS xact_start, s.backend_xmin::text::xid AS backend_xmin,
-		s.backend_xid::text::xid AS backend_xid, s.backend_type, s.query, COALESCE(s.datname, current_database()::text) AS datname
+		s.backend_xid::text::xid AS backend_xid, s.backend_type, s.query, COALESCE(s.datname, current_database()::text) AS datname, NULL::oid AS usesysid
 	FROM (VALUES
 		(1, 'reads', 'active', interval '2 minutes', 700, NULL::integer, 'client backend', 'SELECT 1', NULL::text),
 		(2, 'writes', 'idle in transaction', interval '3 minutes', NULL, 701, 'client backend', 'INSERT', NULL),
@@ -42,7 +49,7 @@ func TestExamine(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), `SET search_path = fake, pg_catalog`)
 		require.NoError(t, err)
-		findings, err := examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 		require.NoError(t, err)
 		var holders []string
 		for _, f := range findings {
@@ -71,7 +78,7 @@ func TestExamine(t *testing.T) {
 			require.NoError(t, err)
 			conn, err := pool.Acquire(t.Context())
 			require.NoError(t, err)
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			conn.Release()
 			pid := strconv.Itoa(int(holder.Conn().PgConn().PID()))
@@ -90,7 +97,7 @@ func TestExamine(t *testing.T) {
 			conn, err := pool.Acquire(t.Context())
 			require.NoError(t, err)
 			statements.FailAt(i)
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			failed := statements.Heal()
 			conn.Release()
 			if failed == "" {
@@ -115,7 +122,7 @@ func TestExamine(t *testing.T) {
 			FROM (VALUES ('scheduled', NULL::timestamptz), ('scheduled', now() + interval '1 day'), ('retryable', NULL), ('scheduled', now() - interval '1 minute'), ('active', NULL)) s (state, expires_at)`)
 		require.NoError(t, err)
 		texts := func(words string) (found []string) {
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			for _, f := range findings {
 				if strings.Contains(f.Text, words) {
@@ -160,7 +167,7 @@ func TestExamine(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args) VALUES (ojs.new_id(now()), 't', 'q', 'completed', now(), now(), '[]')`)
 		require.NoError(t, err)
-		findings, err := examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 		require.NoError(t, err)
 		var wrong []string
 		for _, f := range findings {
@@ -189,7 +196,7 @@ func TestExamine(t *testing.T) {
 		for floor, hours := range map[int64]string{0: "30h", 1 << 16: "20h", 1<<16 + 1: "10h", 2 << 16: "0s"} {
 			_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET watermark = 2, floor_place = $1`, floor)
 			require.NoError(t, err)
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			require.True(t, slices.ContainsFunc(findings, func(f finding) bool { return f.OK && strings.HasPrefix(f.Text, "events reach back "+hours) }), "%d: %v", floor, findings)
 		}
@@ -201,10 +208,207 @@ func TestExamine(t *testing.T) {
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
 		defer conn.Release()
-		findings, err := examine(t.Context(), conn.Conn())
+		findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 		require.NoError(t, err)
 		for _, f := range findings {
 			require.True(t, f.OK, f.Text)
 		}
 	})
+}
+
+// fakedDatabase is a connection to a new database, in which views of schema fake stand in for those of PostgreSQL.
+func fakedDatabase(t *testing.T, views ...string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dbtest.URL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(t.Context(), "CREATE SCHEMA fake; "+strings.Join(views, "; ")+"; SET search_path = fake, pg_catalog")
+	require.NoError(t, err)
+	return conn
+}
+
+// about returns the findings that contain the words, with their marks.
+func about(t *testing.T, conn *pgx.Conn, c config.Database, words string) (found []string) {
+	t.Helper()
+	findings, err := examine(t.Context(), conn, c)
+	require.NoError(t, err)
+	for _, f := range findings {
+		if strings.Contains(f.Text, words) {
+			require.False(t, f.OK && f.Blind)
+			mark := map[bool]string{true: "ok ", false: "BAD "}[f.OK]
+			if f.Blind {
+				mark = "? "
+			}
+			found = append(found, mark+f.Text)
+		}
+	}
+	return found
+}
+
+func TestExamineFindsForgottenSlots(t *testing.T) {
+	t.Parallel()
+	c := config.Default().Database
+	none := fakedDatabase(t, `CREATE VIEW fake.pg_replication_slots AS SELECT * FROM pg_catalog.pg_replication_slots WHERE false`)
+	require.Equal(t, []string{"ok no replication slot keeps WAL"}, about(t, none, c, "slot"))
+
+	conn := fakedDatabase(t, `CREATE TABLE fake.slots (slot_name name, slot_type text, active boolean, restart_lsn pg_lsn, wal_status text, safe_wal_size bigint)`,
+		`CREATE VIEW fake.pg_replication_slots AS SELECT *, NULL::integer AS active_pid, NULL::xid AS xmin, NULL::xid AS catalog_xmin FROM fake.slots`)
+	_, err := conn.Exec(t.Context(), `INSERT INTO fake.slots (slot_name, slot_type, active, restart_lsn, wal_status, safe_wal_size) VALUES
+		('forgotten', 'physical', false, '8/0'::pg_lsn - 5::bigint * 1024^3::numeric, 'extended', NULL),
+		('slow', 'logical', true, '8/0'::pg_lsn - 4::bigint * 1024^3::numeric, 'extended', 7 * 1024 * 1024),
+		('end''s', 'physical', false, '8/0'::pg_lsn - 10 * 1024^2::numeric, 'unreserved', 0),
+		('restarts', 'physical', false, '8/0', 'reserved', NULL),
+		('lost', 'physical', false, NULL, 'lost', NULL), ('unused', 'physical', false, NULL, NULL, NULL)`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `CREATE FUNCTION fake.pg_current_wal_lsn() RETURNS pg_lsn LANGUAGE sql AS $$ SELECT '8/0'::pg_lsn $$`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `CREATE FUNCTION fake.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT CASE $1 WHEN 'max_wal_size' THEN '1GB' ELSE pg_catalog.current_setting($1) END $$;
+		SET search_path = fake, pg_catalog`)
+	require.NoError(t, err)
+	const disk, drop = "it is kept until the disk is full", "start its reader, or SELECT pg_drop_replication_slot("
+	require.ElementsMatch(t, []string{
+		"BAD replication slot forgotten (physical, not in use) keeps 5120 MiB of WAL, limit 1024 MiB (max_wal_size); " + disk + ": " + drop + "'forgotten')",
+		"BAD replication slot slow (logical, in use) keeps 4096 MiB of WAL, limit 1024 MiB (max_wal_size); PostgreSQL gives the slot up after 7 MiB more: look at the reader of the slot",
+		"BAD replication slot end's (physical, not in use) keeps 10 MiB of WAL, limit 1024 MiB (max_wal_size); PostgreSQL gives the slot up after 0 MiB more: " + drop + "'end''s')",
+		"ok replication slot restarts (physical, not in use) keeps 0 MiB of WAL, limit 1024 MiB (max_wal_size)",
+		"BAD replication slot lost (physical, not in use) has lost WAL that its reader needs: make the standby or subscriber anew, and SELECT pg_drop_replication_slot('lost')",
+	}, about(t, conn, c, "slot"))
+}
+
+func TestExamineFindsConnectionsThatRunOut(t *testing.T) {
+	t.Parallel()
+	c := config.Default().Database
+	c.MaxConns = 10
+	conn := fakedDatabase(t, `CREATE TABLE fake.pg_stat_activity (pid integer, application_name text, state text, xact_start timestamptz, backend_xmin xid, backend_xid xid,
+			backend_type text, query text, datname text, usesysid oid)`,
+		`CREATE FUNCTION fake.current_setting(text, boolean DEFAULT false) RETURNS text LANGUAGE sql AS $$
+			SELECT CASE $1 WHEN 'max_connections' THEN '50' WHEN 'superuser_reserved_connections' THEN '3' WHEN 'reserved_connections' THEN '2' ELSE pg_catalog.current_setting($1, $2) END $$`)
+	// Two nodes with 7 sessions; a session of which the role sees only that it is there; what does not count.
+	_, err := conn.Exec(t.Context(), `INSERT INTO fake.pg_stat_activity (application_name, backend_type, datname, usesysid)
+		SELECT s.name, s.kind, CASE WHEN s.db = '' THEN current_database()::text ELSE s.db END, CASE WHEN s.mine THEN current_user::regrole::oid ELSE 1 END
+		FROM (VALUES ('ojsd listen', 'client backend', '', true, 2), ('ojsd', 'client backend', '', true, 5), ('app', 'client backend', 'other', false, 18), (NULL, NULL, '', false, 1),
+			('replica', 'walsender', NULL, false, 9)) s (name, kind, db, mine, n), generate_series(1, s.n);
+		INSERT INTO fake.pg_stat_activity (backend_type, datname) VALUES ('autovacuum worker', current_database()), (NULL, NULL)`)
+	require.NoError(t, err)
+	const may = "and 2 nodes with OJS_DATABASE_MAX_CONNS=10 may open 17 more"
+	require.Equal(t, []string{"ok 26 of 45 connections of the server are in use, " + may}, about(t, conn, c, "connections of"))
+
+	_, err = conn.Exec(t.Context(), `INSERT INTO fake.pg_stat_activity (application_name, backend_type, datname, usesysid) SELECT 'app', 'client backend', 'other', 1 FROM generate_series(1, 3)`)
+	require.NoError(t, err)
+	const less = ": lower OJS_DATABASE_MAX_CONNS, end other sessions (pg_stat_activity), or raise "
+	require.Equal(t, []string{"BAD 29 of 45 connections of the server are in use, " + may + less + "max_connections"}, about(t, conn, c, "connections of"))
+
+	_, err = conn.Exec(t.Context(), `DELETE FROM fake.pg_stat_activity WHERE application_name = 'app';
+		CREATE TABLE fake.pg_roles AS SELECT current_user AS rolname, current_user::regrole::oid AS oid, 23 AS rolconnlimit;
+		CREATE TABLE fake.pg_database AS SELECT datname, oid, datfrozenxid, datminmxid, 25 AS datconnlimit FROM pg_catalog.pg_database; SET search_path = fake, pg_catalog`)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"ok 8 of 45 connections of the server are in use, " + may,
+		"ok 8 of 25 connections of the database are in use, " + may,
+		"BAD 7 of 23 connections of the role are in use, " + may + less + "it with ALTER ROLE … CONNECTION LIMIT",
+	}, about(t, conn, c, "connections of"))
+
+	c.ListenURL = "past a pooler"
+	require.Equal(t, "ok 8 of 45 connections of the server are in use, and 2 nodes with OJS_DATABASE_MAX_CONNS=10 may open 0 more", about(t, conn, c, "connections of")[0])
+	_, err = conn.Exec(t.Context(), `DELETE FROM fake.pg_stat_activity`)
+	require.NoError(t, err)
+	c.ListenURL = ""
+	require.Equal(t, "ok 0 of 45 connections of the server are in use, and 1 nodes with OJS_DATABASE_MAX_CONNS=10 may open 12 more", about(t, conn, c, "connections of")[0], "one will start")
+}
+
+func TestExamineFindsOldIDs(t *testing.T) {
+	t.Parallel()
+	conn := fakedDatabase(t, `CREATE TABLE fake.pg_database AS SELECT datname, oid, datconnlimit, datfrozenxid AS datfrozenxid, datminmxid FROM pg_catalog.pg_database`,
+		`CREATE TABLE fake.ages (xids integer, multixacts integer)`, `INSERT INTO fake.ages VALUES (400000000, 800000000)`,
+		`CREATE FUNCTION fake.age(xid) RETURNS integer LANGUAGE sql AS 'SELECT xids FROM fake.ages'`,
+		`CREATE FUNCTION fake.mxid_age(xid) RETURNS integer LANGUAGE sql AS 'SELECT multixacts FROM fake.ages'`)
+	const stops, freeze = "PostgreSQL stops writes at 2144000000", ": autovacuum does not freeze: end old transactions, drop unused slots, then VACUUM (FREEZE) the tables with the oldest relfrozenxid or relminmxid in pg_class"
+	require.Equal(t, []string{
+		"ok the oldest transaction id of the database is 400000000 ids old, limit 400000000; " + stops,
+		"ok the oldest multixact id of the database is 800000000 ids old, limit 800000000; " + stops,
+	}, about(t, conn, config.Default().Database, "ids old"))
+	_, err := conn.Exec(t.Context(), `UPDATE fake.ages SET xids = xids + 1, multixacts = multixacts + 1`)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"BAD the oldest transaction id of the database is 400000001 ids old, limit 400000000; " + stops + freeze,
+		"BAD the oldest multixact id of the database is 800000001 ids old, limit 800000000; " + stops + freeze,
+	}, about(t, conn, config.Default().Database, "ids old"))
+}
+
+func TestExamineFindsRetentionThatIsBehind(t *testing.T) {
+	t.Parallel()
+	dbtest.WritesTables(t)
+	conn := fakedDatabase(t)
+	require.Equal(t, []string{
+		"ok events are dropped in time: the oldest partition is 0s beyond its retention, limit 1h0m0s",
+		"ok finished jobs are dropped in time: the oldest partition is 0s beyond its retention, limit 1h0m0s",
+	}, about(t, conn, config.Default().Database, "oldest partition"))
+	// The last event of the first partition is 30 h old. Of the next partition all 100 numbers are kept.
+	_, err := conn.Exec(t.Context(), `CREATE TABLE ojs.jobs_done_p20200101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00');
+		UPDATE ojs.retention SET keep = now() - '2020-01-02 00:00+00' - interval '90 minutes' WHERE parent = 'jobs_done';
+		INSERT INTO ojs.events (seq, type, source, time) SELECT 499999 + g, 'x.y', 'api', now() - interval '31 hours' + g * interval '1 hour' FROM generate_series(0, 1) g;
+		INSERT INTO ojs.events (seq, type, source, time) SELECT 500000 + g, 'x.y', 'api', now() - interval '20 hours' + g * interval '1 minute' FROM generate_series(1, 400) g;
+		UPDATE ojs.event_relay SET watermark = 500400, floor_place = 500300::bigint << 16, max_age = interval '24 hours'`)
+	require.NoError(t, err)
+	seconds := func(data string) (s float64) {
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT seconds FROM ojs.retention_behind() WHERE data = $1`, data).Scan(&s))
+		return s
+	}
+	require.InDelta(t, (90 * time.Minute).Seconds(), seconds("finished_jobs"), 60)
+	require.InDelta(t, (7 * time.Hour).Seconds(), seconds("events"), 60, "by age")
+	_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET max_age = NULL, max_count = 100`)
+	require.NoError(t, err)
+	require.InDelta(t, (20*time.Hour - 100*time.Minute).Seconds(), seconds("events"), 60, "since there were 100 newer ones")
+	_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET max_age = '24 hours'`)
+	require.NoError(t, err)
+	require.InDelta(t, (20*time.Hour - 100*time.Minute).Seconds(), seconds("events"), 60, "whichever was first")
+	late := about(t, conn, config.Default().Database, "kept too long")
+	require.Len(t, late, 2)
+	require.True(t, strings.HasPrefix(late[0], "BAD events are kept too long: partition ojs.events_p00000000000000 should have been dropped 18h2"), late[0])
+	require.True(t, strings.HasPrefix(late[1], "BAD finished jobs are kept too long: partition ojs.jobs_done_p20200101 should have been dropped 1h30m"), late[1])
+	_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET floor_place = 0; UPDATE ojs.retention SET keep = NULL`)
+	require.NoError(t, err)
+	require.Zero(t, seconds("events")+seconds("finished_jobs"))
+}
+
+// The role of the manual owns the schema and has no other right. It does not see the transactions of others, so it must not say that there are none.
+func TestExamineSaysWhatItCannotSee(t *testing.T) {
+	t.Parallel()
+	admin, err := pgx.Connect(t.Context(), dbtest.EmptyURL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = admin.Close(context.Background()) })
+	role := "ojsd_doctor_" + strings.ToLower(rand.Text()[:8])
+	_, err = admin.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'x'; DO $$ BEGIN EXECUTE 'GRANT CREATE ON DATABASE ' || current_database() || ' TO "+role+"'; END $$")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := admin.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role)
+		require.NoError(t, err)
+	})
+	address, err := url.Parse(admin.Config().ConnString())
+	require.NoError(t, err)
+	address.User = url.UserPassword(role, "x")
+	_, err = migrations.Up(t.Context(), address.String(), nil)
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), address.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+
+	found := func() []string { return about(t, conn, config.Default().Database, "dead rows from being cleaned") }
+	require.Equal(t, []string{"? cannot see whether transactions of other roles, which have 1 sessions in this database, keep dead rows from being cleaned " +
+		`or events from being published: GRANT pg_read_all_stats TO "` + role + `"`}, found())
+	_, err = admin.Exec(t.Context(), "GRANT pg_read_all_stats TO "+role)
+	require.NoError(t, err)
+	require.Equal(t, []string{"ok no transaction older than a minute keeps dead rows from being cleaned"}, found())
+	_, err = admin.Exec(t.Context(), "REVOKE pg_read_all_stats FROM "+role)
+	require.NoError(t, err)
+
+	// The rest is seen without it.
+	findings, err := examine(t.Context(), conn, config.Default().Database)
+	require.NoError(t, err)
+	for _, f := range findings {
+		require.True(t, f.OK || f.Blind, f.Text)
+	}
+	for _, words := range []string{"connections of the server", "ids old", "WAL", "in time"} {
+		require.NotEmpty(t, about(t, conn, config.Default().Database, words), words)
+	}
 }

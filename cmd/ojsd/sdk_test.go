@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -339,7 +340,7 @@ func (b *sdkBooks) verify(conn *pgx.Conn) {
 	require.NoError(t, err)
 	require.Equal(t, b.jobs, total)
 	requirePublished(t, conn)
-	findings, err := examine(t.Context(), conn)
+	findings, err := examine(t.Context(), conn, config.Default().Database)
 	require.NoError(t, err)
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)

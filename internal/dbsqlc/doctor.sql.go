@@ -9,6 +9,40 @@ import (
 	"context"
 )
 
+const doctorConnections = `-- name: DoctorConnections :one
+SELECT c.max_server::bigint AS max_server, c.max_database::bigint AS max_database, c.max_role::bigint AS max_role,
+    c.server::bigint AS server, c.database::bigint AS database, c.role::bigint AS role, c.ojsd::bigint AS ojsd, c.nodes::bigint AS nodes
+FROM ojs.connection_use() c
+`
+
+type DoctorConnectionsRow struct {
+	MaxServer   int64
+	MaxDatabase int64
+	MaxRole     int64
+	Server      int64
+	Database    int64
+	Role        int64
+	Ojsd        int64
+	Nodes       int64
+}
+
+// Connections that are in use, of the server, the database and the role, with their limits, and how many nodes of ojsd there are.
+func (q *Queries) DoctorConnections(ctx context.Context) (DoctorConnectionsRow, error) {
+	row := q.db.QueryRow(ctx, doctorConnections)
+	var i DoctorConnectionsRow
+	err := row.Scan(
+		&i.MaxServer,
+		&i.MaxDatabase,
+		&i.MaxRole,
+		&i.Server,
+		&i.Database,
+		&i.Role,
+		&i.Ojsd,
+		&i.Nodes,
+	)
+	return i, err
+}
+
 const doctorCounts = `-- name: DoctorCounts :many
 WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
@@ -128,6 +162,55 @@ func (q *Queries) DoctorRelayHolders(ctx context.Context) ([]DoctorRelayHoldersR
 	return items, nil
 }
 
+const doctorRetention = `-- name: DoctorRetention :many
+SELECT b.data::text AS data, b.seconds::double precision AS seconds, b.part::text AS part FROM ojs.retention_behind() b
+`
+
+type DoctorRetentionRow struct {
+	Data    string
+	Seconds float64
+	Part    string
+}
+
+// For how long the oldest partition of the event log and the oldest day of finished jobs should have been gone.
+func (q *Queries) DoctorRetention(ctx context.Context) ([]DoctorRetentionRow, error) {
+	rows, err := q.db.Query(ctx, doctorRetention)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DoctorRetentionRow
+	for rows.Next() {
+		var i DoctorRetentionRow
+		if err := rows.Scan(&i.Data, &i.Seconds, &i.Part); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const doctorRights = `-- name: DoctorRights :one
+SELECT r.role::text AS role, r.sees_all::boolean AS sees_all, r.hidden::bigint AS hidden FROM ojs.session_rights() r
+`
+
+type DoctorRightsRow struct {
+	Role    string
+	SeesAll bool
+	Hidden  int64
+}
+
+// Whether the role sees the transactions of other roles, and how many of their sessions there are.
+func (q *Queries) DoctorRights(ctx context.Context) (DoctorRightsRow, error) {
+	row := q.db.QueryRow(ctx, doctorRights)
+	var i DoctorRightsRow
+	err := row.Scan(&i.Role, &i.SeesAll, &i.Hidden)
+	return i, err
+}
+
 const doctorRows = `-- name: DoctorRows :one
 SELECT count(*) AS overdue, count(*) FILTER (WHERE o.state IN ('scheduled', 'retryable')
         AND NOT COALESCE(LEAST(o.expires_at, o.total_due_at, o.ttl_due_at) < now() - interval '10 seconds', false)) AS waiting,
@@ -165,6 +248,51 @@ func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 	return i, err
 }
 
+const doctorSlots = `-- name: DoctorSlots :many
+SELECT s.name::text AS name, s.kind::text AS kind, s.active::boolean AS active, s.wal_status::text AS wal_status, s.kept_bytes::bigint AS kept_bytes,
+    s.safe_bytes::bigint AS safe_bytes, s.normal_bytes::bigint AS normal_bytes
+FROM ojs.slot_wal() s ORDER BY 5 DESC LIMIT 10
+`
+
+type DoctorSlotsRow struct {
+	Name        string
+	Kind        string
+	Active      bool
+	WalStatus   string
+	KeptBytes   int64
+	SafeBytes   int64
+	NormalBytes int64
+}
+
+// The replication slots that keep WAL, with how much, and how much PostgreSQL normally keeps.
+func (q *Queries) DoctorSlots(ctx context.Context) ([]DoctorSlotsRow, error) {
+	rows, err := q.db.Query(ctx, doctorSlots)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DoctorSlotsRow
+	for rows.Next() {
+		var i DoctorSlotsRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Kind,
+			&i.Active,
+			&i.WalStatus,
+			&i.KeptBytes,
+			&i.SafeBytes,
+			&i.NormalBytes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const doctorTables = `-- name: DoctorTables :many
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes
 FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers,workflows,workflow_steps,workflow_pending,limits,limit_starts,limit_pending}') t ORDER BY 1
@@ -193,6 +321,37 @@ func (q *Queries) DoctorTables(ctx context.Context) ([]DoctorTablesRow, error) {
 			&i.Dead,
 			&i.Bytes,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const doctorWraparound = `-- name: DoctorWraparound :many
+SELECT w.kind::text AS kind, w.age::bigint AS age, w.freeze_age::bigint AS freeze_age FROM ojs.wraparound_ages() w
+`
+
+type DoctorWraparoundRow struct {
+	Kind      string
+	Age       int64
+	FreezeAge int64
+}
+
+// The ages of the oldest ids, of transactions and of multixacts, with those at which autovacuum freezes.
+func (q *Queries) DoctorWraparound(ctx context.Context) ([]DoctorWraparoundRow, error) {
+	rows, err := q.db.Query(ctx, doctorWraparound)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DoctorWraparoundRow
+	for rows.Next() {
+		var i DoctorWraparoundRow
+		if err := rows.Scan(&i.Kind, &i.Age, &i.FreezeAge); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -109,6 +109,8 @@ var lockedElsewhere = map[string]string{
 	"jobs_done_partitions_prune": "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
 	"event_partition_close":      "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
 	"event_partitions_prune":     "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
+	"event_partition_leave":      "eventlog.TestRetentionLetsThePassOfTheRelayEnd",
+	"counts_add":                 "eventlog.TestRetentionLetsThePassOfTheRelayEnd, by jobs_done_partitions_prune",
 	"queues_prune":               "eventlog.TestQueueUsedDuringThePrune, for the relay",
 	"reset":                      "eventlog.TestResetWaitsForRetention",
 	"event_epoch_check":          "eventlog.TestRelayPass, whose relays make their first pass while others work",

@@ -387,6 +387,36 @@ func (q *Queries) MetricsRelayHolder(ctx context.Context) ([]MetricsRelayHolderR
 	return items, nil
 }
 
+const metricsRetention = `-- name: MetricsRetention :many
+SELECT b.data::text AS data, b.seconds::float8 AS seconds FROM ojs.retention_behind() b
+`
+
+type MetricsRetentionRow struct {
+	Data    string
+	Seconds float64
+}
+
+// For how long the oldest partition of the event log and the oldest day of finished jobs should have been gone.
+func (q *Queries) MetricsRetention(ctx context.Context) ([]MetricsRetentionRow, error) {
+	rows, err := q.db.Query(ctx, metricsRetention)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MetricsRetentionRow
+	for rows.Next() {
+		var i MetricsRetentionRow
+		if err := rows.Scan(&i.Data, &i.Seconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const metricsTables = `-- name: MetricsTables :many
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats($1::text[]) t
 `

@@ -462,6 +462,12 @@ type QueueVersion struct {
 	Version int64
 }
 
+type Retention struct {
+	Parent  string
+	Keep    pgtype.Interval
+	Leaving pgtype.Text
+}
+
 type Schema struct {
 	Type          string
 	Version       string

@@ -23,6 +23,18 @@ func (q *Queries) EventPartitionClose(ctx context.Context) (bool, error) {
 	return closed, err
 }
 
+const eventPartitionLeave = `-- name: EventPartitionLeave :one
+SELECT ojs.event_partition_leave()::boolean AS due
+`
+
+// Decides which partition of the event log is detached next.
+func (q *Queries) EventPartitionLeave(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, eventPartitionLeave)
+	var due bool
+	err := row.Scan(&due)
+	return due, err
+}
+
 const eventPartitionPrune = `-- name: EventPartitionPrune :one
 SELECT ojs.event_partitions_prune()::integer AS dropped
 `
@@ -126,6 +138,30 @@ func (q *Queries) IdempotencyKeyPrune(ctx context.Context, maxRows int32) (int64
 	return result.RowsAffected(), nil
 }
 
+const jobFinishedPartitionLeave = `-- name: JobFinishedPartitionLeave :one
+SELECT l.due::boolean AS due, COALESCE(l.next_page, -1)::bigint AS next_page
+FROM ojs.jobs_done_partition_leave($1::interval, $2::bigint, $3::integer) l
+`
+
+type JobFinishedPartitionLeaveParams struct {
+	Keep     pgtype.Interval
+	FromPage int64
+	Pages    int32
+}
+
+type JobFinishedPartitionLeaveRow struct {
+	Due      bool
+	NextPage int64
+}
+
+// Deletes jobs from the day that is detached next. next_page: where the next call goes on; -1: the day can be detached.
+func (q *Queries) JobFinishedPartitionLeave(ctx context.Context, arg JobFinishedPartitionLeaveParams) (JobFinishedPartitionLeaveRow, error) {
+	row := q.db.QueryRow(ctx, jobFinishedPartitionLeave, arg.Keep, arg.FromPage, arg.Pages)
+	var i JobFinishedPartitionLeaveRow
+	err := row.Scan(&i.Due, &i.NextPage)
+	return i, err
+}
+
 const jobFinishedPartitionPrune = `-- name: JobFinishedPartitionPrune :one
 SELECT ojs.jobs_done_partitions_prune($1::interval)::integer AS dropped
 `
@@ -200,6 +236,35 @@ func (q *Queries) JobListForRetention(ctx context.Context, arg JobListForRetenti
 	return items, nil
 }
 
+const partitionDetach = `-- name: PartitionDetach :one
+SELECT d.statement::text AS statement, d.wait_ms::integer AS wait_ms FROM ojs.partition_detach($1::text) d
+`
+
+type PartitionDetachRow struct {
+	Statement string
+	WaitMs    int32
+}
+
+// The statement that detaches the partition that is leaving, and for how long it may wait. It cannot run in a transaction.
+func (q *Queries) PartitionDetach(ctx context.Context, parent string) (PartitionDetachRow, error) {
+	row := q.db.QueryRow(ctx, partitionDetach, parent)
+	var i PartitionDetachRow
+	err := row.Scan(&i.Statement, &i.WaitMs)
+	return i, err
+}
+
+const partitionDrop = `-- name: PartitionDrop :one
+SELECT ojs.partition_drop($1::text)::boolean AS gone
+`
+
+// Drops the partition that has been detached.
+func (q *Queries) PartitionDrop(ctx context.Context, parent string) (bool, error) {
+	row := q.db.QueryRow(ctx, partitionDrop, parent)
+	var gone bool
+	err := row.Scan(&gone)
+	return gone, err
+}
+
 const partitionEnsure = `-- name: PartitionEnsure :one
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before,
     clock_timestamp()::timestamptz AS now
@@ -229,6 +294,28 @@ func (q *Queries) QueuePrune(ctx context.Context, maxRows int32) (int32, error) 
 	var deleted int32
 	err := row.Scan(&deleted)
 	return deleted, err
+}
+
+const retentionKeepStore = `-- name: RetentionKeepStore :exec
+UPDATE ojs.retention r SET keep = $1::interval WHERE r.parent = 'jobs_done' AND r.keep IS DISTINCT FROM $1::interval
+`
+
+// Stores for how long finished jobs are kept, for the figures of retention.
+func (q *Queries) RetentionKeepStore(ctx context.Context, keep pgtype.Interval) error {
+	_, err := q.db.Exec(ctx, retentionKeepStore, keep)
+	return err
+}
+
+const retentionLock = `-- name: RetentionLock :one
+SELECT pg_try_advisory_xact_lock(hashtext('ojs.retention'), hashtext($1::text))::boolean AS locked
+`
+
+// Reserves the partitions of a table that are being detached for the rest of the transaction.
+func (q *Queries) RetentionLock(ctx context.Context, parent string) (bool, error) {
+	row := q.db.QueryRow(ctx, retentionLock, parent)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
 }
 
 const serverSettingGet = `-- name: ServerSettingGet :one

@@ -86,6 +86,7 @@ var documentedSeries = []struct {
 	{"ojs_db_table_live_rows", "GAUGE", "table", ""},
 	{"ojs_db_table_dead_rows", "GAUGE", "table", ""},
 	{"ojs_db_table_bytes", "GAUGE", "table", ""},
+	{"ojs_retention_behind_seconds", "GAUGE", "data", ""},
 	{"ojs_db_xmin_age_seconds", "GAUGE", "", ""},
 	{"ojs_db_xmin_age_transactions", "GAUGE", "", ""},
 }
@@ -224,6 +225,7 @@ func TestMetrics(t *testing.T) {
 		require.Positive(t, s.values("ojs_events_retained_seconds")[""])
 		require.Equal(t, []string{"table=event_gaps", "table=event_relay", "table=events", "table=jobs", "table=jobs_done", "table=queue_counts", "table=stats_minute", "table=webhook_deliveries", "table=workers"},
 			slices.Sorted(maps.Keys(s.values("ojs_db_table_bytes"))))
+		require.Equal(t, map[string]float64{"data=events": 0, "data=finished_jobs": 0}, s.values("ojs_retention_behind_seconds"))
 	})
 
 	t.Run("FollowAccept", func(t *testing.T) {

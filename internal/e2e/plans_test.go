@@ -384,6 +384,7 @@ func loggedPlans(log []byte) iter.Seq[[]byte] {
 var rare = map[string]bool{
 	"PartitionEnsure": true, "EventPartitionPrune": true, "JobFinishedPartitionPrune": true, "StatsMinutePrune": true,
 	"MetricsTables":        true,
+	"MetricsRetention":     true, // reads the list of partitions, and one row of two of them
 	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
 	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
 	"JobPriorityList":      true, // of a dashboard; reads the dead entries at the head like MetricsReadyHeads

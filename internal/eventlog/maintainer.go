@@ -64,8 +64,8 @@ type MaintainerConfig struct {
 // Maintainer creates partitions before they are needed and drops those out of retention. Every node runs one; locks in the
 // SQL functions let one at a time work. It takes from the relay whether events are written, and seldom queries an idle
 // database. What ends or drops a partition does nothing if another node is at it, or if a transaction has held the table for
-// longer than a second; the next run tries again. A node that stops halfway leaves nothing to repair: each statement is a
-// transaction of its own.
+// longer than a second; what is due then is detached (detachDue), and the next run tries again. A node that stops halfway leaves
+// nothing to repair: each statement is a transaction of its own, and a partition that is being detached is stored.
 type Maintainer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -74,6 +74,7 @@ type Maintainer struct {
 	TestSignals MaintainerTestSignals
 
 	config MaintainerConfig
+	pool   *pgxpool.Pool
 	q      *dbsqlc.Queries
 	relay  *Relay
 
@@ -123,7 +124,7 @@ func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, c Maint
 	if c.KeepDone == nil {
 		c.KeepDone = func(context.Context) time.Duration { return 0 }
 	}
-	return baseservice.Init(archetype, &Maintainer{config: c, q: dbsqlc.New(pool), relay: relay})
+	return baseservice.Init(archetype, &Maintainer{config: c, pool: pool, q: dbsqlc.New(pool), relay: relay})
 }
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
@@ -228,6 +229,9 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	if p.EventPartitions, err = repeat(func() (int32, error) { return m.q.EventPartitionPrune(ctx) }); err != nil {
 		return fmt.Errorf("drop events: %w", err)
 	}
+	if err = m.q.RetentionKeepStore(ctx, interval(m.config.KeepDone(ctx))); err != nil {
+		return fmt.Errorf("store the retention of finished jobs: %w", err)
+	}
 	if p.Days, err = repeat(func() (int32, error) {
 		return m.q.JobFinishedPartitionPrune(ctx, interval(m.config.KeepDone(ctx)))
 	}); err != nil {
@@ -250,6 +254,17 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 			return fmt.Errorf("delete unused queues: %w", err)
 		}
 		m.statsAt = now // only now: a run whose time is over goes on at the next one
+	}
+	// Last, because it may wait for open transactions.
+	detached, err := m.detachDue(ctx, "events", m.q.EventPartitionLeave)
+	p.EventPartitions += detached
+	if err != nil {
+		return fmt.Errorf("detach events: %w", err)
+	}
+	detached, err = m.detachDue(ctx, "jobs_done", m.emptyDay)
+	p.Days += detached
+	if err != nil {
+		return fmt.Errorf("detach finished jobs: %w", err)
 	}
 	if p.EventPartitions+p.Days > 0 {
 		m.Logger.InfoContext(ctx, m.Name+": partitions dropped", slog.Int("events", int(p.EventPartitions)), slog.Int("days", int(p.Days)))

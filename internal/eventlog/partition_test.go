@@ -281,6 +281,7 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ function, prepare string }{
 		"DropsEvents":            {"ojs.event_partitions_prune()", "UPDATE ojs.event_relay SET max_age = '1 hour'"},
+		"DetachesEvents":         {"ojs.event_partition_leave()", "UPDATE ojs.event_relay SET max_age = '1 hour'"},
 		"EndsAPartitionOfEvents": {"ojs.event_partition_close()", "UPDATE ojs.event_relay SET max_age = '10 days'"},
 		"DropsJobs": {"ojs.jobs_done_partitions_prune('7 days')", `CREATE TABLE ojs.jobs_done_p20200101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2020-01-01 00:00:00+00') TO ('2020-01-02 00:00:00+00');
 			INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args) VALUES (ojs.new_id(now()), 't', 'q', 'completed', '2020-01-01 12:00:00+00', '2020-01-01 12:00:00+00', '[]')`},

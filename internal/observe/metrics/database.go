@@ -261,3 +261,15 @@ func (d *Database) TableStats(ctx context.Context) (tables []TableStats, err err
 	})
 	return tables, err
 }
+
+// Retention is for how long the oldest partition of what is kept for a time should have been gone.
+type Retention = dbsqlc.MetricsRetentionRow
+
+// Retention returns a row for the event log and one for finished jobs.
+func (d *Database) Retention(ctx context.Context) (behind []Retention, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
+		behind, err = q.MetricsRetention(ctx)
+		return err
+	})
+	return behind, err
+}

@@ -25,6 +25,7 @@ type gauges struct {
 	xmin        cached[*XminHolder]
 	relay       cached[*RelayHolder]
 	tables      cached[[]TableStats]
+	retention   cached[[]Retention]
 	webhooks    cached[webhookGauges]
 	limits      cached[[]LimitUse]
 
@@ -53,6 +54,7 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 	g.relay.onFailure, g.relay.every = failed("holder of the relay lock"), every
 	g.overview.every, g.ready.every, g.deadLetters.every, g.xmin.every, g.webhooks.every = every, every, every, every, every
 	g.tables.every = max(every, tablesEvery)
+	g.retention.onFailure, g.retention.every = failed("retention"), max(every, tablesEvery)
 	// readySurvey decides by itself when to read fully; the pause of cached would also put off its cheap reads.
 	g.ready.selfPaced = true
 }
@@ -179,7 +181,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 	return []family{depth, active, jobs, workers, busy, dead, oldest}
 }
 
-// databaseFamilies are what keeps dead rows from being cleaned and relays from publishing, and the sizes of tables.
+// databaseFamilies are what keeps dead rows from being cleaned and relays from publishing, the sizes of tables, and how late retention is.
 func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	seconds := gauge("ojs.db.xmin_age_seconds", "s", "Age of the transaction that keeps the oldest dead rows from being cleaned; 0: none.")
 	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}",
@@ -217,8 +219,14 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 			size.set(labels, float64(t.Bytes))
 		}
 	}
+	behind := gauge("ojs.retention.behind_seconds", "s", "For how long the oldest partition of events, or day of finished jobs, should have been dropped; 0: none should.")
+	if rows, err := m.gauges.retention.get(ctx, m.sources().Database.Retention); !r.missing(err) {
+		for _, row := range rows {
+			behind.set(label("data", row.Data), row.Seconds)
+		}
+	}
 	// One that could not be read has no series, and is left out by Produce.
-	return []family{seconds, transactions, holder, relay, live, dead, size}
+	return []family{seconds, transactions, holder, relay, live, dead, size, behind}
 }
 
 // webhookGauges are missing on a node with webhooks switched off, although others may deliver.
