@@ -147,6 +147,28 @@ func TestQueueOnLimit(t *testing.T) {
 		})
 	}
 
+	// docs/reference/limits.md: as many as the fetch had slots left, from whichever lanes and priorities, at most 100.
+	t.Run("AsManyAsThereAreSlots", func(t *testing.T) {
+		t.Parallel()
+		for effect, state := range map[string]ojs.JobState{"drop": ojs.StateDiscarded, "reschedule": ojs.StateScheduled} {
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"` + effect + `"}}')`)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			var jobs []*job.Job
+			for i := range 240 {
+				jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane = fmt.Sprint("/key", i%2) }))
+			}
+			b.Enqueued(jobs...)
+			for _, slots := range []int{1, 3, 100, 101} {
+				before := b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state)
+				got, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: slots, WorkerID: "w1"})
+				require.NoError(t, err)
+				require.Empty(t, got)
+				require.Equal(t, before+min(slots, 100), b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state), "%s %d", effect, slots)
+			}
+		}
+	})
+
 	// The job has room that its key gave it, and another one waits for.
 	t.Run("JobWithAKey", func(t *testing.T) {
 		t.Parallel()
