@@ -147,7 +147,8 @@ func TestQueueOnLimit(t *testing.T) {
 		})
 	}
 
-	// docs/reference/limits.md: as many as the fetch had slots left, from whichever lanes and priorities, at most 100.
+	// docs/reference/limits.md, When a limit blocks a job: as many as there are slots left, from all lanes together, at most 100. A fetch
+	// that has found nothing may look once more.
 	t.Run("AsManyAsThereAreSlots", func(t *testing.T) {
 		t.Parallel()
 		for effect, state := range map[string]ojs.JobState{"drop": ojs.StateDiscarded, "reschedule": ojs.StateScheduled} {
@@ -155,16 +156,22 @@ func TestQueueOnLimit(t *testing.T) {
 			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"` + effect + `"}}')`)
 			require.NoError(t, b.Configured.Refresh(t.Context()))
 			var jobs []*job.Job
-			for i := range 240 {
+			for i := range 320 {
 				jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane = fmt.Sprint("/key", i%2) }))
 			}
 			b.Enqueued(jobs...)
-			for _, slots := range []int{1, 3, 100, 101} {
-				before := b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state)
-				got, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: slots, WorkerID: "w1"})
+			sent := &domaintest.Statements{}
+			node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+			require.NoError(t, node.Configured.Refresh(t.Context()))
+			want, looked := 0, 0
+			for _, slots := range []int{1, 3, 101} {
+				got, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: slots, WorkerID: "w1"})
 				require.NoError(t, err)
 				require.Empty(t, got)
-				require.Equal(t, before+min(slots, 100), b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state), "%s %d", effect, slots)
+				looks := sent.Sent("LimitQueueHandleBlocked") - looked
+				require.Contains(t, []int{1, 2}, looks)
+				looked, want = looked+looks, want+looks*min(slots, 100)
+				require.Equal(t, want, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state), "%s %d", effect, slots)
 			}
 		}
 	})
