@@ -68,7 +68,7 @@ WITH RECURSIVE name AS (
 SELECT p.queue::text AS name, COALESCE(q.status, 'active')::text AS status, q.created_at,
     COALESCE((SELECT c.count FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue = p.queue AND c.state = 'available'), 0)::bigint AS available
 FROM (SELECT o.queue FROM name o ORDER BY o.queue OFFSET @skip_rows::integer) p
-    LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue LIMIT 1) q ON true
+    LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue OFFSET 0) q ON true
 ORDER BY p.queue;
 
 -- name: TenantHasQueue :one

@@ -149,6 +149,26 @@ func TestExamine(t *testing.T) {
 		require.Equal(t, []string{strings.Replace(overdue, "5", "3", 1)}, texts("overdue"))
 	})
 
+	t.Run("SaysWhatToDoAboutOneRow", func(t *testing.T) {
+		t.Parallel()
+		dbtest.WritesTables(t)
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		for insert, want := range map[string]string{
+			`INSERT INTO ojs.jobs (id, type, queue, state, created_at, args, due_at) VALUES (ojs.new_id(now()), 't', 'q', 'scheduled', now(), '[]', now() - interval '11 seconds')`: "1 jobs are overdue for more than 10 s: no server is running, or its sweeps fail: see its log",
+			`INSERT INTO ojs.workflow_pending (root_id, job_id, state, at) VALUES (ojs.new_id(now()), ojs.new_id(now()), 'completed', now() - interval '11 seconds')`:               "1 changes of jobs wait for their workflow to follow for more than 10 s: no server is running, or its workflows fail: see its log",
+			`INSERT INTO ojs.limit_pending (key, due_at, timer) VALUES ('k', now() - interval '11 seconds', false)`:                                                                 "1 changes may let jobs start that wait for a rate limit, and were not looked at for more than 10 s: no server is running, or its limits fail: see its log",
+		} {
+			_, err := conn.Exec(t.Context(), insert)
+			require.NoError(t, err)
+			findings, err := examine(t.Context(), conn.Conn())
+			require.NoError(t, err)
+			require.Contains(t, findings, finding{OK: false, Text: want})
+		}
+	})
+
 	t.Run("NamesTheCountsThatDiffer", func(t *testing.T) {
 		t.Parallel()
 		dbtest.WritesTables(t)
@@ -199,6 +219,13 @@ func TestExamine(t *testing.T) {
 			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			require.True(t, slices.ContainsFunc(findings, func(f finding) bool { return f.OK && strings.HasPrefix(f.Text, "events reach back "+hours) }), "%d: %v", floor, findings)
+		}
+		for watermark, waiting := range map[int]string{0: "3 events wait to be published, the oldest for 30h", 1: "1 events wait to be published, the oldest for 10h", 2: "0 events wait to be published, the oldest for 0s"} {
+			_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET watermark = $1`, watermark)
+			require.NoError(t, err)
+			findings, err := examine(t.Context(), conn.Conn())
+			require.NoError(t, err)
+			require.True(t, slices.ContainsFunc(findings, func(f finding) bool { return f.OK == (watermark == 2) && strings.HasPrefix(f.Text, waiting) }), "%d: %v", watermark, findings)
 		}
 	})
 

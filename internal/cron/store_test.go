@@ -686,6 +686,22 @@ func TestCronEnqueue(t *testing.T) {
 		b.next()
 	})
 
+	// Two may wait for a moment if a run takes a little longer than the interval.
+	t.Run("LogsThatJobsPileUp", func(t *testing.T) {
+		t.Parallel()
+		var log bytes.Buffer
+		b := setup(t, func(c *domaintest.Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		})
+		b.cron("c", every, "enqueue")
+		for range 3 { // one can be fetched
+			b.tick("c")
+		}
+		require.Empty(t, log.String())
+		b.tick("c")
+		require.Regexp(t, `pile up.* cron=c queued=3\n`, log.String())
+	})
+
 	t.Run("ManyNodesNeverRunTwo", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

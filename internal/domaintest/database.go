@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,16 +64,17 @@ func (s *Statements) Total() (n int) {
 	return n
 }
 
-// interposer calls do once, before the first statement of that name is sent.
+// interposer calls do once, before the nth statement of that name is sent.
 type interposer struct {
 	name string
-	once sync.Once
+	n    int64
+	sent atomic.Int64
 	do   func()
 }
 
 func (i *interposer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(q.SQL, "-- name: "+i.name+" ") {
-		i.once.Do(i.do)
+	if strings.Contains(q.SQL, "-- name: "+i.name+" ") && i.sent.Add(1) == i.n {
+		i.do()
 	}
 	return ctx
 }
@@ -93,7 +95,13 @@ func Traced(t testing.TB, pool *pgxpool.Pool, tracer pgx.QueryTracer) *pgxpool.P
 // Before returns another pool on the same database. It calls do before it sends the first statement of that name.
 func Before(t testing.TB, pool *pgxpool.Pool, statement string, do func()) *pgxpool.Pool {
 	t.Helper()
-	return Traced(t, pool, &interposer{name: statement, do: do})
+	return BeforeNth(t, pool, statement, 1, do)
+}
+
+// BeforeNth is Before for a later statement of that name, counted from 1.
+func BeforeNth(t testing.TB, pool *pgxpool.Pool, statement string, n int, do func()) *pgxpool.Pool {
+	t.Helper()
+	return Traced(t, pool, &interposer{name: statement, n: int64(n), do: do})
 }
 
 // Rerun returns a job that worker w1 runs, and two nodes. Right before node late sends the statement of that name, the job is

@@ -109,6 +109,7 @@ func TestResult(t *testing.T) {
 		r := get(a, a.jobIn("active"), "?wait=true&timeout=1").fails(408, "x_wait_timeout", "x_wait_timeout")
 		require.Equal(t, "true", r.at("error.retryable"))
 		require.GreaterOrEqual(t, time.Since(start), time.Second)
+		require.Less(t, time.Since(start), 30*time.Second)
 		for end, do := range map[string]func(id string){
 			"completed": func(id string) { a.ack(id, `"result":7`).is(200) },
 			"discarded": func(id string) { a.nack(id, `"error":{"message":"x","retryable":false}`).is(200) },

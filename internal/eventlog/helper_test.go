@@ -127,4 +127,12 @@ func await[T any](t testing.TB, c <-chan T) (value T) {
 	return value
 }
 
+// logLines are lines that a logger has written.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) {
+	offer(l, string(line))
+	return len(line), nil
+}
+
 func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -111,13 +112,18 @@ func TestListener(t *testing.T) {
 
 	t.Run("PollsWithoutConnection", func(t *testing.T) {
 		t.Parallel()
-		b := setupListener(t, ListenerConfig{URL: "postgres://127.0.0.1:1/none", PollFallback: time.Millisecond})
-		b.start(t)
-		await(t, b.listener.TestSignals.Lost.WaitC())
-		require.Equal(t, ListenerDegraded, b.listener.Status())
-		for range 3 {
-			require.True(t, await(t, b.published).All)
-			await(t, b.woken)
+		for url, reason := range map[string]string{"postgres://127.0.0.1:1/none": "failed to connect", "postgres://127.0.0.1:none": "parse listen url"} {
+			b := setupListener(t, ListenerConfig{URL: url, PollFallback: time.Millisecond})
+			lines := make(logLines, 100)
+			b.listener.Logger = slog.New(slog.NewTextHandler(lines, nil))
+			b.start(t)
+			await(t, b.listener.TestSignals.Lost.WaitC())
+			require.Equal(t, ListenerDegraded, b.listener.Status())
+			require.Contains(t, await(t, lines), reason)
+			for range 3 {
+				require.True(t, await(t, b.published).All)
+				await(t, b.woken)
+			}
 		}
 	})
 

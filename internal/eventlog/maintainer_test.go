@@ -2,10 +2,12 @@ package eventlog
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
@@ -103,6 +105,25 @@ func TestMaintainer(t *testing.T) {
 		late()
 		require.EqualValues(t, 1, await(t, m.TestSignals.Pruned.WaitC()).Minutes)
 		require.Equal(t, strings.Join([]string{"61 120 180 240 300 360 420 480 436 436 18", hour, hour}, ", "), read("a"))
+	})
+
+	t.Run("LogsWhatItCannotDo", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		closed, err := pgxpool.NewWithConfig(t.Context(), b.pool.Config())
+		require.NoError(t, err)
+		closed.Close()
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), closed, MaintainerConfig{}, b.relay)
+		lines := make(logLines, 100)
+		m.Logger = slog.New(slog.NewTextHandler(lines, nil))
+		require.NoError(t, m.Start(t.Context()))
+		defer m.Stop()
+		for _, what := range []string{"store the limits of retention", "create partitions", "apply retention"} {
+			line := await(t, lines)
+			require.Contains(t, line, "level=ERROR")
+			require.Contains(t, line, "cannot "+what+"; trying again")
+			require.Contains(t, line, "closed pool")
+		}
 	})
 
 	// Writes fail for a number without a partition, so there is more room before it is used up.

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 const insertNamed = `INSERT INTO ojs.events (type, source, time, subject, job_id, job_type, queue, worker_id, workflow_id, internal, from_state, to_state, data)
@@ -325,6 +327,30 @@ func TestEventAppend(t *testing.T) {
 
 // Readers must walk the key from their cursor to their limit, whatever the planner thinks of the filters: not sort, not
 // scan a partition, and not walk what is not published yet.
+// TestReadsWithoutAPlace: reads of clients that get no place until their time is over fail. They must not look like an empty log.
+func TestReadsWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	r := NewReader(pg.New(b.pool, 20*time.Millisecond), nil)
+	for {
+		_, done, err := r.db.Reading(t.Context())
+		if err != nil {
+			break
+		}
+		defer done()
+	}
+	for name, read := range map[string]func() error{
+		"ListAfter":     func() error { _, err := r.ListAfter(t.Context(), Query{Limit: 1}); return err },
+		"ListNewest":    func() error { _, _, err := r.ListNewest(t.Context(), Query{Limit: 1}, 0); return err },
+		"NewestOfJob":   func() error { _, err := r.NewestOfJob(t.Context(), [16]byte{}, Query{Limit: 1}); return err },
+		"History":       func() error { _, _, err := r.History(t.Context(), [16]byte{}); return err },
+		"JobHistory":    func() error { _, err := r.JobHistory(t.Context(), [16]byte{}, nil, 1); return err },
+		"HistoryNewest": func() error { _, err := r.HistoryNewest(t.Context(), HistoryQuery{Limit: 1}); return err },
+	} {
+		require.ErrorIs(t, read(), context.DeadlineExceeded, name)
+	}
+}
+
 func TestReadingPlans(t *testing.T) {
 	t.Parallel()
 	b := setup(t, RelayConfig{})

@@ -147,6 +147,35 @@ func TestQueueOnLimit(t *testing.T) {
 		})
 	}
 
+	// docs/reference/limits.md, When a limit blocks a job: as many as there are slots left, from all lanes together, at most 100. A fetch
+	// that has found nothing may look once more.
+	t.Run("AsManyAsThereAreSlots", func(t *testing.T) {
+		t.Parallel()
+		for effect, state := range map[string]ojs.JobState{"drop": ojs.StateDiscarded, "reschedule": ojs.StateScheduled} {
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"` + effect + `"}}')`)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			var jobs []*job.Job
+			for i := range 320 {
+				jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane = fmt.Sprint("/key", i%2) }))
+			}
+			b.Enqueued(jobs...)
+			sent := &domaintest.Statements{}
+			node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+			require.NoError(t, node.Configured.Refresh(t.Context()))
+			want, looked := 0, 0
+			for _, slots := range []int{1, 3, 101} {
+				got, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: slots, WorkerID: "w1"})
+				require.NoError(t, err)
+				require.Empty(t, got)
+				looks := sent.Sent("LimitQueueHandleBlocked") - looked
+				require.Contains(t, []int{1, 2}, looks)
+				looked, want = looked+looks, want+looks*min(slots, 100)
+				require.Equal(t, want, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, state), "%s %d", effect, slots)
+			}
+		}
+	})
+
 	// The job has room that its key gave it, and another one waits for.
 	t.Run("JobWithAKey", func(t *testing.T) {
 		t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -239,6 +240,28 @@ func TestDelete(t *testing.T) {
 				require.Equal(t, 3, b.Number(done))
 				require.Empty(t, b.status("q"))
 			})
+		}
+	})
+
+	// Others let go of their jobs when the deletion has looked at all jobs, before it counts what is left: the second look finds no more.
+	t.Run("GoesOnWhileItMakesProgress", func(t *testing.T) {
+		t.Parallel()
+		for _, locked := range []int{1, 2} {
+			b := setup(t)
+			jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+			var txs []pgx.Tx
+			for _, j := range jobs[:locked] {
+				txs = append(txs, b.Lock(j.ID))
+			}
+			node := domaintest.On(t, domaintest.BeforeNth(t, b.Pool, "QueueJobListWaiting", 2, func() {
+				for _, tx := range txs {
+					require.NoError(t, tx.Rollback(t.Context()))
+				}
+			}))
+			res, err := node.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+			require.NoError(t, err)
+			require.Equal(t, queueadmin.Deleted{Affected: 3}, res, locked)
+			require.Empty(t, b.status("q"))
 		}
 	})
 

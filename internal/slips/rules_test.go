@@ -196,8 +196,16 @@ func TestUnnoticedSQL(t *testing.T) {
 		"SELECT FROM t, u WHERE t.a = u.a ORDER BY t.a DESC":    {"(true OR t.a = u.a)", "t.a"},
 		"SELECT FROM t WHERE a = ANY(x) ORDER BY a":             {"(true OR a = ANY(x))", "a DESC"},
 		"SELECT FROM t WHERE a = x OR b ORDER BY a":             {"a DESC"},
-		"SELECT FROM t WHERE a = 5000":                          {"(true OR a = 5000)", "5001"},
-		"SELECT FROM t WHERE due_at < now() AND attempts < max": {"(true OR due_at < now())", "(true OR attempts < max)", "<="},
+		"SELECT a FROM t WHERE a <= 2 AND a >= 2 ORDER BY a, b": {"(true OR a <= 2)", "<", "3", "(true OR a >= 2)", ">", "3", "", "b DESC"},
+		"SELECT a FROM t WHERE a <= 2 AND a <= 2 ORDER BY a":    {"(true OR a <= 2)", "<", "3", "(true OR a <= 2)", "<", "3", "a DESC"},
+		"SELECT a FROM t WHERE a <= 2 AND a >= 3 ORDER BY a":    {"(true OR a <= 2)", "<", "3", "(true OR a >= 3)", ">", "4", "a DESC"},
+		"SELECT a FROM t WHERE a >= x AND b <= x ORDER BY a":    {"(true OR a >= x)", ">", "(true OR b <= x)", "<", "a DESC"},
+		"SELECT a FROM t WHERE f(a, '/') >= x AND (f(a, '/'), b) < (x, y) ORDER BY f(a, '/') DESC, b": {
+			"(true OR f(a, '/') >= x)", ">", "(true OR (f(a, '/'), b) < (x, y))", "<=", "", "b DESC",
+		},
+		"SELECT a FROM t WHERE f(a) >= x AND (b, f(a)) < (x, y) ORDER BY f(a)": {"(true OR f(a) >= x)", ">", "(true OR (b, f(a)) < (x, y))", "<=", "f(a) DESC"},
+		"SELECT FROM t WHERE a = 5000":                                         {"(true OR a = 5000)", "5001"},
+		"SELECT FROM t WHERE due_at < now() AND attempts < max":                {"(true OR due_at < now())", "(true OR attempts < max)", "<="},
 
 		"DELETE FROM t USING (SELECT b FROM u WHERE c IN (SELECT d FROM v ORDER BY e LIMIT $1)) w": {"(true OR c IN (SELECT d FROM v ORDER BY e LIMIT $1))", "e DESC"},
 		"DELETE FROM t WHERE a IN (SELECT b FROM u ORDER BY c LIMIT $1)":                           {"(true OR a IN (SELECT b FROM u ORDER BY c LIMIT $1))"},

@@ -395,16 +395,51 @@ func (f *sqlFinder) isFixed(term [2]int, i int) bool {
 			}
 		case "FROM":
 			from, to := f.clause(where + 1)
-			return where > 0 && len(f.split(from, to, "OR")) == 1 && slices.ContainsFunc(f.split(from, to, "AND"), func(p [2]int) bool {
-				of := p[0] + term[1] - term[0]
-				if f.tokens[term[1]-1].text == "DESC" {
-					of--
-				}
-				return of < p[1]-1 && f.text(p[0], of) == f.text(term[0], term[0]+of-p[0]) && f.is(of, "=") && !f.is(of+1, "ANY")
-			})
+			return where > 0 && len(f.split(from, to, "OR")) == 1 && f.isOneValue(term, f.split(from, to, "AND"))
 		}
 	}
 	return false
+}
+
+// isOneValue says whether conditions give a term of an ORDER BY one value: it is equal to one, or bounded by the same one from below and
+// from above, perhaps as the first of several columns, as in "a <= $1 AND (a, b) > ($1, $2)".
+func (f *sqlFinder) isOneValue(term [2]int, conditions [][2]int) bool {
+	name := f.text(term[0], term[1])
+	if f.tokens[term[1]-1].text == "DESC" {
+		name = f.text(term[0], term[1]-1)
+	}
+	var low, high []string
+	for _, p := range conditions {
+		at := p[0] + 1
+		for at < p[1] && (f.tokens[at].depth > f.tokens[p[0]].depth || !slices.Contains(comparisons, f.tokens[at].text)) {
+			at++
+		}
+		if at+1 >= p[1] || f.is(at+1, "ANY") || f.first(p[0], at) != name {
+			continue
+		}
+		right := f.first(at+1, p[1])
+		switch f.tokens[at].text {
+		case "=":
+			return true
+		case ">", ">=":
+			low = append(low, right)
+		case "<", "<=":
+			high = append(high, right)
+		}
+	}
+	return slices.ContainsFunc(low, func(value string) bool { return slices.Contains(high, value) })
+}
+
+var comparisons = []string{"=", "<", "<=", ">", ">="}
+
+// first is the first column of a row value, or the text if it is none.
+func (f *sqlFinder) first(from, to int) string {
+	inside, end, ok := f.brackets(from)
+	if !ok || end != to-1 {
+		return f.text(from, to)
+	}
+	column := f.split(inside, end, ",")[0]
+	return f.text(column[0], column[1])
 }
 
 // sparesRows says whether the LIMIT at i, whose operand begins behind it, only spares rows that nobody misses.

@@ -1,8 +1,10 @@
 package workflow_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -248,6 +250,35 @@ func TestFollower(t *testing.T) {
 		require.Equal(t, 1, c.Running)
 		require.Zero(t, c.Stuck)
 		require.False(t, c.More)
+	})
+
+	t.Run("CheckGoesOnBehindTheLastOne", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var ids [][16]byte
+		for range 3 {
+			ids = append(ids, b.created(define(workflow.Group, member(t, "a"))).ID)
+		}
+		slices.SortFunc(ids, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+		for running, after := range [][16]byte{ids[2], ids[1], ids[0], {}} {
+			c, err := b.Workflows.Check(t.Context(), after)
+			require.NoError(t, err)
+			require.Equal(t, running, c.Running)
+			if running > 0 {
+				require.Equal(t, ids[2], c.Last)
+			}
+		}
+	})
+
+	t.Run("AFailureWithoutAnErrorIsOneOfTheWorkflow", func(t *testing.T) {
+		t.Parallel()
+		dbtest.WritesTables(t)
+		b := setup(t)
+		w := b.created(define(workflow.Group, member(t, "a")))
+		b.Exec(`INSERT INTO ojs.workflow_pending (root_id, job_id, state, at) VALUES ($1, $2, 'discarded', now())`, w.ID, *w.Steps[0].JobID)
+		require.NoError(t, b.Workflows.Advance(t.Context(), w.ID))
+		require.Equal(t, "failed a:failed", states(b.read(w)))
+		require.Contains(t, b.eventData(w, "workflow.failed"), `"failed_step_id":"","failed_step_type":"","error":{"code":"workflow_failed"`)
 	})
 
 	t.Run("CheckTellsOneThatWillMoveFromOneThatWillNot", func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
@@ -146,6 +147,10 @@ func (n *failingNode) fixture(name string) string {
 		key := n.name("limit")
 		n.push(`,"queue":"limited","rate_limit":{"key":"` + key + `","concurrency":1}`)
 		return key
+	case "$event":
+		job := n.active("")
+		n.publish()
+		return n.send("GET", "/ojs/v1/events?job_id="+job, "").Get("events.0.id").Str
 	case "$cron":
 		name := n.name("cron")
 		n.send("POST", "/ojs/v1/cron", `{"name":"`+name+`","expression":"0 0 1 1 *","type":"t","args":[1]}`)
@@ -183,6 +188,19 @@ func (n *failingNode) fixture(name string) string {
 	}
 	require.Fail(n.t, "unknown fixture", name)
 	return ""
+}
+
+// publish runs a relay until it has published what is written.
+func (n *failingNode) publish() {
+	n.t.Helper()
+	relay := eventlog.NewRelay(riversharedtest.BaseServiceArchetype(n.t), n.pool, eventlog.RelayConfig{Events: config.Default().Events})
+	require.NoError(n.t, relay.Start(n.t.Context()))
+	defer relay.Stop()
+	require.Eventually(n.t, func() bool {
+		var rest int
+		require.NoError(n.t, n.pool.QueryRow(n.t.Context(), `SELECT count(*) FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)`).Scan(&rest))
+		return rest == 0
+	}, domaintest.WaitFor, time.Millisecond)
 }
 
 var fixtureName = regexp.MustCompile(`\$[a-z]+`)
@@ -269,6 +287,15 @@ GET /jobs/$completed
 GET /jobs/$active/explain
 GET /jobs/$completed/result
 GET /jobs/$completed/history
+GET /jobs/$discarded/retries
+GET /jobs/$discarded/lineage
+GET /events
+GET /events?page=1&per_page=5
+GET /events?after=$event
+GET /events/$event
+GET /events/$completed/history
+GET /history
+GET /unique-jobs
 DELETE /jobs/$job
 DELETE /jobs/$active
 DELETE /jobs/$step
@@ -294,6 +321,7 @@ POST /workers/heartbeat {"worker_id":"w","active_jobs":["$active"]}
 POST /workers/register {"worker_id":"$new"}
 GET /workers
 GET /workers/$worker
+GET /workers/$worker/health
 DELETE /workers/$worker
 POST /admin/workers/$worker/quiet
 GET /dead-letter
@@ -337,7 +365,11 @@ DELETE /admin/pools/$pool
 POST /schemas {"uri":"urn:x:$new","type":"typed.$new","version":"1","schema":{"type":"array"}}
 GET /schemas
 GET /admin/schemas/$schema/1
+GET /admin/schemas
+GET /admin/schemas/$schema
 PUT /admin/schemas/$new/1 {"schema":{"type":"array"}}
+PUT /admin/schemas/$schema/1 {"schema":{"type":"array"}}
+PUT /admin/schemas/$schema/1 {"schema":{"type":"array"},"enforce":true}
 DELETE /admin/schemas/$schema/1
 POST /cron {"name":"$new","expression":"0 0 1 1 *","type":"t"}
 GET /cron
@@ -362,6 +394,7 @@ PATCH /webhooks/$webhook {"metadata":{"k":1}}
 DELETE /webhooks/$webhook
 POST /webhooks/$webhook/rotate-secret {"secret":"whsec_failing-failing-failing-2"}
 POST /webhooks/$webhook/replay {"since":"1h"}
+GET /webhooks/$webhook/deliveries
 GET /webhooks/deliveries
 GET /webhooks/deliveries/$delivery
 POST /webhooks/deliveries/$delivery/retry

@@ -107,6 +107,34 @@ func TestSpanOfAFailure(t *testing.T) {
 	}
 }
 
+// docs/reference/observability.md, Tracing: the attributes of requests.
+func TestSpanOfARequest(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	a := newAPI(io.Discard)
+	a.tracer = tracing.New(tracing.Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+	h := a.Handler()
+	for _, request := range []struct {
+		method, path string
+		want         []string
+	}{
+		{"GET", "/healthz", []string{"GET /healthz", "GET", "/healthz", "200"}},
+		{"DELETE", "/ojs/v1/jobs/no-id", []string{"DELETE /ojs/v1/jobs/:id", "DELETE", "/ojs/v1/jobs/:id", "404"}},
+		{"BREW", "/nowhere", []string{"_OTHER unknown", "_OTHER", "unknown", "404"}},
+	} {
+		exporter.Reset()
+		w := call(h, request.method, request.path, "")
+		spans := exporter.GetSpans()
+		require.Len(t, spans, 1)
+		values := map[string]string{}
+		for _, a := range spans[0].Attributes {
+			values[string(a.Key)] = a.Value.Emit()
+		}
+		require.Equal(t, request.want, []string{spans[0].Name, values["http.request.method"], values["http.route"], values["http.response.status_code"]})
+		require.Equal(t, w.Result().Header.Get("X-Request-Id"), values["ojs.request.id"])
+	}
+}
+
 // docs/reference/observability.md, Health: every response of every route, whatever becomes of it. Without a store most of them panic.
 func TestRequestIDOnEveryRoute(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
@@ -370,6 +371,14 @@ func TestTenancySetting(t *testing.T) {
 		}
 		require.Equal(t, 400, n.call("x", "GET", "/ojs/v1/admin/tenants?cursor=a/b", "").status)
 		require.Equal(t, 404, n.call("", "GET", "/ojs/v1/admin/tenants/never", "").status)
+		for path, tenant := range map[string]string{"/ojs/v1/admin/tenants": "", "/ojs/v1/queues": "x"} {
+			n.ok(tenant, "GET", path+"?offset=10000", "", "")
+			for _, query := range []string{"?offset=10001", "?page=1002&per_page=10"} {
+				a := n.call(tenant, "GET", path+query, "")
+				require.Equal(t, 400, a.status, path+query)
+				require.Equal(t, []any{"offset", "at most 10000"}, []any{gjson.Get(a.body, "error.details.parameter").Value(), gjson.Get(a.body, "error.details.expected").Value()}, a.body)
+			}
+		}
 		require.Equal(t, 404, n.call("x", "GET", "/ojs/v1/nowhere", "").status)
 		require.Equal(t, 405, n.call("x", "PATCH", "/ojs/v1/jobs/batch", "").status)
 

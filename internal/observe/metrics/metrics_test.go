@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -262,6 +263,11 @@ func TestSeriesOfOthers(t *testing.T) {
 	}
 }
 
+// brokenWriter is a connection whose client is gone.
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
 func TestWriteText(t *testing.T) {
 	t.Parallel()
 	m := setup(t, Deps{})
@@ -285,6 +291,13 @@ func TestWriteText(t *testing.T) {
 		require.Contains(t, text, `ojs_events_published_total{type="job.completed"} 2`)
 		require.NotContains(t, text, `job_type="x"`)
 		require.Contains(t, text, "process_start_time_seconds")
+	})
+
+	t.Run("EndsWithTheConnection", func(t *testing.T) {
+		t.Parallel()
+		for _, openMetrics := range []bool{false, true} {
+			require.ErrorIs(t, m.WriteText(t.Context(), brokenWriter{}, openMetrics), io.ErrClosedPipe)
+		}
 	})
 
 	t.Run("AsOpenMetrics", func(t *testing.T) {
