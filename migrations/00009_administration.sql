@@ -289,10 +289,12 @@ DECLARE
     most    bigint := settings -> 'concurrency';
     active  bigint;
 BEGIN
-    SELECT o.started_at, o.ends_at, o.reason INTO m FROM ojs.maintenance o WHERE o.ends_at > now OR o.ends_at IS NULL;
-    IF FOUND THEN
-        reasons := reasons || ojs.explain_reason('maintenance', format('The server is in maintenance since %s.', ojs.time_text(m.started_at)),
-            json_build_object('since', ojs.time_text(m.started_at), 'until', ojs.time_text(m.ends_at), 'reason', m.reason));
+    IF to_regclass('ojs.maintenance') IS NOT NULL THEN
+        SELECT o.started_at, o.ends_at, o.reason INTO m FROM ojs.maintenance o WHERE o.ends_at > now OR o.ends_at IS NULL;
+        IF FOUND THEN
+            reasons := reasons || ojs.explain_reason('maintenance', format('The server is in maintenance since %s.', ojs.time_text(m.started_at)),
+                json_build_object('since', ojs.time_text(m.started_at), 'until', ojs.time_text(m.ends_at), 'reason', m.reason));
+        END IF;
     END IF;
     SELECT o.status, o.paused_at INTO q FROM ojs.queues o WHERE o.name = job_queue;
     IF q.status = 'paused' THEN

@@ -163,7 +163,7 @@ func TestExamine(t *testing.T) {
 		} {
 			_, err := conn.Exec(t.Context(), insert)
 			require.NoError(t, err)
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			require.Contains(t, findings, finding{OK: false, Text: want})
 		}
@@ -223,7 +223,7 @@ func TestExamine(t *testing.T) {
 		for watermark, waiting := range map[int]string{0: "3 events wait to be published, the oldest for 30h", 1: "1 events wait to be published, the oldest for 10h", 2: "0 events wait to be published, the oldest for 0s"} {
 			_, err = conn.Exec(t.Context(), `UPDATE ojs.event_relay SET watermark = $1`, watermark)
 			require.NoError(t, err)
-			findings, err := examine(t.Context(), conn.Conn())
+			findings, err := examine(t.Context(), conn.Conn(), config.Default().Database)
 			require.NoError(t, err)
 			require.True(t, slices.ContainsFunc(findings, func(f finding) bool { return f.OK == (watermark == 2) && strings.HasPrefix(f.Text, waiting) }), "%d: %v", watermark, findings)
 		}
