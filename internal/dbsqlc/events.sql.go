@@ -603,6 +603,17 @@ func (q *Queries) RelayDrawNumber(ctx context.Context) (int64, error) {
 	return seq, err
 }
 
+const relayExclude = `-- name: RelayExclude :exec
+SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))
+`
+
+// Waits for the pass of a relay, and keeps others from beginning until the transaction ends: a queue whose last job is counted and whose row
+// is deleted behind this lock gets its row back from the pass that publishes a job which was committed after the count.
+func (q *Queries) RelayExclude(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, relayExclude)
+	return err
+}
+
 const relayIsDirty = `-- name: RelayIsDirty :one
 SELECT r.watermark, r.moved_at, (
     EXISTS (SELECT FROM ojs.events e WHERE e.seq > r.watermark) OR EXISTS (SELECT FROM ojs.event_gaps)
@@ -664,7 +675,7 @@ WITH claimed AS MATERIALIZED (
     SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = $4
     FOR NO KEY UPDATE SKIP LOCKED
 ), published AS MATERIALIZED (
-    SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
+    SELECT e.seq, e.sub, e.type, e.internal, e.job_id, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT $1::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
@@ -724,6 +735,15 @@ WITH claimed AS MATERIALIZED (
     FROM published p WHERE p.full_text IS NOT NULL
 ), tenant_counted AS (
     SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add($5::bigint, $6::integer, $2::bigint, $7::bigint[]) END AS n
+), unlisted AS MATERIALIZED (
+    SELECT array_agg(n.queue) AS names FROM (SELECT DISTINCT d.queue FROM delta d WHERE d.to_state IN ('available', 'scheduled', 'retryable', 'pending')) n
+    WHERE (SELECT true FROM ojs.queues q WHERE q.name = n.queue) IS NULL
+), listed AS (
+    INSERT INTO ojs.queues (name)
+    SELECT DISTINCT p.queue FROM unlisted u CROSS JOIN published p
+    WHERE u.names IS NOT NULL AND p.queue = ANY(u.names) AND (SELECT j.state FROM ojs.jobs j WHERE j.id = p.job_id AND j.queue = p.queue) <> 'discarded'
+    ORDER BY p.queue
+    ON CONFLICT (name) DO NOTHING
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null')
         || CASE WHEN g.lane <> '' THEN ',' || to_json(g.lane)::text ELSE '' END || ']', ',') AS list
@@ -770,7 +790,8 @@ type RelayPublishRow struct {
 // without it builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms). The commit waits for the disk
 // only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions. ready names the
 // places that gained jobs, for the fetches that other nodes have parked. A place whose jobs of this pass have all been claimed
-// is left out: with workers on every node each job would otherwise cost one claim in vain per node.
+// is left out: with workers on every node each job would otherwise cost one claim in vain per node. A queue that was deleted before one of
+// these jobs was committed exists again (see RelayExclude).
 func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (RelayPublishRow, error) {
 	row := q.db.QueryRow(ctx, relayPublish,
 		arg.NoNotify,
