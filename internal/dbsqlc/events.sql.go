@@ -714,7 +714,7 @@ WITH claimed AS MATERIALIZED (
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms,
         durations = ojs.durations_add(s.durations, EXCLUDED.durations)
 ), advanced AS (
-    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), kept = r.kept + s.public,
+    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), scanned = CASE WHEN $8::text = '' THEN r.scanned ELSE CAST(NULLIF($8::text, 'none') AS pg_snapshot) END, kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
         SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
@@ -768,6 +768,7 @@ type RelayPublishParams struct {
 	AfterSeq  int64
 	AfterSub  int32
 	Passed    []int64
+	Scanned   string
 }
 
 type RelayPublishRow struct {
@@ -801,6 +802,7 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 		arg.AfterSeq,
 		arg.AfterSub,
 		arg.Passed,
+		arg.Scanned,
 	)
 	var i RelayPublishRow
 	err := row.Scan(
@@ -822,23 +824,24 @@ const relayScan = `-- name: RelayScan :one
 WITH snapshot AS MATERIALIZED (
     SELECT s.now, LEAST(pg_snapshot_xmax(s.scanned), (
         SELECT x FROM pg_snapshot_xip(s.scanned) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
-    )) AS ended
-    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($3 AS text) AS pg_snapshot) AS scanned) s
+    )) AS ended, ojs.event_committed_since(s.scanned) AS committed
+    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($4 AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
-    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, ojs.event_is_visible(g.seq) AS late
+    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, g.horizon >= s.committed AND ojs.event_is_visible(g.seq) AS late
     FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
 SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin, n.numbers::bigint[] AS numbers, n.head::bigint AS head,
     ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS late,
-    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS rolled_back,
+    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $2::integer)::bigint[] AS rolled_back,
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps, n.last_sub::integer AS last_sub
-FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, $2::bigint) n
+FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, $3::bigint) n
 `
 
 type RelayScanParams struct {
-	LateRows int32
-	Span     int64
-	Scanned  string
+	LateRows       int32
+	RolledBackRows int32
+	Span           int64
+	Scanned        string
 }
 
 type RelayScanRow struct {
@@ -856,9 +859,14 @@ type RelayScanRow struct {
 // Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
 // `scanned` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was recorded while that
 // transaction ran. The horizons bound the rows read, so their number does not grow with the gaps that a long transaction
-// keeps. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
+// keeps. Of a transaction that was rolled back no row is looked for. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
 func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScanRow, error) {
-	row := q.db.QueryRow(ctx, relayScan, arg.LateRows, arg.Span, arg.Scanned)
+	row := q.db.QueryRow(ctx, relayScan,
+		arg.LateRows,
+		arg.RolledBackRows,
+		arg.Span,
+		arg.Scanned,
+	)
 	var i RelayScanRow
 	err := row.Scan(
 		&i.Watermark,

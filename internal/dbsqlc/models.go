@@ -86,6 +86,7 @@ type EventRelay struct {
 	EnqueuedTotal  int64
 	CompletedTotal int64
 	DiscardedTotal int64
+	Scanned        interface{}
 }
 
 type IdempotencyKey struct {
