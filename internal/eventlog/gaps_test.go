@@ -123,20 +123,6 @@ func TestUncountedReadsWhatMayBeCommitted(t *testing.T) {
 		b.exec(t, `UPDATE ojs.event_relay SET scanned = NULL`) // a relay of the previous release does not store it
 		require.Equal(t, 3, b.depth(t, "other"))
 	})
-
-	t.Run("ForgottenAtOnce", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t, RelayConfig{GapDelay: -1})
-		tx := begin(t, b, 6000, enqueue)
-		gaps(t, b, 6000)
-		require.NoError(t, tx.Rollback(t.Context()))
-		b.passUntil(t, func(pass) bool {
-			var left int
-			require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.event_gaps`).Scan(&left))
-			require.Contains(t, []int{0, 6000}, left, "one pass forgets all")
-			return left == 0
-		})
-	})
 }
 
 // depth is how many jobs wait in the queue.
