@@ -38,14 +38,15 @@ SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::bool
 -- Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
 -- `scanned` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was recorded while that
 -- transaction ran. The horizons bound the rows read, so their number does not grow with the gaps that a long transaction
--- keeps. Of a transaction that was rolled back no row is looked for. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
+-- keeps. Of a transaction that was rolled back no row is looked for; the subquery
+-- runs only if there is a gap. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
 WITH snapshot AS MATERIALIZED (
     SELECT s.now, LEAST(pg_snapshot_xmax(s.scanned), (
         SELECT x FROM pg_snapshot_xip(s.scanned) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
-    )) AS ended, ojs.event_committed_since(s.scanned) AS committed
+    )) AS ended
     FROM (SELECT pg_current_snapshot() AS now, CAST(CAST(@scanned AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
-    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, g.horizon >= s.committed AND ojs.event_is_visible(g.seq) AS late
+    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, g.horizon >= (SELECT ojs.event_committed_since(CAST(CAST(@scanned AS text) AS pg_snapshot))) AND ojs.event_is_visible(g.seq) AS late
     FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
 SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin, n.numbers::bigint[] AS numbers, n.head::bigint AS head,
