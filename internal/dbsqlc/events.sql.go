@@ -619,6 +619,17 @@ func (q *Queries) RelayDrawNumber(ctx context.Context) (int64, error) {
 	return seq, err
 }
 
+const relayExclude = `-- name: RelayExclude :exec
+SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))
+`
+
+// Waits for the pass of a relay, and keeps others from beginning until the transaction ends: a queue whose last job is counted and whose row
+// is deleted behind this lock gets its row back from the pass that publishes a job which was committed after the count.
+func (q *Queries) RelayExclude(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, relayExclude)
+	return err
+}
+
 const relayIsDirty = `-- name: RelayIsDirty :one
 SELECT r.watermark, r.moved_at, (
     EXISTS (SELECT FROM ojs.events e WHERE e.seq > r.watermark) OR EXISTS (SELECT FROM ojs.event_gaps)
@@ -680,7 +691,7 @@ WITH claimed AS MATERIALIZED (
     SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = $4
     FOR NO KEY UPDATE SKIP LOCKED
 ), published AS MATERIALIZED (
-    SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
+    SELECT e.seq, e.sub, e.type, e.internal, e.job_id, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT $1::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
@@ -719,7 +730,7 @@ WITH claimed AS MATERIALIZED (
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms,
         durations = ojs.durations_add(s.durations, EXCLUDED.durations)
 ), advanced AS (
-    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), kept = r.kept + s.public,
+    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), scanned = CASE WHEN $8::text = '' THEN r.scanned ELSE CAST(NULLIF($8::text, 'none') AS pg_snapshot) END, kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
         SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
@@ -740,6 +751,15 @@ WITH claimed AS MATERIALIZED (
     FROM published p WHERE p.full_text IS NOT NULL
 ), tenant_counted AS (
     SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add($5::bigint, $6::integer, $2::bigint, $7::bigint[]) END AS n
+), unlisted AS MATERIALIZED (
+    SELECT array_agg(n.queue) AS names FROM (SELECT DISTINCT d.queue FROM delta d WHERE d.to_state IN ('available', 'scheduled', 'retryable', 'pending')) n
+    WHERE (SELECT true FROM ojs.queues q WHERE q.name = n.queue) IS NULL
+), listed AS (
+    INSERT INTO ojs.queues (name)
+    SELECT DISTINCT p.queue FROM unlisted u CROSS JOIN published p
+    WHERE u.names IS NOT NULL AND p.queue = ANY(u.names) AND (SELECT j.state FROM ojs.jobs j WHERE j.id = p.job_id AND j.queue = p.queue) <> 'discarded'
+    ORDER BY p.queue
+    ON CONFLICT (name) DO NOTHING
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null')
         || CASE WHEN g.lane <> '' THEN ',' || to_json(g.lane)::text ELSE '' END || ']', ',') AS list
@@ -764,6 +784,7 @@ type RelayPublishParams struct {
 	AfterSeq  int64
 	AfterSub  int32
 	Passed    []int64
+	Scanned   string
 }
 
 type RelayPublishRow struct {
@@ -786,7 +807,8 @@ type RelayPublishRow struct {
 // without it builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms). The commit waits for the disk
 // only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions. ready names the
 // places that gained jobs, for the fetches that other nodes have parked. A place whose jobs of this pass have all been claimed
-// is left out: with workers on every node each job would otherwise cost one claim in vain per node.
+// is left out: with workers on every node each job would otherwise cost one claim in vain per node. A queue that was deleted before one of
+// these jobs was committed exists again (see RelayExclude).
 func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (RelayPublishRow, error) {
 	row := q.db.QueryRow(ctx, relayPublish,
 		arg.NoNotify,
@@ -796,6 +818,7 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 		arg.AfterSeq,
 		arg.AfterSub,
 		arg.Passed,
+		arg.Scanned,
 	)
 	var i RelayPublishRow
 	err := row.Scan(
@@ -818,22 +841,23 @@ WITH snapshot AS MATERIALIZED (
     SELECT s.now, LEAST(pg_snapshot_xmax(s.scanned), (
         SELECT x FROM pg_snapshot_xip(s.scanned) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
     )) AS ended
-    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($3 AS text) AS pg_snapshot) AS scanned) s
+    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($4 AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
-    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, ojs.event_is_visible(g.seq) AS late
+    SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over, g.horizon >= (SELECT ojs.event_committed_since(CAST(CAST($4 AS text) AS pg_snapshot))) AND ojs.event_is_visible(g.seq) AS late
     FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
 SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin, n.numbers::bigint[] AS numbers, n.head::bigint AS head,
     ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS late,
-    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $1::integer)::bigint[] AS rolled_back,
+    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $2::integer)::bigint[] AS rolled_back,
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps, n.last_sub::integer AS last_sub
-FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, $2::bigint) n
+FROM snapshot s CROSS JOIN ojs.event_relay r CROSS JOIN LATERAL ojs.event_numbers(r.watermark, $3::bigint) n
 `
 
 type RelayScanParams struct {
-	LateRows int32
-	Span     int64
-	Scanned  string
+	LateRows       int32
+	RolledBackRows int32
+	Span           int64
+	Scanned        string
 }
 
 type RelayScanRow struct {
@@ -851,9 +875,15 @@ type RelayScanRow struct {
 // Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
 // `scanned` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was recorded while that
 // transaction ran. The horizons bound the rows read, so their number does not grow with the gaps that a long transaction
-// keeps. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
+// keeps. Of a transaction that was rolled back no row is looked for; the subquery
+// runs only if there is a gap. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
 func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScanRow, error) {
-	row := q.db.QueryRow(ctx, relayScan, arg.LateRows, arg.Span, arg.Scanned)
+	row := q.db.QueryRow(ctx, relayScan,
+		arg.LateRows,
+		arg.RolledBackRows,
+		arg.Span,
+		arg.Scanned,
+	)
 	var i RelayScanRow
 	err := row.Scan(
 		&i.Watermark,

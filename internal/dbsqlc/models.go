@@ -87,6 +87,7 @@ type EventRelay struct {
 	CompletedTotal int64
 	DiscardedTotal int64
 	Timeline       pgtype.Text
+	Scanned        interface{}
 }
 
 type IdempotencyKey struct {

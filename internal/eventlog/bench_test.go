@@ -69,6 +69,8 @@ func BenchmarkRelay(b *testing.B) {
 			pool := dbtest.New(b)
 			relay := NewRelay(riversharedtest.BaseServiceArchetype(b), pool, RelayConfig{})
 			relay.span = int64(size)
+			_, err := pool.Exec(b.Context(), `INSERT INTO ojs.queues (name) SELECT 'billing' || n FROM generate_series(0, 3) n`)
+			require.NoError(b, err)
 			listener, err := pgx.Connect(b.Context(), pool.Config().ConnString())
 			require.NoError(b, err)
 			defer func() { _ = listener.Close(context.Background()) }()

@@ -285,14 +285,18 @@ func (s *Store) emptyWaiting(ctx context.Context, name string, apply func(ids []
 }
 
 // tryDelete deletes the row if no unfinished job is left. One that was to be deleted only if empty, and is not, becomes
-// what it was. The counts are read under the lock of the row and after settle, so no job can come in unseen. The counts
-// include events that are not published.
+// what it was. The counts are read under the lock of the row and after settle, and include events that are not published. A job can come in
+// later all the same, from an application that had called ojs.enqueue and kept its transaction open, or from a node that stood still: the
+// relay makes the queue anew when it publishes that job (RelayPublish).
 func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted bool, left counts, err error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err = pg.Retry(func() error {
 		return pg.InTx(bounded, s.db.Pool, func(tx pgx.Tx) (err error) {
 			q := dbsqlc.New(tx)
+			if err = q.RelayExclude(bounded); err != nil {
+				return err
+			}
 			if _, err = q.QueueLock(bounded, name); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/ojs"
@@ -315,6 +316,131 @@ func TestDelete(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
 		requireKind(t, ojs.ErrQueuePaused, err)
+	})
+}
+
+// A job that is committed when its queue has been deleted makes the queue anew, whoever has enqueued it.
+func TestDeletedQueueReturnsWithItsJob(t *testing.T) {
+	t.Parallel()
+	relayed := func(t *testing.T) *bundle {
+		b := setup(t)
+		relay := eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{PollInterval: 10 * time.Millisecond})
+		require.NoError(t, relay.Start(t.Context()))
+		t.Cleanup(relay.Stop)
+		b.configure("q", `{"concurrency":5}`)
+		return b
+	}
+	remove := func(b *bundle) {
+		res, err := b.Queues.Delete(context.Background(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		if err != nil || res.Draining {
+			b.T.Errorf("%+v %v", res, err)
+		}
+	}
+	returned := func(b *bundle) {
+		b.T.Helper()
+		require.Eventually(b.T, func() bool { return b.status("q") == "active" }, domaintest.WaitFor/6, time.Millisecond)
+		require.Equal(b.T, 1, b.Number(`SELECT count(*) FROM ojs.queues WHERE name = 'q' AND config IS NULL`))
+		stats, err := b.Queues.Figures(b.T.Context(), "q")
+		require.NoError(b.T, err)
+		require.EqualValues(b.T, 1, stats.Counts[ojs.StateAvailable])
+		require.Len(b.T, b.Fetched(2, "q"), 1)
+	}
+	// fenceWait is over when the deletion is answered: the application keeps its transaction open for longer.
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run("OfOpenTransaction/"+string(level), func(t *testing.T) {
+			t.Parallel()
+			b := relayed(t)
+			tx, err := b.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', '{"notify":false}')`)
+			require.NoError(t, err)
+			remove(b)
+			require.Empty(t, b.status("q"))
+			require.NoError(t, tx.Commit(t.Context()))
+			returned(b)
+		})
+
+		t.Run("RolledBack/"+string(level), func(t *testing.T) {
+			t.Parallel()
+			b := relayed(t)
+			tx, err := b.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', '{"notify":false}')`)
+			require.NoError(t, err)
+			remove(b)
+			require.NoError(t, tx.Rollback(t.Context()))
+			b.Exec(`SELECT ojs.enqueue('test.job', '[]', 'other')`)
+			require.Eventually(t, func() bool {
+				return b.Number(`SELECT count(*) FROM ojs.queue_counts WHERE queue = 'other'`) > 0 && b.Number(`SELECT count(*) FROM ojs.event_gaps`) == 0
+			}, domaintest.WaitFor, time.Millisecond)
+			require.Empty(t, b.status("q"))
+		})
+	}
+
+	// Its snapshot shows the queue as it was before the deletion.
+	t.Run("OfOldSnapshot", func(t *testing.T) {
+		t.Parallel()
+		b := relayed(t)
+		tx, err := b.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		_, err = tx.Exec(t.Context(), `SELECT`)
+		require.NoError(t, err)
+		remove(b)
+		_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', '{"notify":false}')`)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(t.Context()))
+		returned(b)
+	})
+
+	// A node that has taken the job before it knew of the deletion, and stores it later than the deletion waits.
+	t.Run("OfSlowNode", func(t *testing.T) {
+		t.Parallel()
+		b := relayed(t)
+		slow := domaintest.On(t, domaintest.Before(t, b.Pool, "JobInsertAlike", func() { remove(b) }))
+		_, err := slow.Enqueue(t.Context(), domaintest.NewJob("q"))
+		require.NoError(t, err)
+		returned(b)
+	})
+
+	t.Run("NotWithDiscardedJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		remove(b)
+		relay := eventlog.NewRelay(b.Archetype, b.Pool, eventlog.RelayConfig{})
+		require.NoError(t, relay.Start(t.Context())) // it publishes that the job was enqueued
+		t.Cleanup(relay.Stop)
+		require.Eventually(t, func() bool { return b.Number(`SELECT count(*) FROM ojs.queue_counts WHERE state = 'discarded'`) > 0 }, domaintest.WaitFor, time.Millisecond)
+		require.Empty(t, b.status("q"))
+	})
+
+	// A pass of a relay must not have looked at the queue before the deletion that it does not see.
+	t.Run("DeletionsAndPassesFollowOneAnother", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.Fetched(1, "q")
+		b.Exec(`INSERT INTO ojs.queues (name, status, deletion) VALUES ('gone', 'draining', '{"strategy":"discard","previous":"active","began":"2026-01-01T00:00:00Z"}')`)
+		require.NoError(t, b.Configured.Refresh(t.Context()))
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		lock, err := dbsqlc.New(tx).RelayLock(t.Context())
+		require.NoError(t, err)
+		require.True(t, lock.Locked)
+		done := make(chan error, 1)
+		go func() { done <- b.Queues.Finish(context.Background()) }()
+		require.Eventually(t, func() bool {
+			return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
+		}, domaintest.WaitFor, time.Millisecond)
+		require.Equal(t, "draining deleting", b.status("gone"))
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, domaintest.Await(t, done))
+		require.Empty(t, b.status("gone"))
 	})
 }
 
