@@ -75,8 +75,9 @@ WITH due AS MATERIALIZED (
 SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, limit_key, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: OutageCheck :one
--- Notes that this node has reached the database, and extends what was running if none had for a while.
-SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs FROM ojs.outage_check() c;
+-- Notes that this node has reached the database, and extends what was running if none had for a while. resting: it may rest, and nothing runs.
+SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs, c.resting::boolean AS resting
+FROM ojs.outage_check(@may_rest::boolean) c;
 
 -- name: DueGetNext :one
 -- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before

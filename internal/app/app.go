@@ -30,6 +30,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -86,6 +87,7 @@ type Node struct {
 	liveness *worker.Liveness
 	follower *workflow.Follower
 	limits   *limit.Follower
+	outages  *queue.OutageWatch
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is
 	// services are started in this order and stopped together.

@@ -100,6 +100,7 @@ func (n *Node) buildLoops() error {
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
+	n.outages = queue.NewOutageWatch(n.archetype, n.domains.Jobs)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		Events: c.Events,
 		// The retention of a queue may be longer than the setting, so the longest that holds decides when a day of finished jobs
@@ -114,7 +115,7 @@ func (n *Node) buildLoops() error {
 	}, n.relay)
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
-		n.limits, queue.NewOutageWatch(n.archetype, n.domains.Jobs),
+		n.limits, n.outages,
 		queueconfig.NewMaintenanceFollower(n.archetype, n.domains.Maintenance), schema.NewFollower(n.archetype, n.domains.Schemas),
 		queueconfig.NewFollower(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}

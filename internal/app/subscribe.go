@@ -37,6 +37,7 @@ func (n *Node) commitSubscribers() []func() {
 		func() { n.follower.Notify() },
 		func() { n.domains.Pools.Freed() },
 		func() { n.limits.Notify() },
+		func() { n.outages.Notify() },
 	}
 }
 
@@ -90,6 +91,7 @@ func (n *Node) handlePublication(p eventlog.Publication) {
 	n.pruner.Notify()
 	n.follower.Notify()
 	n.limits.Notify()
+	n.outages.Notify()
 	if p.All {
 		n.domains.Jobs.NotifyAll()
 	}

@@ -253,19 +253,26 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 }
 
 const outageCheck = `-- name: OutageCheck :one
-SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs FROM ojs.outage_check() c
+SELECT c.ended::boolean AS ended, c.lasted_ms::bigint AS lasted_ms, c.jobs::bigint AS jobs, c.resting::boolean AS resting
+FROM ojs.outage_check($1::boolean) c
 `
 
 type OutageCheckRow struct {
 	Ended    bool
 	LastedMs int64
 	Jobs     int64
+	Resting  bool
 }
 
-// Notes that this node has reached the database, and extends what was running if none had for a while.
-func (q *Queries) OutageCheck(ctx context.Context) (OutageCheckRow, error) {
-	row := q.db.QueryRow(ctx, outageCheck)
+// Notes that this node has reached the database, and extends what was running if none had for a while. resting: it may rest, and nothing runs.
+func (q *Queries) OutageCheck(ctx context.Context, mayRest bool) (OutageCheckRow, error) {
+	row := q.db.QueryRow(ctx, outageCheck, mayRest)
 	var i OutageCheckRow
-	err := row.Scan(&i.Ended, &i.LastedMs, &i.Jobs)
+	err := row.Scan(
+		&i.Ended,
+		&i.LastedMs,
+		&i.Jobs,
+		&i.Resting,
+	)
 	return i, err
 }

@@ -95,7 +95,7 @@ var functions = map[string]lockCase{
 	"outage_check/jobs": { // one is being renewed
 		rows: jobs + `SELECT setval('ojs.served_at', (date_part('epoch', now()) * 1000)::bigint - 60000);
 			UPDATE ojs.jobs SET state = 'active', due_at = now(), lease_until = now()`, other: firstJob, gets: both,
-		call: changes(`SELECT ojs.outage_check()`, jobNumbers+`due_at > now() ORDER BY id`),
+		call: changes(`SELECT ojs.outage_check(false)`, jobNumbers+`due_at > now() ORDER BY id`),
 	},
 	"pool_reserve/pool": {
 		rows:  `INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{}', 5)`,

@@ -162,6 +162,36 @@ func TestOutages(t *testing.T) {
 		require.Equal(t, 1, overdue(b))
 	})
 
+	t.Run("NobodyNotesAnythingWhileNothingRuns", func(t *testing.T) {
+		t.Parallel()
+		dbtest.WritesTables(t)
+		b := setup(t)
+		noted := func() bool { return b.One(`SELECT is_called::text FROM ojs.served_at`) == "true" }
+		ask := func() {
+			b.Exec(`SELECT ojs.outage_check(true)`)
+		}
+		require.NoError(t, b.CheckOutage(t.Context()))
+		require.True(t, noted())
+		id := b.Enqueued(domaintest.NewJob("q"), domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }))[0].ID
+		ask()
+		require.False(t, noted(), "scheduled and waiting jobs have time")
+		b.Fetched(1, "q")
+		ask()
+		require.True(t, noted(), "one is active")
+		_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
+		require.NoError(t, err)
+		ask()
+		require.False(t, noted())
+		age(b, 60_000)
+		require.NoError(t, b.CheckOutage(t.Context()), "a rest is no outage")
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.outages`))
+		require.True(t, noted())
+		outage(b, 4000)
+		ask()
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.outages`), "an outage is found first")
+		require.True(t, noted())
+	})
+
 	t.Run("AreForgottenAfterAMonth", func(t *testing.T) {
 		t.Parallel()
 		dbtest.WritesTables(t)

@@ -258,7 +258,7 @@ var tolerated = []struct{ request, statements, why string }{
 	{"POST /webhooks/deliveries", "WebhookDeliveryListByID WebhookAttemptList WebhookNotify", figures},
 	{"POST /workers/heartbeat", "JobHeartbeat", portion},
 	{"DELETE /admin/queues", "JobListForPurge", portion},
-	{"DELETE /queues", "QueueFence QueueLock QueueCountListByQueue QueueJobListReady QueueJobListWaiting JobDiscardWaiting JobMoveQueue QueueDelete", portion},
+	{"DELETE /queues", "QueueFence RelayExclude QueueLock QueueCountListByQueue QueueJobListReady QueueJobListWaiting JobDiscardWaiting JobMoveQueue QueueDelete", portion},
 }
 
 func isTolerated(request, statement string) bool {
