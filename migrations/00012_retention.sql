@@ -409,6 +409,18 @@ END
 $$;
 -- +goose StatementEnd
 
+-- The server owns the schema, and needs no grants.
+-- +goose StatementBegin
+DO $$
+DECLARE f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'ojs'::regnamespace AND p.provolatile = 'v' LOOP
+        EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || f || ' FROM PUBLIC';
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 12 $$;

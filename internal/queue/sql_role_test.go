@@ -119,7 +119,7 @@ func TestSQLGrants(t *testing.T) {
 		return names
 	}
 	// event_floor runs as its owner, because every reader of ojs.event_published needs it. It returns two numbers.
-	require.ElementsMatch(t, []string{"ojs.enqueue(text,json,text,json)", "ojs.event_floor(bigint)"}, list(`
+	require.ElementsMatch(t, []string{"ojs.enqueue(text,json,text,json)", "ojs.event_floor(bigint)", "ojs.event_rewritten(timestamp with time zone,bigint)"}, list(`
 		SELECT p.oid::regprocedure::text FROM pg_proc p
 		WHERE p.pronamespace = 'ojs'::regnamespace AND (p.provolatile = 'v' OR p.prosecdef) AND has_function_privilege($1, p.oid, 'EXECUTE')`),
 		"revoke EXECUTE from PUBLIC on functions that change something")
