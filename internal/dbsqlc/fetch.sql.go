@@ -35,8 +35,8 @@ WITH probe AS (
         NULLIF(($9::bigint[])[o.n], 0) AS lease_ms
     FROM picked p CROSS JOIN LATERAL (SELECT ($10::integer[])[p.slot] AS n) o
     WHERE p.bytes_before <= $11::bigint
-), clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now
+), clock AS MATERIALIZED ( -- after the rows were locked: one may have become available again since the statement began
+    SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM owned) o
 ), claimed AS (
     UPDATE ojs.jobs j
     SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = $12::bigint, worker_id = NULLIF(o.worker_id, ''),
