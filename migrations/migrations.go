@@ -32,8 +32,8 @@ const (
 	maxPause     = 10 * time.Second
 )
 
-// Up applies all missing migrations and returns them; none on a newer schema that this binary works on. Any number of nodes may call it at once: one works, the others wait. On
-// a running system it takes table locks only for moments, and retries if it does not get one in time.
+// Up applies all missing migrations and returns them; none on a newer schema that this binary works on. Any number of nodes may call it at
+// once: one works, the others wait. On a running system it takes table locks only for moments, and retries if it does not get one in time.
 func Up(ctx context.Context, databaseURL string, log *slog.Logger) ([]*goose.MigrationResult, error) {
 	m, err := newMigrator(databaseURL, FS, log)
 	if err != nil {
@@ -93,7 +93,8 @@ func explain(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {
 		case "42501": // insufficient_privilege
-			return fmt.Errorf("%w: migrate as the role that owns schema ojs, or for a new schema GRANT CREATE ON DATABASE to this role", err)
+			return fmt.Errorf("%w: migrate as the role that owns schema ojs, or for a new schema GRANT CREATE ON DATABASE to this role",
+				err)
 		case "25006": // read_only_sql_transaction
 			return fmt.Errorf("%w: the database is read-only; let DATABASE_URL lead to the primary", err)
 		}

@@ -34,9 +34,9 @@ type WorkerConfig struct {
 	LongPoll          time.Duration // how long a fetch waits for jobs; default 15 s; negative: not at all
 	// It should be below the time after which a supervisor kills the process, with some seconds to spare for reports.
 	GracePeriod time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
-	// In a deployment old workers meet jobs of new types. They give them back without counting the attempt, and each is kept from workers for
-	// 1 s at first and 1 min later on, until a worker that has the handler gets it.
-	UnhandledFor time.Duration // how long, since the first one, jobs of a type without handler are given back before they fail; default 1 h; negative: not at all
+	// In a deployment old workers meet jobs of new types. They give them back without counting the attempt, and each is kept from workers
+	// for 1 s at first and 1 min later on, until a worker that has the handler gets it. The time counts from the first job of the type.
+	UnhandledFor time.Duration // how long jobs of a type without handler are given back before they fail; default 1 h; negative: not at all
 
 	Labels  []string // shown in the registry of workers
 	Version string   // of the program, shown in the registry of workers

@@ -90,7 +90,8 @@ const relayLate = 10 * time.Second
 func examine(ctx context.Context, conn *pgx.Conn, c config.Database) (findings []finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx), config: c}
-		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders, e.connections, e.slots, e.wraparound} {
+		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders,
+			e.connections, e.slots, e.wraparound} {
 			if err := check(ctx); err != nil {
 				return err
 			}
@@ -227,9 +228,10 @@ func (e *examination) holders(ctx context.Context) error {
 		e.addf(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
 	}
 	if !rights.SeesAll {
-		e.findings = append(e.findings, finding{Blind: true, Text: fmt.Sprintf("cannot see whether transactions of other roles, which have %d sessions in this database, "+
-			"keep dead rows from being cleaned or events from being published: GRANT pg_read_all_stats TO %s",
-			rights.Hidden, pgx.Identifier{rights.Role}.Sanitize())})
+		e.findings = append(e.findings, finding{Blind: true,
+			Text: fmt.Sprintf("cannot see whether transactions of other roles, which have %d sessions in this database, "+
+				"keep dead rows from being cleaned or events from being published: GRANT pg_read_all_stats TO %s",
+				rights.Hidden, pgx.Identifier{rights.Role}.Sanitize())})
 	} else if len(holders) == 0 {
 		e.addf(true, "no transaction older than a minute keeps dead rows from being cleaned")
 	}
@@ -258,8 +260,8 @@ func (e *examination) retention(ctx context.Context) error {
 // otherConns are those of a node that are not of its pool: one for LISTEN, one for health checks.
 const otherConns = 2
 
-// connections compares what is free with what the nodes may still open. Without a node it is what one would open. The nodes are taken to have
-// the settings of this call. Behind a pooler the pool is that of the pooler.
+// connections compares what is free with what the nodes may still open. Without a node it is what one would open. The nodes are taken to
+// have the settings of this call. Behind a pooler the pool is that of the pooler.
 func (e *examination) connections(ctx context.Context) error {
 	c, err := e.q.DoctorConnections(ctx)
 	if err != nil {
@@ -299,7 +301,8 @@ func (e *examination) slots(ctx context.Context) error {
 	for _, s := range slots {
 		use, advice := "in use", "look at the reader of the slot"
 		if !s.Active {
-			use, advice = "not in use", fmt.Sprintf("start its reader, or SELECT pg_drop_replication_slot('%s')", strings.ReplaceAll(s.Name, "'", "''"))
+			use, advice = "not in use", fmt.Sprintf("start its reader, or SELECT pg_drop_replication_slot('%s')",
+				strings.ReplaceAll(s.Name, "'", "''"))
 		}
 		until := "it is kept until the disk is full"
 		if s.SafeBytes >= 0 {
@@ -313,7 +316,8 @@ func (e *examination) slots(ctx context.Context) error {
 			e.addf(false, "replication slot %s (%s, %s) keeps %d MiB of WAL, limit %d MiB (max_wal_size); %s: %s",
 				s.Name, s.Kind, use, s.KeptBytes>>20, s.NormalBytes>>20, until, advice)
 		default:
-			e.addf(true, "replication slot %s (%s, %s) keeps %d MiB of WAL, limit %d MiB (max_wal_size)", s.Name, s.Kind, use, s.KeptBytes>>20, s.NormalBytes>>20)
+			e.addf(true, "replication slot %s (%s, %s) keeps %d MiB of WAL, limit %d MiB (max_wal_size)", s.Name, s.Kind, use,
+				s.KeptBytes>>20, s.NormalBytes>>20)
 		}
 	}
 	if len(slots) == 0 {
@@ -336,7 +340,8 @@ func (e *examination) wraparound(ctx context.Context) error {
 	for _, a := range ages {
 		limit := min(2*a.FreezeAge, failsafeAge)
 		old := a.Age > limit
-		e.addf(!old, "the oldest %s id of the database is %d ids old, limit %d; PostgreSQL stops writes at %d%s", a.Kind, a.Age, limit, lastAge,
+		e.addf(!old, "the oldest %s id of the database is %d ids old, limit %d; PostgreSQL stops writes at %d%s", a.Kind, a.Age, limit,
+			lastAge,
 			hint(old, "autovacuum does not freeze: end old transactions, drop unused slots, then VACUUM (FREEZE) the tables with the oldest "+
 				"relfrozenxid or relminmxid in pg_class"))
 	}

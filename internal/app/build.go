@@ -55,7 +55,9 @@ func (n *Node) buildDomains() error {
 	queues := queueconfig.NewCache(db, c.Logger, queueconfig.CacheConfig{Found: n.queueConfigured, Listening: n.listening})
 	n.domains = api.NewDomains(api.DomainDeps{
 		DB: db, Commits: n.commits, Timer: n.timer, Queues: queues, Logger: c.Logger, Tracer: n.tracer,
-		Observer:         queue.Observer{Full: n.metrics.QueueFull, Limited: n.metrics.Limited, Flush: n.metrics.Flush, Outage: n.metrics.Outage},
+		Observer: queue.Observer{
+			Full: n.metrics.QueueFull, Limited: n.metrics.Limited, Flush: n.metrics.Flush, Outage: n.metrics.Outage,
+		},
 		MaintenanceEnded: n.maintenanceEnded, Listening: n.listening,
 	}, c.Config)
 	return nil

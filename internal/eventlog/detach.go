@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 const (
@@ -21,12 +22,13 @@ const (
 
 // detachDue removes the partitions of a table that are due and that EventPartitionPrune or JobFinishedPartitionPrune could not drop because
 // transactions overlap that use the table. It returns how many. Nobody waits for it: DETACH CONCURRENTLY asks for no lock that those
-// transactions have, but waits until those that were open at its beginning have ended. One that stays open for longer than the statement may
-// wait ends the run; the partition is stored as leaving and PostgreSQL keeps it as pending, and the next run, on any node, finishes it.
+// transactions have, but waits until those that were open at its beginning have ended. One that stays open for longer than the statement
+// may wait ends the run; the partition is stored as leaving and PostgreSQL keeps it as pending, and the next run, on any node, finishes it.
 //
-// Other ways, tried with ten clients in transactions of 200 ms: ACCESS EXCLUSIVE within 50 ms, which 1 of 200 tries got; within 250 ms, which
-// succeeded each time, but all ten wait for as long, at each partition, and longer transactions need more; TRUNCATE of a day of finished
-// jobs, which failed each time, because an enqueue with an id has a lock on each day, and would leave empty partitions without end.
+// Other ways, tried with ten clients in transactions of 200 ms: ACCESS EXCLUSIVE within 50 ms, which 1 of 200 tries got; within 250 ms,
+// which succeeded each time, but all ten wait for as long, at each partition, and longer transactions need more; TRUNCATE of a day of
+// finished jobs, which failed each time, because an enqueue with an id has a lock on each day, and would leave empty partitions without
+// end.
 func (m *Maintainer) detachDue(ctx context.Context, parent string, leave func(context.Context) (bool, error)) (dropped int32, err error) {
 	limited, cancel := context.WithTimeout(ctx, detachTime)
 	defer cancel()
@@ -47,10 +49,10 @@ func (m *Maintainer) detachDue(ctx context.Context, parent string, leave func(co
 }
 
 // detachOne detaches and drops the partition that is leaving, unless another node is at it. The transaction that locks the others out is
-// another one, with no lock on the table and no snapshot, so that DETACH does not wait for it: the savepoint ends the portal of the statement
-// before, which has a snapshot for as long as it exists. It ends before idle_in_transaction_session_timeout.
+// another one, with no lock on the table and no snapshot, so that DETACH does not wait for it: the savepoint ends the portal of the
+// statement before, which has a snapshot for as long as it exists. It ends before idle_in_transaction_session_timeout.
 func (m *Maintainer) detachOne(ctx context.Context, parent string) (gone bool, err error) {
-	err = pgx.BeginTxFunc(ctx, m.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err = pg.InTx(ctx, m.pool, func(tx pgx.Tx) error {
 		locked, err := dbsqlc.New(tx).RetentionLock(ctx, parent)
 		if err != nil || !locked {
 			return err
@@ -80,8 +82,8 @@ func (m *Maintainer) detachOne(ctx context.Context, parent string) (gone bool, e
 	return gone, err
 }
 
-// runFor runs a statement. At the end of its time its connection is closed and the statement is cancelled: no setting of the session could be
-// used for that, because it may be one of a pooler.
+// runFor runs a statement. At the end of its time its connection is closed and the statement is cancelled: no setting of the session could
+// be used for that, because it may be one of a pooler.
 func (m *Maintainer) runFor(ctx context.Context, limit time.Duration, statement string) error {
 	conn, err := m.pool.Acquire(ctx) // before the time of the statement begins
 	if err != nil {

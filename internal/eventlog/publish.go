@@ -18,8 +18,8 @@ const (
 	// maxNumbers is how many numbers a pass reads; RelayPublish has it as its LIMIT. A larger pass would hold the lock, and the
 	// row that retention waits for, longer, and delay its first event until its last is counted.
 	maxNumbers = 5000
-	// maxRolledBack is how many numbers of rolled back transactions a pass forgets. Until all are forgotten, each pass reads all of them: in
-	// portions of 5 000, the passes behind a transaction of 100 000 took 2 s.
+	// maxRolledBack is how many numbers of rolled back transactions a pass forgets. Until all are forgotten, each pass reads all of them:
+	// in portions of 5 000, the passes behind a transaction of 100 000 took 2 s.
 	maxRolledBack = 100_000
 	// scannedNone has RelayPublish store that there are no gaps.
 	scannedNone = "none"
@@ -146,7 +146,8 @@ func (r *Relay) transaction(ctx context.Context, conn *pgx.Conn) (pass, error) {
 }
 
 func (r *Relay) scan(ctx context.Context, q *dbsqlc.Queries) (scan, error) {
-	row, err := q.RelayScan(ctx, dbsqlc.RelayScanParams{Span: r.span, LateRows: maxNumbers, RolledBackRows: maxRolledBack, Scanned: r.scanned})
+	row, err := q.RelayScan(ctx, dbsqlc.RelayScanParams{Span: r.span, LateRows: maxNumbers, RolledBackRows: maxRolledBack,
+		Scanned: r.scanned})
 	return scan{
 		snapshot: row.Snapshot, xmin: row.Xmin, watermark: row.Watermark, limit: row.Watermark + r.span,
 		numbers: row.Numbers, head: row.Head, late: row.Late, rolledBack: row.RolledBack, gaps: row.Gaps, lastSub: row.LastSub,

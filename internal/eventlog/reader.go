@@ -183,8 +183,8 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 	}
 }
 
-// rewritten is the error for a position of an event that a failover has lost. It names the end of what was kept, behind which the client can
-// go on: events that came in the place of the lost ones are there, and perhaps some that it has read.
+// rewritten is the error for a position of an event that a failover has lost. It names the end of what was kept, behind which the client
+// can go on: events that came in the place of the lost ones are there, and perhaps some that it has read.
 func rewritten(place int64) error {
 	kept := placeOf(place, clock.Now())
 	return &ExpiredError{OldestID: kept.String(), OldestTime: kept.Time(), Pruned: kept, Rewritten: true}

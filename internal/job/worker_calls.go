@@ -107,8 +107,8 @@ func readAttempt(o *jsonread.Object) int32 {
 	return int32(n)
 }
 
-// AppendLeaseToken appends the token of the run that a fetch has begun. It is the time of the fetch: no other run of the job has that, while
-// a job that was handed back and fetched again has the same attempt, and perhaps the same worker.
+// AppendLeaseToken appends the token of the run that a fetch has begun. It is the time of the fetch: no other run of the job has that,
+// while a job that was handed back and fetched again has the same attempt, and perhaps the same worker.
 func (r *Record) AppendLeaseToken(b []byte) []byte {
 	return strconv.AppendInt(b, r.StartedAt.Time.UnixMicro(), 36)
 }
@@ -352,8 +352,8 @@ type Nack struct {
 	Attempt  int32              // AnyAttempt: not sent
 	Start    pgtype.Timestamptz // of the run that its lease token names; not valid: not sent
 	Requeue  bool               // hand the job back; Error is then empty
-	// With Requeue the job is scheduled meanwhile, and no worker gets it, whatever its priority. After a failure it waits for the longer one
-	// of this and the backoff of its policy.
+	// With Requeue the job is scheduled meanwhile, and no worker gets it, whatever its priority. After a failure it waits for the longer
+	// one of this and the backoff of its policy.
 	Delay time.Duration // the job is not fetched for that long
 	Error WorkerError
 }

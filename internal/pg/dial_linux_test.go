@@ -23,10 +23,10 @@ func TestUserTimeout(t *testing.T) {
 			address := map[string]string{"tcp": "127.0.0.1:0", "unix": "@" + t.Name()}[network]
 			l, err := net.Listen(network, address)
 			require.NoError(t, err)
-			defer l.Close()
+			defer func() { _ = l.Close() }()
 			conn, err := c.DialFunc(t.Context(), network, l.Addr().String())
 			require.NoError(t, err)
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			tcp, ok := conn.(*net.TCPConn)
 			if !ok {
 				return // it has no such limit, and is connected all the same

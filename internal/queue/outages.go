@@ -78,8 +78,9 @@ func (w *OutageWatch) check(ctx context.Context) {
 	w.failing = err != nil
 }
 
-// CheckOutage notes that this node has reached the database, and extends what was running if none had for three seconds. Every node may call
-// it at any time: one of them finds an outage. Until the call that follows a commit of the extension, sweeps of all nodes fail no active job.
+// CheckOutage notes that this node has reached the database, and extends what was running if none had for three seconds. Every node may
+// call it at any time: one of them finds an outage. Until the call that follows a commit of the extension, sweeps of all nodes fail no
+// active job.
 func (s *Store) CheckOutage(ctx context.Context) error {
 	_, err := s.checkOutage(ctx, false)
 	return err

@@ -55,8 +55,8 @@ func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
 // DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
 // are taken if they fit and dropped if not. A refused heartbeat could make a healthy worker dead, hence the leniency.
 func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms", "lease_tokens",
-		"hostname", "pid", "queues", "concurrency")
+	o, err := jsonread.OpenBody(raw, "worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms",
+		"lease_tokens", "hostname", "pid", "queues", "concurrency")
 	if err != nil {
 		return Beat{}, err
 	}

@@ -245,9 +245,9 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 }
 
 // isRun reports whether a job is, or was at its end, in the run that the worker has.
-func (b *Beat) isRun(d dbsqlc.JobListUnextendedRow) bool {
-	start, sent := b.Starts[d.ID]
-	return (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID) && (!sent || d.StartedAt.Valid && d.StartedAt.Time.Equal(start.Time))
+func (r *Beat) isRun(d dbsqlc.JobListUnextendedRow) bool {
+	start, sent := r.Starts[d.ID]
+	return (!d.WorkerID.Valid || d.WorkerID.String == r.WorkerID) && (!sent || d.StartedAt.Valid && d.StartedAt.Time.Equal(start.Time))
 }
 
 // writeBeats writes the collected calls of workers. Without any it sends no statement. Ages are sent instead of times,

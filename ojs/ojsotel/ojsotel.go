@@ -129,5 +129,6 @@ func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error
 
 // Unhandled counts a job that the worker gives back, because its type has no handler.
 func (t *Telemetry) Unhandled(e ojs.Event) {
-	t.unhandled.Add(context.Background(), 1, metric.WithAttributes(attribute.String("job_type", e.JobType), attribute.String("queue", e.Queue)))
+	labels := metric.WithAttributes(attribute.String("job_type", e.JobType), attribute.String("queue", e.Queue))
+	t.unhandled.Add(context.Background(), 1, labels)
 }

@@ -128,7 +128,7 @@ func TestSpanOfARequest(t *testing.T) {
 		require.Len(t, spans, 1)
 		values := map[string]string{}
 		for _, a := range spans[0].Attributes {
-			values[string(a.Key)] = a.Value.Emit()
+			values[string(a.Key)] = a.Value.String()
 		}
 		require.Equal(t, request.want, []string{spans[0].Name, values["http.request.method"], values["http.route"], values["http.response.status_code"]})
 		require.Equal(t, w.Result().Header.Get("X-Request-Id"), values["ojs.request.id"])

@@ -78,7 +78,9 @@ func WithoutExtensions() Option { return func(s *Server) { s.extensions = nil } 
 // New makes an empty server.
 func New(options ...Option) *Server {
 	s := &Server{
-		extensions: []string{ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, ojs.ExtensionRetryDelay, "urn:ojs:ext:realtime"},
+		extensions: []string{
+			ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, ojs.ExtensionRetryDelay, "urn:ojs:ext:realtime",
+		},
 		jobs:       map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
 		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, changed: make(chan struct{}),
 	}
