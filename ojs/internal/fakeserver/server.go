@@ -81,7 +81,7 @@ func New(options ...Option) *Server {
 		extensions: []string{
 			ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, ojs.ExtensionRetryDelay, "urn:ojs:ext:realtime",
 		},
-		jobs:       map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
+		jobs: map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
 		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, changed: make(chan struct{}),
 	}
 	for _, o := range options {
