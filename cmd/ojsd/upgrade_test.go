@@ -108,7 +108,7 @@ func previousRelease(t *testing.T) (binary string) {
 	require.NoError(t, err)
 	newest := filepath.Base(slices.Max(files))
 	commit := "HEAD"
-	if added := git("log", "-1", "--format=%H", "--diff-filter=A", "--", "migrations/"+newest); added != "" {
+	if added := git("log", "-1", "-m", "--first-parent", "--format=%H", "--diff-filter=A", "--", "migrations/"+newest); added != "" {
 		commit = git("rev-parse", added+"^")
 	}
 	dir := t.TempDir()
