@@ -57,7 +57,7 @@ verify: ## Check that generated code and go.mod are up to date, and that each mo
 conformance: build ## Run the conformance suites of ../shared/conformance or OJS_CONFORMANCE_DIR against a fresh server.
 	@.ci/conformance
 
-matrix: build ## Run levels 0 to 4 and the tests of plans, crashes and migrations on PostgreSQL 14 and 18, or VERSIONS. SHORT=1: less.
+matrix: ## Run levels 0 to 4 and the tests of plans, crashes and migrations on PostgreSQL 14 and 18, or VERSIONS. SHORT=1: less.
 	@.ci/matrix
 
 bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
