@@ -41,7 +41,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-REVOKE EXECUTE ON FUNCTION ojs.counts_add(text[], text[], text[], bigint[]) FROM PUBLIC;
 
 -- The oldest partition of events if all its rows are outside of the limits (see event_floor_raise); none: part is NULL. It is never that of
 -- the watermark, behind which late rows are placed. Rows without their webhook deliveries are kept beyond max_count but not beyond max_age,
@@ -118,7 +117,6 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 -- +goose StatementEnd
-REVOKE EXECUTE ON FUNCTION ojs.event_partition_leave() FROM PUBLIC;
 
 -- JobFinishedPartitionLeave: deletes the rows of some pages of the day that is dropped next, with their counts, so that counts and tables
 -- are equal at any time, and decides to detach the day when from_page is behind its end. due: there is such a day; next_page: where the
@@ -165,7 +163,6 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 -- +goose StatementEnd
-REVOKE EXECUTE ON FUNCTION ojs.jobs_done_partition_leave(interval, bigint, integer) FROM PUBLIC;
 
 -- PartitionDetach: the statement that detaches the partition that is leaving, to be run outside of a transaction, and for how long it may
 -- wait; '' if it is detached. If a DETACH was interrupted, because its node stopped or a transaction was open for too long, what is left to
@@ -220,7 +217,6 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 -- +goose StatementEnd
-REVOKE EXECUTE ON FUNCTION ojs.partition_drop(text) FROM PUBLIC;
 
 -- MetricsRetention, DoctorRetention: for how long the oldest partition should have been gone; 0: none should. By age it is due when its
 -- last event has max_age. By number no time is stored: it was due when the log behind it was as long as what is kept now.

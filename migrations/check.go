@@ -51,7 +51,7 @@ func checkNewer(scan func(dest ...any) error, have, want int64) error {
 	var from int64
 	err := scan(&from)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42883" { // undefined_function
-		return fmt.Errorf("%w (it is at version %d, this ojsd knows %d)", ErrSchemaNewer, have, want)
+		return newerError{have, want}
 	}
 	if err != nil {
 		return fmt.Errorf("read which releases the schema is compatible with: %w", err)

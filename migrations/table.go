@@ -37,7 +37,7 @@ func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error)
 	return ownTable, m.createVersionTable(ctx, db, version)
 }
 
-// newerError says that the schema is newer than this binary, which therefore cannot migrate it.
+// newerError says that the schema is newer than this binary, which therefore cannot migrate it. Whether it works on it is for checkNewer.
 type newerError struct{ have, want int64 }
 
 func (e newerError) Error() string {

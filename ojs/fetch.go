@@ -254,15 +254,15 @@ const (
 func (w *Worker) noHandler(r *run) {
 	now := time.Now()
 	w.mu.Lock()
-	u := w.unhandled[r.Type]
-	if u == nil {
-		u = &unhandled{since: now}
-		w.unhandled[r.Type] = u
+	u, known := w.unhandled[r.Type]
+	if !known {
+		u.since = now
 	}
 	met := now.Sub(u.since)
 	fails := met >= w.config.UnhandledFor
-	logged := u.returned && !fails || u.failed
-	u.returned, u.failed = true, u.failed || fails
+	logged := known && u.failed == fails
+	u.failed = fails
+	w.unhandled[r.Type] = u
 	w.mu.Unlock()
 	attrs := []any{"job_type", r.Type, "queue", r.Queue, "job_id", r.ID}
 	if fails {
@@ -282,8 +282,8 @@ func (w *Worker) noHandler(r *run) {
 
 // unhandled is a type of jobs that this worker has met and has no handler for.
 type unhandled struct {
-	since            time.Time // the first of its jobs
-	returned, failed bool      // logged: that jobs are given back, that they fail
+	since  time.Time // the first of its jobs
+	failed bool      // the latest one, which was not given back any more
 }
 
 // keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.

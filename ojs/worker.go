@@ -68,7 +68,7 @@ type Worker struct {
 	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
 	mu        sync.Mutex
 	handlers  map[string]HandlerFunc
-	unhandled map[string]*unhandled
+	unhandled map[string]unhandled
 	state     Directive // as in the heartbeats
 	began     bool
 	stop      context.CancelCauseFunc // begins the graceful stop
@@ -134,7 +134,7 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID),
 		listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger}, beatNow: make(chan struct{}, 1),
 		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		handlers: map[string]HandlerFunc{}, unhandled: map[string]*unhandled{}, inHand: map[string]*run{},
+		handlers: map[string]HandlerFunc{}, unhandled: map[string]unhandled{}, inHand: map[string]*run{},
 		state: DirectiveRunning, registered: !named,
 	}
 }

@@ -42,7 +42,7 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 }
 
 func ackedRun(a job.Ack) JobRun {
-	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt, start: a.Start}
+	return JobRun{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt, Start: a.Start}
 }
 
 // flushComplete completes jobs in one statement. Those that another transaction has locked, and those that have reported progress, need
@@ -291,7 +291,7 @@ func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Rec
 func nackOf(n job.Nack) nack { return nack{Nack: n, startedAt: n.Start, reason: reasonRequeue} }
 
 func nackedRun(n nack) JobRun {
-	return JobRun{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt, start: n.Start}
+	return JobRun{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt, Start: n.Start}
 }
 
 // flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
@@ -566,12 +566,12 @@ type JobRun struct {
 	WorkerID string             // "": not sent, so ownership is not checked
 	Attempt  int32              // -1: not sent, so the attempt is not checked
 	cancels  bool               // the request is a cancel, which any live state accepts
-	start    pgtype.Timestamptz // not valid: not sent, so it is not checked
+	Start    pgtype.Timestamptz // not valid: not sent, so it is not checked
 }
 
-// isStart reports whether the run may be the one that has begun at that time.
-func (r JobRun) isStart(start pgtype.Timestamptz) bool {
-	return !r.start.Valid || start.Valid && r.start.Time.Equal(start.Time)
+// Began reports whether the run may be the one that has begun at that time. It may if the request names no start.
+func (r JobRun) Began(start pgtype.Timestamptz) bool {
+	return !r.Start.Valid || start.Valid && r.Start.Time.Equal(start.Time)
 }
 
 // Owns reports whether the run may belong to the owner of the job. It may if the request or the job names no worker.
@@ -634,13 +634,13 @@ func (r JobRun) Refused(j *job.Record) (*job.Record, error) {
 		return nil, spec.Conflict(id, ojs.JobState(j.State), job.LiveStates...)
 	}
 	owned := r.Owns(j.WorkerID)
-	current := (r.Attempt < 0 || r.Attempt == j.Attempt) && r.isStart(j.StartedAt)
+	current := (r.Attempt < 0 || r.Attempt == j.Attempt) && r.Began(j.StartedAt)
 	switch {
 	case j.State == string(ojs.StateCancelled) && j.PreviousState.String == string(ojs.StateActive) && owned && current:
 		return j, nil
 	case j.State == string(ojs.StateActive) && !owned:
 		return nil, spec.NotOwner(id, r.WorkerID, j.WorkerID.String)
-	case j.State == string(ojs.StateActive) && !r.isStart(j.StartedAt):
+	case j.State == string(ojs.StateActive) && !r.Began(j.StartedAt):
 		return nil, spec.StaleLease(id, int64(j.Attempt))
 	case j.State == string(ojs.StateActive) && !current:
 		return nil, spec.StaleAttempt(id, int64(r.Attempt), int64(j.Attempt))

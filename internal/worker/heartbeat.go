@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -246,8 +247,8 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 
 // isRun reports whether a job is, or was at its end, in the run that the worker has.
 func (r *Beat) isRun(d dbsqlc.JobListUnextendedRow) bool {
-	start, sent := r.Starts[d.ID]
-	return (!d.WorkerID.Valid || d.WorkerID.String == r.WorkerID) && (!sent || d.StartedAt.Valid && d.StartedAt.Time.Equal(start.Time))
+	run := queue.JobRun{WorkerID: r.WorkerID, Start: r.Starts[d.ID]}
+	return run.Owns(d.WorkerID) && run.Began(d.StartedAt)
 }
 
 // writeBeats writes the collected calls of workers. Without any it sends no statement. Ages are sent instead of times,
