@@ -38,10 +38,12 @@ SELECT clock_timestamp()::timestamptz AS now, r.watermark, LEAST(r.kept, r.max_c
 FROM ojs.event_relay r;
 
 -- name: MetricsBusyWorkers :many
--- Workers that reported active jobs with their last heartbeat, counted in every queue they serve.
+-- Workers that reported active jobs with their last heartbeat, counted in every queue they serve. The order is that of index
+-- workers_seen: planned while the table was small, the statement would read an index that has the dead workers, too.
 SELECT q.name::text AS queue, count(DISTINCT w.id) AS workers
-FROM ojs.workers w CROSS JOIN LATERAL json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name)
-WHERE w.stale_at IS NULL AND w.active_jobs > 0
+FROM (SELECT a.id, COALESCE(a.queues, a.fetch_queues, '[]') AS queues FROM ojs.workers a
+        WHERE a.stale_at IS NULL AND a.active_jobs > 0 ORDER BY a.last_seen_at, a.id) w
+    CROSS JOIN LATERAL json_array_elements_text(w.queues) q (name)
 GROUP BY q.name;
 
 -- name: MetricsDeadLetters :many
