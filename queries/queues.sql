@@ -49,11 +49,14 @@ FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT @max_rows;
 
 -- name: StatsMinuteGetLatest :one
 -- The last 60 s of a queue, or of all for '': this minute, and the share of the minute before that is younger than 60 s.
+-- The comparison of rows is one that only the primary key can serve: PostgreSQL 18 read the index on minute while the table was small, and
+-- so the figures of all queues.
 SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
     COALESCE(sum(s.failed * w.share), 0)::float8 AS failed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
 FROM (VALUES (date_trunc('minute', now()), 1.0::float8),
         (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = @queue::text AND m.minute = w.minute OFFSET 0) s;
+    CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = @queue::text
+        AND (m.queue, m.minute) >= (@queue::text, w.minute) AND (m.queue, m.minute) <= (@queue::text, w.minute) OFFSET 0) s;
 
 -- name: QueueListAfter :many
 -- A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountListByQueue.
