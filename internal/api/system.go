@@ -29,7 +29,7 @@ func Extensions(webhooks bool) []string {
 		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:fair-scheduling", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability",
 		"urn:ojs:ext:logging", "urn:ojs:ext:progress",
 		"urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack", "urn:ojsd:ext:requeue-delay",
-		"urn:ojsd:ext:retry-delay",
+		"urn:ojsd:ext:retry-delay", "urn:ojsd:ext:dry-run",
 	}
 	if webhooks {
 		list = append(list, "urn:ojs:ext:webhooks")

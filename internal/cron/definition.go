@@ -2,6 +2,7 @@ package cron
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +101,8 @@ func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definitio
 	if r.root != nil {
 		r.root = append(r.root, '}')
 	}
+	r.Others = slices.DeleteFunc(r.Others, func(m jsonread.Member) bool { return job.IsOption(string(m.Name)) })
+	r.RefuseOthers("id", "status", "last_run_at", "next_run_at", "run_count", "created_at", "updated_at")
 	// All parts add their problems; none of them ends the reading.
 	sent := r.Get("name")
 	name, isText := jsonread.Text(sent)
@@ -227,11 +230,11 @@ func ErrNever(expression string) *ojs.Error {
 // content reads the template, at the top level or in job_template. A member at the top level wins over the same one in
 // job_template.
 func (r *reader) content() {
-	// Other members of the template are ignored.
 	template, ok := r.OpenMember("job_template", "an object", "type", "args", "meta", "options")
 	if !ok && r.Get("job_template") != nil {
 		return
 	}
+	template.RefuseOthers()
 	either := func(name string) jsontext.Value {
 		if v := r.Get(name); v != nil {
 			return v

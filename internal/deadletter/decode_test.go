@@ -12,20 +12,20 @@ func TestDecode(t *testing.T) {
 
 	t.Run("Filter", func(t *testing.T) {
 		t.Parallel()
-		f, err := DecodeRetry([]byte(`{"filter":{"queue":["a","b"],"type":"x.*","ids":[],"state":"discarded","older_than":"7d"},"confirm":true,"other":1}`), 10)
+		f, err := DecodeRetry([]byte(`{"filter":{"queue":["a","b"],"type":"x.*","ids":[],"state":"discarded","older_than":"7d"},"confirm":true}`), 10)
 		require.Nil(t, err)
-		require.Equal(t, []string{"a", "b"}, f.Queues)
-		require.Equal(t, []string{"x.*"}, f.Types)
-		require.Equal(t, [][16]byte{{}}, f.IDs, "an empty list chooses nothing")
-		require.True(t, f.OlderThan.Relative)
+		require.Equal(t, []string{"a", "b"}, f.Filter.Queues)
+		require.Equal(t, []string{"x.*"}, f.Filter.Types)
+		require.Equal(t, [][16]byte{{}}, f.Filter.IDs, "an empty list chooses nothing")
+		require.True(t, f.Filter.OlderThan.Relative)
 	})
 
 	t.Run("FlatBodyIsTheFilter", func(t *testing.T) {
 		t.Parallel()
 		f, err := DecodePurge([]byte(`{"queue":"a","confirm":true}`), 10)
 		require.Nil(t, err)
-		require.Equal(t, []string{"a"}, f.Queues)
-		require.Nil(t, f.IDs)
+		require.Equal(t, []string{"a"}, f.Filter.Queues)
+		require.Nil(t, f.Filter.IDs)
 	})
 
 	t.Run("ChecksConfirmationBeforeTheNumberOfIDs", func(t *testing.T) {

@@ -100,43 +100,47 @@ func literals(list []string) []string {
 	return res
 }
 
-// conditionNames are those of docs/reference/retries.md, Dead-letter endpoints. Of state only discarded is accepted; confirm may stand in
-// filter, too, where it counts for nothing.
-var conditionNames = []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than", "ids", "state", "confirm"}
+// conditionNames are those of docs/reference/retries.md, Dead-letter endpoints. Of state only discarded is accepted.
+var conditionNames = []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than", "ids", "state"}
+
+// Bulk is the body of a call about many dead letters.
+type Bulk struct {
+	Filter Filter
+	DryRun bool // nothing is changed; the answer says what would be
+}
 
 // DecodeRetry reads the body of a retry of many dead letters, which may list at most maxIDs ids.
 // A body without confirm is refused: a client that leaves out its filter by mistake would retry everything.
-func DecodeRetry(raw []byte, maxIDs int) (Filter, *ojs.Error) {
+func DecodeRetry(raw []byte, maxIDs int) (Bulk, *ojs.Error) {
 	return decode(raw, "retries every dead letter that matches", maxIDs)
 }
 
 // DecodePurge reads the body of a purge, which may list at most maxIDs ids.
-func DecodePurge(raw []byte, maxIDs int) (Filter, *ojs.Error) {
+func DecodePurge(raw []byte, maxIDs int) (Bulk, *ojs.Error) {
 	return decode(raw, "deletes every dead letter that matches", maxIDs)
 }
 
-// decode reads the body of a bulk call. An unknown condition is refused, because ignoring it would touch more jobs than meant.
-func decode(raw []byte, does string, maxIDs int) (f Filter, err *ojs.Error) {
-	o, err := jsonread.OpenConfirmed(raw, does, conditionNames...)
+// decode reads the body of a bulk call.
+func decode(raw []byte, does string, maxIDs int) (b Bulk, err *ojs.Error) {
+	o, dryRun, err := jsonread.OpenConfirmed(raw, does, conditionNames...)
 	if err != nil {
-		return f, err
+		return b, err
 	}
-	o.RefuseOthers("absent: there is no such condition")
 	ids := readList(&o, "ids")
-	f = Filter{
+	b = Bulk{DryRun: dryRun, Filter: Filter{
 		Queues: readList(&o, "queue"), Types: readList(&o, "type"), ErrorTypes: readList(&o, "error_type"),
 		ErrorCodes: readList(&o, "error_code"), Since: job.ReadAge(&o, "since"),
 		Until: job.ReadAge(&o, "until"), OlderThan: job.ReadAge(&o, "older_than"),
-	}
+	}}
 	if ids != nil {
 		// The zero id, which no job has, keeps the list from being empty, which would mean any.
-		f.IDs = append([][16]byte{{}}, job.NewIDList(ids).IDs...)
+		b.Filter.IDs = append([][16]byte{{}}, job.NewIDList(ids).IDs...)
 	}
 	if len(ids) > maxIDs {
 		o.Problems().Later(spec.BatchSize(maxIDs, len(ids)))
 	}
 	o.Text("state", "discarded", func(s string) bool { return s == string(ojs.StateDiscarded) })
-	return f, o.Err()
+	return b, o.Err()
 }
 
 // readList reads a text or an array of them; nil: the member was not sent.

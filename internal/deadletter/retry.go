@@ -43,13 +43,39 @@ type FailedRetry struct {
 // failed.
 func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	var res Retried
+	err := s.eachBatch(ctx, f, func(ids [][16]byte) error {
+		// A batch that fails changes nothing, and the loop ends: what came before stays retried.
+		err := s.retryBatch(ctx, ids, &res)
+		if err != nil && res.Succeeded > 0 {
+			err = pg.PartlyError(err)
+		}
+		return err
+	})
+	return res, err
+}
+
+// sampled is how many ids a dry run shows.
+const sampled = 10
+
+// Matching counts the dead letters that match, and gives the ids of the oldest ten.
+func (s *Store) Matching(ctx context.Context, f Filter) (n int64, sample [][16]byte, err error) {
+	err = s.eachBatch(ctx, f, func(ids [][16]byte) error {
+		n += int64(len(ids))
+		sample = append(sample, ids[:min(len(ids), sampled-len(sample))]...)
+		return nil
+	})
+	return n, sample, err
+}
+
+// eachBatch calls do with the ids of up to 1 000 jobs at a time that match and were dead letters when it began, oldest first.
+func (s *Store) eachBatch(ctx context.Context, f Filter, do func(ids [][16]byte) error) error {
 	now, err := s.db.Now(ctx) // a retried job that fails again is newer and must not match again
 	if err != nil {
-		return res, pg.ClientError(err)
+		return pg.ClientError(err)
 	}
 	w, err := s.criteria(ctx, f)
 	if err != nil {
-		return res, err
+		return err
 	}
 	if w.until.InfinityModifier != pgtype.Finite || w.until.Time.After(now) {
 		w.until = pg.Timestamp(now)
@@ -66,25 +92,18 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 		rows, err := s.db.Q.DeadLetterListForBulk(bounded, p)
 		cancel()
 		if err != nil || len(rows) == 0 {
-			return res, pg.ClientError(err)
+			return pg.ClientError(err)
 		}
 		ids := make([][16]byte, len(rows))
 		for i, r := range rows {
 			ids[i] = r.ID
 		}
-		// A batch that fails changes nothing, and the loop ends: what came before stays retried.
-		if err := s.retryBatch(ctx, ids, &res); err != nil {
-			if res.Succeeded > 0 {
-				err = pg.PartlyError(err)
-			}
-			return res, err
+		if err := do(ids); err != nil || len(rows) < batchRows {
+			return err
 		}
 		last := rows[len(rows)-1]
 		// Jobs that could not be retried stay dead letters; the key keeps the loop from finding them again.
 		p.After, p.AfterID = last.DeadLetteredAt, last.ID
-		if len(rows) < batchRows {
-			return res, nil
-		}
 	}
 }
 

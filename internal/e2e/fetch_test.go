@@ -102,7 +102,7 @@ func TestFetch(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		fill(a, q, make([]int, 1010)...)
-		for _, count := range []string{`"x":1`, `"count":0`, `"count":-5`, `"count":null`, `"max_jobs":0`, `"count":1,"max_jobs":5`} {
+		for _, count := range []string{`"wait_ms":0`, `"count":0`, `"count":-5`, `"count":null`, `"max_jobs":0`, `"count":1,"max_jobs":5`} {
 			require.Equal(t, 1, a.fetch(q, count).count("jobs"), count)
 		}
 		require.Equal(t, 2, a.fetch(q, `"max_jobs":2`).count("jobs"))
@@ -132,7 +132,7 @@ func TestFetch(t *testing.T) {
 		} {
 			a.post("/ojs/v1/workers/fetch", body).invalid(field)
 		}
-		a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"`+repeated('w', 255)+`","visibility_timeout_ms":604800000,"other":[{}],"wait_ms":0}`).is(200)
+		a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"`+repeated('w', 255)+`","visibility_timeout_ms":604800000,"wait_ms":0}`).is(200)
 		a.post("/ojs/v1/workers/fetch", `{"queues":["`+repeated('q', 128)+`"]}`).is(200)
 	})
 
@@ -218,7 +218,7 @@ func TestFetchWaits(t *testing.T) {
 
 	t.Run("AnswersAtOnceWithoutWait", func(t *testing.T) {
 		a := a.in(t)
-		for _, wait := range []string{`"x":1`, `"wait_ms":0`, `"wait_ms":null`} {
+		for _, wait := range []string{`"count":1`, `"wait_ms":0`, `"wait_ms":null`} {
 			a.withoutParking(func() { require.Equal(t, `{"jobs":[]}`, a.fetch(queue(), wait).body) })
 		}
 	})

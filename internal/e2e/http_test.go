@@ -103,6 +103,14 @@ func (r reply) invalid(field string) reply {
 	return r
 }
 
+// unknown requires the 400 for a parameter or member that the call does not have.
+func (r reply) unknown(field string) reply {
+	r.t.Helper()
+	r.fails(http.StatusBadRequest, "invalid_request", "invalid_request")
+	require.Equal(r.t, field, r.at("error.details.field"), r.body)
+	return r
+}
+
 // at finds the value at a path such as "jobs.0.state": the content of a string, the text of anything else, "" if absent.
 func (r reply) at(path string) string {
 	r.t.Helper()

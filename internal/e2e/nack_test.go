@@ -149,7 +149,7 @@ func TestNack(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := active(a, ``)
-		a.nack(id, `"x":1`).invalid("error")
+		a.nack(id, `"delay_ms":1`).invalid("error")
 		a.nack(id, `"requeue":false`).invalid("error")
 		for _, bad := range []string{`null`, `"boom"`, `[]`, `7`} {
 			a.nack(id, `"error":`+bad).invalid("error")

@@ -30,7 +30,7 @@ func TestPriority(t *testing.T) {
 		id := a.jobIn("scheduled")
 		require.Equal(t, "-100", a.patch("/ojs/v1/admin/jobs/job_"+id, `{"priority":-100}`).is(200).at("job.priority"))
 		a.patch("/ojs/v1/admin/jobs/"+id, `{"priority":-101}`).invalid("priority")
-		a.patch("/ojs/v1/admin/jobs/"+id, `{"priority":1,"queue":"q"}`).invalid("queue")
+		a.patch("/ojs/v1/admin/jobs/"+id, `{"priority":1,"queue":"q"}`).unknown("queue")
 		a.patch("/ojs/v1/admin/jobs/"+id, ``).is(400)
 		a.patch("/ojs/v1/jobs/"+newID(), `{"priority":1}`).fails(404, "not_found", "not_found")
 		a.patch("/ojs/v1/jobs/bulk", `{"priority":1}`).is(405)

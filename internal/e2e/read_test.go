@@ -82,7 +82,7 @@ func TestJobList(t *testing.T) {
 			"queue=" + q + "," + other + "&type=type0":          14,
 			"queue=" + q + "&type=none":                         0,
 			"queue=" + queue():                                  0,
-			"queue=" + q + "&unknown=1&state=":                  25,
+			"queue=" + q + "&state=":                            25,
 			"queue=" + q + "&queue=,,&type=":                    25,
 			"queue=" + url.QueryEscape("no such queue, "+other): 1,
 		} {

@@ -40,7 +40,7 @@ func TestManifest(t *testing.T) {
 		for _, name := range []string{"batch_enqueue", "cron_jobs", "dead_letter", "delayed_jobs", "fair_scheduling", "job_ttl", "priority_queues", "rate_limiting", "schema_validation", "unique_jobs", "workflows", "pause_resume", "bulk_operations", "events", "webhooks"} {
 			require.Contains(t, m.Capabilities, name)
 		}
-		for _, name := range []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:fair-scheduling", "urn:ojs:ext:payload-limits", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack", "urn:ojsd:ext:requeue-delay", "urn:ojsd:ext:retry-delay"} {
+		for _, name := range []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:fair-scheduling", "urn:ojs:ext:payload-limits", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack", "urn:ojsd:ext:requeue-delay", "urn:ojsd:ext:retry-delay", "urn:ojsd:ext:dry-run"} {
 			require.Contains(t, m.Extensions, name)
 		}
 		require.Equal(t, a.url+"/ojs/v1", m.Endpoints["base_url"])

@@ -266,7 +266,7 @@ func TestTrace(t *testing.T) {
 			code               codes.Code
 		}{
 			{"GET", "/healthz", "GET /healthz", 200, codes.Ok},
-			{"GET", "/ojs/v1/jobs/nothing?access_token=secret", "GET /ojs/v1/jobs/:id", 404, codes.Unset},
+			{"GET", "/ojs/v1/jobs/nothing?access_token=secret", "GET /ojs/v1/jobs/:id", 400, codes.Unset},
 			{"GET", "/nowhere/secret", "GET unknown", 404, codes.Unset},
 			{"BREW", "/healthz", "_OTHER /healthz", 405, codes.Unset},
 			{"GET", "/ojs/v1/ws", "GET /ojs/v1/ws", 400, codes.Unset},

@@ -46,7 +46,7 @@ func TestWebhookSubscriptions(t *testing.T) {
 			require.NotContains(t, got.body, "1234567890123456")
 			require.NotContains(t, a.get(base).is(200).body, "1234567890123456")
 
-			changed := a.patch(base+"/"+id, `{"events":["job.dead","worker.registered","*"],"unknown":1,"timeout_ms":1000,"filter":null,"metadata":null}`).is(200)
+			changed := a.patch(base+"/"+id, `{"events":["job.dead","worker.registered","*"],"success_count":1,"timeout_ms":1000,"filter":null,"metadata":null}`).is(200)
 			require.Equal(t, []string{"job.dead", "worker.registered", "*"}, changed.texts("subscription.events"))
 			require.Equal(t, "1000", changed.at("timeout_ms"))
 			require.False(t, changed.has("filter"))

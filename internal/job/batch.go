@@ -13,15 +13,18 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// SplitBatch reads {"<key>":[…]}: 1 to maxItems elements of any kind, and gives the body with them, for its other members.
+// SplitBatch reads {"<key>":[…]} with the other members that names has: 1 to maxItems elements of any kind, and gives the body with them, for its other members.
 // Everything it returns points into raw and is valid JSON, so elements go to DecodeItem, DecodeAckItem or DecodeNackItem, which do
 // not parse again. The whole body is checked as JSON before an element is looked at, so a broken last element refuses the batch.
 // What an element says is judged later, one by one, so that in a batch that is not atomic the good ones go through. Package httpapi
 // calls it for batches of acks and nacks and for batches of jobs; what becomes of single elements differs there.
-func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, *jsonread.Object, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, key, "atomicity", "idempotency_key", "fetch")
+func SplitBatch(raw []byte, maxItems int, key string, names ...string) ([]jsontext.Value, *jsonread.Object, *ojs.Error) {
+	o, err := jsonread.OpenBody(raw, append([]string{key}, names...)...)
 	if err != nil {
 		return nil, nil, err
+	}
+	if o.RefuseOthers(); o.Err() != nil {
+		return nil, nil, o.Err()
 	}
 	list := o.Get(key)
 	if list == nil || list[0] != '[' {

@@ -28,6 +28,7 @@ const (
 type BulkSelect struct {
 	BulkOptions
 	Op     BulkOp
+	DryRun bool // nothing is changed; the answer says what would be
 	IDs    IDList
 	Filter *BulkFilter // nil: IDs selects
 }
@@ -90,11 +91,12 @@ var (
 // call whose filter was lost on the way must not change every job. What it selects is found and changed by queue.Store, in
 // portions; the filter is applied there in SQL but for meta (MatchesMeta).
 func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "job_ids", "filter", "atomicity", "idempotency_key")
+	o, err := jsonread.OpenBody(raw, "job_ids", "filter", "atomicity", "idempotency_key", "dry_run", "confirm")
 	if err != nil {
 		return BulkSelect{}, err
 	}
-	s := BulkSelect{Op: op, BulkOptions: readBulkOptions(&o)}
+	o.RefuseOthers()
+	s := BulkSelect{Op: op, BulkOptions: readBulkOptions(&o), DryRun: o.Boolean("dry_run")}
 	ids, filter := o.Get("job_ids"), o.Get("filter")
 	switch {
 	case ids == nil && filter == nil:
@@ -113,6 +115,7 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		s.IDs = NewIDList(texts)
 	default:
 		if conditions, ok := o.OpenMember("filter", "an object", filterNames...); ok {
+			conditions.RefuseOthers()
 			s.Filter = readFilter(&conditions, op)
 		}
 	}
@@ -122,18 +125,17 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 // DecodeConfirmedBulk reads the body of POST /admin/jobs/bulk/{cancel,retry,delete}: confirm, and a filter or its members at the top
 // level (docs/reference/admin.md, Bulk change). confirm is looked at last, so that a call without it learns everything else
 // that is wrong. It must be the literal true.
-func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
-	o, err := jsonread.OpenConfirmed(raw, "changes every job that matches", filterNames...)
+func DecodeConfirmedBulk(op BulkOp, raw []byte) (BulkSelect, *ojs.Error) {
+	o, dryRun, err := jsonread.OpenConfirmed(raw, "changes every job that matches", filterNames...)
 	if err != nil {
-		return nil, err
+		return BulkSelect{}, err
 	}
-	return readFilter(&o, op), o.Err()
+	return BulkSelect{Op: op, DryRun: dryRun, Filter: readFilter(&o, op)}, o.Err()
 }
 
-// readFilter: an unknown condition is refused, because ignoring it would touch more jobs than meant. The operation decides the
-// default states only; which states it can change is for the statement to know.
+// readFilter reads the conditions. The operation decides the default states only; which states it can change is for the statement to
+// know.
 func readFilter(o *jsonread.Object, op BulkOp) *BulkFilter {
-	o.RefuseOthers("absent: there is no such condition")
 	// An empty filter would take every job; with an unknown condition it is the smaller mistake and is not mentioned.
 	if len(o.Others) == 0 && o.Empty() {
 		o.Problems().Add(ojs.ErrInvalidPayload, "filter", "$.filter", "an object with at least one condition", o.Value)
@@ -201,39 +203,53 @@ type PurgeRequest struct {
 	// It is compared with the end of a job, or with its creation if it has not ended (docs/reference/admin.md, Purge).
 	OlderThan When
 	By        string // who cancels, as the client says
+	DryRun    bool   // nothing is removed; the answer says what would be
 }
 
 // DecodePurge reads the body of DELETE /admin/queues/{name}/jobs (docs/reference/admin.md, Purge).
 func DecodePurge(raw []byte) (PurgeRequest, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "states", "older_than", "confirm", "cancelled_by")
+	o, err := jsonread.OpenBody(raw, purgeNames...)
 	if err != nil {
 		return PurgeRequest{}, err
 	}
-	o.RefuseOthers("absent: there is no such member") // ignoring a condition would remove more than meant
+	o.RefuseOthers()
 	states, ok := statesOf(o.Get("states"))
 	if !ok || slices.ContainsFunc(states, isNotPurged) {
 		o.Refuse("states", "a non-empty array of job states other than active")
 	}
-	r := PurgeRequest{States: states, OlderThan: ReadAge(&o, "older_than")}
-	r.By, _ = jsonread.Text(o.Get("cancelled_by"))
-	o.Confirm("removes every job that matches")
+	r := PurgeRequest{States: states}
+	r.readRest(&o)
+	if !r.DryRun {
+		o.Confirm("removes every job that matches")
+	}
 	return r, o.Err()
+}
+
+var purgeNames = []string{"states", "older_than", "confirm", "cancelled_by", "dry_run"}
+
+// readRest reads what the two purges have alike.
+func (r *PurgeRequest) readRest(o *jsonread.Object) {
+	r.OlderThan, r.DryRun = ReadAge(o, "older_than"), o.Boolean("dry_run")
+	r.By, _ = jsonread.Text(o.Get("cancelled_by"))
 }
 
 // DecodeQueuePurge reads the body of POST /queues/{name}/purge (docs/reference/queues.md, Endpoints). confirm is needed only for states
 // that are not final: those jobs are cancelled, with effect on their workflows. The first mistake is the answer.
 func DecodeQueuePurge(raw []byte) (PurgeRequest, *ojs.Error) {
-	o, err := jsonread.OpenBody(raw, "states", "confirm")
+	o, err := jsonread.OpenBody(raw, purgeNames...)
 	if err != nil {
 		return PurgeRequest{}, err
 	}
+	o.RefuseOthers()
 	const expected = "an array of job states but active, at least one"
 	states, ok := statesOf(o.Get("states"))
 	if !ok {
 		o.Refuse("states", expected)
 		return PurgeRequest{}, o.Err()
 	}
-	confirmed := o.Boolean("confirm")
+	r := PurgeRequest{States: states, Shown: jsonread.Compact(o.Get("states"))}
+	r.readRest(&o)
+	confirmed := o.Boolean("confirm") || r.DryRun
 	for i := 0; i < len(states) && o.Err() == nil; i++ {
 		if isNotPurged(states[i]) {
 			o.Refuse("states", expected)
@@ -241,7 +257,7 @@ func DecodeQueuePurge(raw []byte) (PurgeRequest, *ojs.Error) {
 			o.Refuse("confirm", "true to cancel and remove jobs that have not ended")
 		}
 	}
-	return PurgeRequest{States: states, Shown: jsonread.Compact(o.Get("states"))}, o.Err()
+	return r, o.Err()
 }
 
 // isNotPurged has a purge of active jobs refused as a whole, not narrowed.
@@ -276,6 +292,7 @@ func DecodeCancel(raw []byte) (CancelRequest, *ojs.Error) {
 	if err != nil {
 		return CancelRequest{}, err
 	}
+	o.RefuseOthers()
 	r := CancelRequest{By: o.Text("cancelled_by", "a string", nil), Reason: o.Text("reason", "a string", nil)}
 	return r, o.Err()
 }
@@ -288,11 +305,11 @@ func DecodePriority(raw []byte) (int16, *ojs.Error) {
 	if err != nil {
 		return 0, err
 	}
+	o.RefuseOthers()
 	p, ok := priority(o.Get("priority"))
 	if !ok {
 		o.Refuse("priority", "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 	}
-	o.RefuseOthers("absent: only the priority of a job can be changed")
 	return p, o.Err()
 }
 
@@ -306,10 +323,13 @@ func DecodeResults(raw []byte) (IDList, *ojs.Error) {
 	if err != nil {
 		return IDList{}, err
 	}
+	o.RefuseOthers()
 	ids, ok := jsonread.Texts(o.Get("ids"))
 	if !ok {
 		o.Refuse("ids", "an array of job ids")
-		return IDList{}, o.Err()
+	}
+	if err := o.Err(); err != nil {
+		return IDList{}, err
 	}
 	if len(ids) > MaxResults {
 		return IDList{}, spec.BatchSize(MaxResults, len(ids))

@@ -151,7 +151,7 @@ func FuzzDecodeCalls(f *testing.F) {
 		}
 		_, _ = DecodeResults(body)
 		_, _ = DecodeBulkSelect(BulkDelete, body, 100)
-		if items, rest, err := SplitBatch(body, "jobs", 100); err == nil {
+		if items, rest, err := SplitBatch(body, 100, "jobs", "atomicity", "idempotency_key"); err == nil {
 			_, _ = DecodeItems(items, Limits{})
 			_, _ = DecodeBulkOptions(rest)
 		}

@@ -281,7 +281,7 @@ type limitReader struct{ jsonread.Object }
 
 // policy reads the amounts. It always returns a policy, with what could be read; callers look at the problems.
 func (r *limitReader) policy() *LimitPolicy {
-	r.RefuseOthers("absent: a rate limit has no such property")
+	r.RefuseOthersAs(ojs.ErrInvalidPayload)
 	p := &LimitPolicy{}
 	// Zero is allowed here only, where it stops the partition.
 	if n, given := r.Integer("concurrency", 0, maxLimit, "an integer from 0 to 1000000000"); given {
@@ -346,7 +346,7 @@ func (r *limitReader) window(name string) *Window {
 	if !ok {
 		return nil
 	}
-	o.RefuseOthers("absent: it has limit and period only")
+	o.RefuseOthersAs(ojs.ErrInvalidPayload)
 	return readWindow(&o, "limit")
 }
 

@@ -34,10 +34,11 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
+	o.RefuseOthers()
 	v := o.Get("override")
 	switch {
-	case v == nil:
-		return nil, nil
+	case o.Err() != nil || v == nil:
+		return nil, o.Err()
 	case v[0] != '{':
 		o.Refuse("override", "an object with queue, args, priority, meta or retry")
 		return nil, o.Err()
@@ -62,7 +63,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 		d.args()
 	}
 	d.metaSources()
-	fields.RefuseOthers("absent: a retry overrides queue, args, priority, meta and retry only")
+	fields.RefuseOthers()
 	if err := d.problems.Err(); err != nil {
 		// The decoder knows nothing of the object around the fields.
 		field, _ := err.Details["field"].(string)

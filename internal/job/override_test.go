@@ -9,11 +9,13 @@ import (
 
 func TestDecodeRetry(t *testing.T) {
 	t.Parallel()
-	for _, body := range []string{``, " \n", `{}`, `{"override":null}`, `{"x":1}`} {
+	for _, body := range []string{``, " \n", `{}`, `{"override":null}`} {
 		o, err := DecodeRetry([]byte(body), Limits{})
 		require.Nil(t, err, body)
 		require.Nil(t, o, body)
 	}
+	_, err := DecodeRetry([]byte(`{"overide":{"queue":"a"}}`), Limits{})
+	require.Equal(t, "'overide' is unknown; the nearest known name is 'override'.", err.Message)
 	o, err := DecodeRetry([]byte(`{"override":{"queue":"default","args":[ 1 ],"priority":"low"}}`), Limits{})
 	require.Nil(t, err)
 	require.Equal(t, "default", o.Queue)

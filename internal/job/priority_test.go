@@ -18,11 +18,14 @@ func TestDecodePriority(t *testing.T) {
 	for body, field := range map[string]string{
 		`{}`: "priority", `{"priority":null}`: "priority", `{"priority":101}`: "priority", `{"priority":-101}`: "priority", `{"priority":1.5}`: "priority",
 		`{"priority":1e99}`: "priority", `{"priority":"5"}`: "priority", `{"priority":"\u0000"}`: "priority", `{"priority":[]}`: "priority",
-		`{"priority":1,"queue":"q"}`: "queue", `[]`: "body", ``: "body", `{`: "body", "{\"priority\":\"\xff\"}": "body",
+		`[]`: "body", ``: "body", `{`: "body", "{\"priority\":\"\xff\"}": "body",
 	} {
 		_, err := DecodePriority([]byte(body))
 		require.NotNil(t, err, body)
 		require.Equal(t, "invalid_payload", err.Code, body)
 		require.Equal(t, field, err.Details["field"], body)
 	}
+	_, err := DecodePriority([]byte(`{"priority":1,"queue":"q"}`))
+	require.Equal(t, "invalid_request", err.Code)
+	require.Equal(t, "queue", err.Details["field"])
 }

@@ -47,7 +47,7 @@ func (d *decoder) uniqueness(j *Job) {
 func readUnique(v, args jsontext.Value, path string, ps *jsonread.Problems) *Unique {
 	r := uniqueReader{&Unique{OnConflict: "reject"}, jsonread.OpenAt(v, "unique", path, ps, uniqueNames...)}
 	// An unknown property is refused, unlike elsewhere: a policy that is not understood could let a job run twice.
-	r.RefuseOthers("absent: a unique policy has no such property")
+	r.RefuseOthersAs(ojs.ErrInvalidPayload)
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
 	r.ArgsKeys = r.names("args_keys", jsonread.IsName, "an array of non-empty strings, each once")
 	r.MetaKeys = r.names("meta_keys", jsonread.IsName, "an array of non-empty strings, each once")

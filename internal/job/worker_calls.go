@@ -187,6 +187,7 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 // decodeFetch needs no list of queues with a pool: those of the pool are taken.
 func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, *ojs.Error) {
 	o := jsonread.Open(v, fetchNames...)
+	o.RefuseOthers()
 	r := Fetch{Pool: o.Text("pool", "the name of a pool", jsonread.IsName)}
 	// A list that is sent beside a pool is checked all the same.
 	if r.Pool == "" || o.Get("queues") != nil || o.Get("queue") != nil {
@@ -280,8 +281,6 @@ type Ack struct {
 	Result   []byte             // compact JSON; nil: none
 }
 
-// ackNames are the members that are read. Others are ignored, as in all calls of workers: an SDK of a later release may send
-// more.
 var ackNames = []string{"job_id", "result", "worker_id", "attempt", "lease_token"}
 
 // DecodeAck reads the body of an ACK. A body that is refused changes nothing: the job stays active until its reservation ends,
@@ -320,6 +319,7 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (Ack, *ojs.Error) {
 
 func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	o := jsonread.Open(v, ackNames...)
+	o.RefuseOthers()
 	r := Ack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Start: readLeaseToken(&o)}
 	jobID = readJobID(&o, jobID)
 	// A result of null is stored as null, no result as none.
@@ -385,6 +385,7 @@ func DecodeNackFor(jobID string, raw []byte) (Nack, *ojs.Error) {
 
 func decodeNack(v jsontext.Value, jobID string) (Nack, *ojs.Error) {
 	o := jsonread.Open(v, nackNames...)
+	o.RefuseOthers()
 	r := Nack{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Start: readLeaseToken(&o), Requeue: o.Boolean("requeue")}
 	id := readJobID(&o, jobID)
 	failure := o.Get("error")
@@ -449,6 +450,7 @@ func decodeProgress(jobID string, raw []byte, number string) (ProgressReport, *o
 	if err != nil {
 		return ProgressReport{}, err
 	}
+	o.RefuseOthers()
 	r := ProgressReport{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o)}
 	// A text for people, cut silently like that of an error. U+0000 goes, because a text column cannot hold it.
 	r.Message = jsonread.OptionalText(&o, "message", "a string", func(text string) (*string, bool) {
@@ -547,6 +549,7 @@ func DecodeCheckpoint(jobID string, raw []byte, optionalState bool) (CheckpointS
 	if err != nil {
 		return CheckpointSave{}, err
 	}
+	o.RefuseOthers()
 	r := CheckpointSave{WorkerID: ReadWorkerID(&o), Attempt: readAttempt(&o), Sequence: NextSequence}
 	state, sent := o.Sent("state") // null is a state
 	switch {

@@ -37,7 +37,7 @@ func TestDecodeFetch(t *testing.T) {
 		`{"queues":["a"],"count":1001}`:                                   {Queues: []string{"a"}, Count: 1000},
 		`{"queues":["a"],"max_jobs":7}`:                                   {Queues: []string{"a"}, Count: 7},
 		`{"queues":["a"],"count":3.0,"max_jobs":"x"}`:                     {Queues: []string{"a"}, Count: 3},
-		`{"queues":["a"],"wait_ms":99999999,"labels":{"a":1}}`:            {Queues: []string{"a"}, Count: 1, Wait: 20 * time.Second},
+		`{"queues":["a"],"wait_ms":99999999}`:                             {Queues: []string{"a"}, Count: 1, Wait: 20 * time.Second},
 		`{"queues":["a"],"worker_id":"","count":null,"wait_ms":null}`:     {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 255) + `"}`: {Queues: []string{"a"}, Count: 1, WorkerID: strings.Repeat("w", 255)},
 	} {
@@ -90,7 +90,7 @@ func TestDecodeAck(t *testing.T) {
 	for text, want := range map[string]Ack{
 		`{"job_id":"x"}`:               {Attempt: AnyAttempt},
 		`{"job_id":"x","result":null}`: {Attempt: AnyAttempt, Result: []byte(`null`)},
-		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {WorkerID: "w", Attempt: 2, Result: []byte(`{"n":1.0,"z":"\u0000"}`)},
+		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" }}`: {WorkerID: "w", Attempt: 2, Result: []byte(`{"n":1.0,"z":"\u0000"}`)},
 		`{"job_id":"x","result":false}`:            {Attempt: AnyAttempt, Result: []byte(`false`)},
 		`{"job_id":"x","result":""}`:               {Attempt: AnyAttempt, Result: []byte(`""`)},
 		`{"job_id":"x","attempt":0}`:               {Attempt: 0},
@@ -197,19 +197,19 @@ func TestDecodeNackForTakesText(t *testing.T) {
 
 func TestSplitBatch(t *testing.T) {
 	t.Parallel()
-	items, rest, err := SplitBatch([]byte(` {"jobs":[ {"type":"a"} , 5,[] ],"atomicity":"atomic","idempotency_key":null,"x":1}`), "jobs", 3)
+	items, rest, err := SplitBatch([]byte(` {"jobs":[ {"type":"a"} , 5,[] ],"atomicity":"atomic","idempotency_key":null}`), 3, "jobs", "atomicity", "idempotency_key")
 	require.Nil(t, err)
 	require.Equal(t, `[{"type":"a"} 5 []]`, fmt.Sprint(items))
 	require.Equal(t, `"atomic"`, string(rest.Get("atomicity")))
 	require.Nil(t, rest.Get("idempotency_key"))
 
-	for text, field := range map[string]string{`{}`: "acks", `{"acks":null}`: "acks", `{"acks":{}}`: "acks", `{"acks":[]}`: "acks", `{"acks":[1],"acks":"x"}`: "acks", `[]`: "body", ``: "body"} {
-		_, _, err = SplitBatch([]byte(text), "acks", 10)
+	for text, field := range map[string]string{`{}`: "acks", `{"acks":null}`: "acks", `{"acks":{}}`: "acks", `{"acks":[]}`: "acks", `{"acks":[1],"acks":"x"}`: "acks", `[]`: "body", ``: "body", `{"acks":[1],"jobs":[1]}`: "jobs"} {
+		_, _, err = SplitBatch([]byte(text), 10, "acks")
 		require.NotNil(t, err, text)
 		require.Equal(t, 400, stage(err))
 		require.Equal(t, field, err.Details["field"], text)
 	}
-	_, _, err = SplitBatch([]byte(`{"jobs":[1,2,3]}`), "jobs", 2)
+	_, _, err = SplitBatch([]byte(`{"jobs":[1,2,3]}`), 2, "jobs")
 	require.Equal(t, 413, stage(err))
 	require.Equal(t, "batch_size_exceeded", err.Code)
 	require.Equal(t, 2, err.Details["max_batch_size"])
@@ -218,7 +218,7 @@ func TestSplitBatch(t *testing.T) {
 func TestDecodeItems(t *testing.T) {
 	t.Parallel()
 	split := func(text string) ([]*Job, *ojs.Error) {
-		items, _, err := SplitBatch([]byte(text), "jobs", math.MaxInt)
+		items, _, err := SplitBatch([]byte(text), math.MaxInt, "jobs")
 		require.Nil(t, err)
 		return DecodeItems(items, Limits{MaxJobBytes: 1 << 20})
 	}
@@ -251,7 +251,7 @@ func TestDecodeItems(t *testing.T) {
 func TestDecodeBulkOptions(t *testing.T) {
 	t.Parallel()
 	decode := func(text string) (BulkOptions, *ojs.Error) {
-		_, rest, err := SplitBatch([]byte(`{"jobs":[1]`+text+`}`), "jobs", 1)
+		_, rest, err := SplitBatch([]byte(`{"jobs":[1]`+text+`}`), 1, "jobs", "atomicity", "idempotency_key")
 		require.Nil(t, err)
 		return DecodeBulkOptions(rest)
 	}

@@ -93,26 +93,30 @@ func (o *Object) fieldOf(name string) string {
 	return o.field + "." + name
 }
 
-// OpenConfirmed opens the conditions of a call that changes many jobs, and reads confirm (see Confirm): the body is an object with
-// filter and confirm, or has the conditions beside confirm.
-func OpenConfirmed(raw []byte, does string, names ...string) (Object, *ojs.Error) {
+// OpenConfirmed opens the conditions of a call that changes many jobs, and reads dry_run and confirm (see Confirm): the body is an object
+// with these and filter, or has the conditions beside them. Other conditions are refused.
+func OpenConfirmed(raw []byte, does string, names ...string) (conditions Object, dryRun bool, err *ojs.Error) {
 	v, err := Check(raw)
 	if err != nil {
-		return Object{}, err
+		return Object{}, false, err
 	}
-	body := Open(v, "filter", "confirm")
-	body.Confirm(does)
+	body := Open(v, "filter", "confirm", "dry_run")
+	if dryRun = body.Boolean("dry_run"); !dryRun {
+		body.Confirm(does)
+	}
 	if body.Get("filter") != nil {
+		body.RefuseOthers()
 		conditions, ok := body.OpenMember("filter", "an object", names...)
 		if !ok {
-			return conditions, body.Err()
+			return conditions, dryRun, body.Err()
 		}
-		return conditions, nil
+		conditions.RefuseOthers()
+		return conditions, dryRun, nil
 	}
-	// confirm is no condition, and must not count as an unknown one.
-	conditions := OpenAt(v, "", "$", body.Problems(), names...)
-	conditions.Others = slices.DeleteFunc(conditions.Others, func(m Member) bool { return string(m.Name) == "confirm" })
-	return conditions, nil
+	conditions = OpenAt(v, "", "$", body.Problems(), names...)
+	conditions.Others = slices.DeleteFunc(conditions.Others, func(m Member) bool { return slices.Contains(body.names, string(m.Name)) })
+	conditions.RefuseOthers()
+	return conditions, dryRun, nil
 }
 
 // Get is the value of a member; nil: it is absent or null.
@@ -166,10 +170,16 @@ func (o *Object) RefuseValue(kind ojs.ErrorKind, name, expected string, v jsonte
 	o.Problems().Add(kind, o.fieldOf(name), o.path+"."+name, expected, v)
 }
 
-// RefuseOthers notes that there may be no other members, where ignoring one would do something else than was meant.
-func (o *Object) RefuseOthers(expected string) {
+// RefuseOthers notes members of other names: ignoring one would do something else than was meant. It is docs/reference/http.md,
+// Unknown names. shown are members that answers have and a client may send back.
+func (o *Object) RefuseOthers(shown ...string) { o.RefuseOthersAs(ojs.ErrInvalidRequest, shown...) }
+
+// RefuseOthersAs is RefuseOthers with a kind of error.
+func (o *Object) RefuseOthersAs(kind ojs.ErrorKind, shown ...string) {
 	for _, m := range o.Others {
-		o.RefuseValue(ojs.ErrInvalidPayload, string(m.Name), expected, m.Value)
+		if name := string(m.Name); !slices.Contains(shown, name) {
+			o.Problems().AddUnknown(kind, o.fieldOf(name), o.path+"."+name, o.names, m.Value)
+		}
 	}
 }
 
@@ -395,9 +405,6 @@ const MaxProblems = 50
 
 // Add notes that field, found at path with value v, is not what was expected.
 func (ps *Problems) Add(kind ojs.ErrorKind, field, path, expected string, v jsontext.Value) {
-	if len(ps.list) == MaxProblems {
-		return
-	}
 	message := fmt.Sprintf("'%s' must be %s, got %s.", field, expected, Brief(v))
 	if v == nil {
 		message = fmt.Sprintf("'%s' is required: send %s.", field, expected)
@@ -405,8 +412,18 @@ func (ps *Problems) Add(kind ojs.ErrorKind, field, path, expected string, v json
 	ps.Note(Problem{Kind: kind, Field: field, Path: path, Expected: expected, Received: v, Message: message})
 }
 
+// AddUnknown notes that there is no such field; known are the names at its place.
+func (ps *Problems) AddUnknown(kind ojs.ErrorKind, field, path string, known []string, v jsontext.Value) {
+	expected, message := spec.UnknownName(field, known)
+	ps.Note(Problem{Kind: kind, Field: field, Path: path, Expected: expected, Received: v, Message: message, Hint: spec.UnknownHint})
+}
+
 // Note adds a problem with a message of its own.
-func (ps *Problems) Note(p Problem) { ps.list = append(ps.list, p) }
+func (ps *Problems) Note(p Problem) {
+	if len(ps.list) < MaxProblems {
+		ps.list = append(ps.list, p)
+	}
+}
 
 // Hint replaces the hint of the latest problem, for a mistake that the hint of its kind does not fit.
 // There must be one.

@@ -72,12 +72,13 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= maxNameBytes && jsonread.AllIn(s, jsonread.IsNameByte)
 }
 
-// Decode reads the body of a PUT. Unknown members are ignored. All problems of the body are reported at once.
+// Decode reads the body of a PUT. All problems of the body are reported at once.
 func Decode(raw []byte) (*Definition, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, "queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention")
 	if err != nil {
 		return nil, err
 	}
+	o.RefuseOthers("id", "name", "active_workers", "workers", "active_jobs", "created_at", "updated_at")
 	d := &Definition{Isolated: o.Boolean("isolated")}
 	d.readQueues(&o)
 	if n, given := o.Integer("concurrency", 0, maxConcurrency, "an integer from 0, no limit, to 10000"); given {
@@ -140,6 +141,7 @@ func (d *Definition) readQueues(o *jsonread.Object) {
 func (s *Starvation) read(body *jsonread.Object) {
 	s.Interval, s.Ratio = defaultInterval, defaultRatio
 	o, _ := body.OpenMember("starvation_prevention", "an object", "enabled", "rotation_interval", "min_dispatch_ratio")
+	o.RefuseOthers()
 	s.Enabled = jsonread.Optional(&o, "enabled", "true or false", jsonread.Bool)
 	if o.Duration("rotation_interval", "a duration from PT1S to PT1H", shortestInterval, longestInterval) > 0 {
 		s.Interval, _ = jsonread.Text(o.Get("rotation_interval"))

@@ -537,7 +537,7 @@ func TestTenantsInPools(t *testing.T) {
 	}
 	b.Enqueued(jobs...)
 	b.put("limited", `{"queues":["x","y"],"concurrency":3}`)
-	b.put("turns", `{"queues":["x","y"],"strategy":"round_robin","starvation_prevention":{"enabled":true,"check_interval":"PT1S"}}`)
+	b.put("turns", `{"queues":["x","y"],"strategy":"round_robin","starvation_prevention":{"enabled":true}}`)
 	node.Pools.Changed()
 	for _, f := range []struct {
 		fetch job.Fetch

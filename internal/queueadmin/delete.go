@@ -34,6 +34,7 @@ type Deletion struct {
 	Queue    string
 	Strategy string // Reject, Discard or Move
 	Target   string // of Move
+	DryRun   bool   // only the checks; the answer says how many jobs wait
 }
 
 // Deleted is what has become of a deletion. Affected counts what this call has done. Draining true means that the row is
@@ -61,6 +62,10 @@ func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
 	ctx = context.WithoutCancel(ctx) // a client that hangs up must not leave half of it to the finisher
 	if err := s.checkDeletion(ctx, d); err != nil {
 		return Deleted{}, err
+	}
+	if d.DryRun {
+		c, err := s.counts(ctx, d.Queue)
+		return Deleted{Affected: c.waiting, Draining: c.active > 0}, pg.ClientError(err)
 	}
 	if err := s.beginDeletion(ctx, d); err != nil {
 		return Deleted{}, pg.WriteError(err)

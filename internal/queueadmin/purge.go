@@ -21,33 +21,61 @@ type Purge struct {
 	Queue  string
 	States []ojs.JobState // any but active; waiting jobs are cancelled before
 	By     string         // shown as cancelled_by
+	DryRun bool           // nothing is removed; jobs are counted without a lock
 
 	OlderThan job.When // since the job has ended, or if it has not since it was created; not set: of any age
 }
 
-// Purge removes jobs of a queue, and reports how many, and whether it stopped before the end because there are so many.
-// Portions that were committed stay; after an error or a hang-up the rest is left, and another call goes on. deleted is
+// Purged is what a purge has done, or would do.
+type Purged struct {
+	Jobs   int64
+	More   bool       // it stopped before the end because there are so many
+	Sample [][16]byte // of a dry run: the first ten ids
+}
+
+// sampled is how many ids a dry run shows.
+const sampled = 10
+
+// Purge removes jobs of a queue.
+// Portions that were committed stay; after an error or a hang-up the rest is left, and another call goes on. The number is
 // right in each case. It may run twice at once: a job is counted by the one that has removed it. Jobs that are enqueued
 // meanwhile are reached if their id comes later.
-func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, err error) {
+func (s *Store) Purge(ctx context.Context, p Purge) (done Purged, err error) {
 	if err := job.ResolveAges(ctx, s.db.Now, &p.OlderThan); err != nil {
-		return 0, false, pg.ClientError(err)
+		return done, pg.ClientError(err)
 	}
 	var after [16]byte
 	for end := time.Now().Add(purgeFor); ; {
 		// The list takes no locks; the statements of the change check the states again.
 		rows, err := s.purgeable(ctx, p, after)
 		if err != nil || len(rows) == 0 {
-			return deleted, false, pg.PartlyError(err)
+			return done, pg.PartlyError(err)
 		}
-		n, err := s.purge(ctx, p, rows)
-		if deleted += n; err != nil {
-			return deleted, true, pg.PartlyError(err)
+		if p.DryRun {
+			done.count(rows)
+		} else {
+			n, err := s.purge(ctx, p, rows)
+			if done.Jobs += n; err != nil {
+				done.More = true
+				return done, pg.PartlyError(err)
+			}
 		}
 		after = rows[len(rows)-1].ID
 		// Tested after a portion, so each call makes progress.
 		if time.Now().After(end) || ctx.Err() != nil {
-			return deleted, true, nil //nolint:nilerr // the caller has gone, or goes on with another call
+			done.More = true
+			return done, nil //nolint:nilerr // the caller has gone, or goes on with another call
+		}
+	}
+}
+
+// count counts the rows that a purge would remove.
+func (d *Purged) count(rows []dbsqlc.JobListForPurgeRow) {
+	for _, r := range rows {
+		if r.Matches {
+			if d.Jobs++; d.Jobs <= sampled {
+				d.Sample = append(d.Sample, r.ID)
+			}
 		}
 	}
 }

@@ -210,6 +210,7 @@ func DecodeMaintenance(raw []byte) (MaintenanceRequest, *ojs.Error) {
 	if err != nil {
 		return MaintenanceRequest{}, err
 	}
+	o.RefuseOthers()
 	r := MaintenanceRequest{Enabled: o.Boolean("enabled")}
 	if o.Get("enabled") == nil {
 		o.Refuse("enabled", "true or false")

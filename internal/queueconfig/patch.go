@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -46,12 +48,13 @@ func (c *Change) Sets() bool {
 	return false
 }
 
-// ParseChange reads a configuration object, which jsonread.Check has accepted; where is its JSONPath, such as $ or $.config. Members
-// that are no setting are ignored. All mistakes are reported at once. It needs no database and changes nothing. The values
+// ParseChange reads a configuration object, which jsonread.Check has accepted; where is its JSONPath, such as $ or $.config. others are
+// members that it may have beside settings. All mistakes are reported at once. It needs no database and changes nothing. The values
 // are read into a Config that is thrown away: set checks and stores in one step.
-func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
+func ParseChange(object jsontext.Value, where string, others ...string) (Change, *ojs.Error) {
 	var change Change
 	var problems jsonread.Problems
+	refuseUnknown(object, &problems, where, others)
 	change.collect(object, &problems, where)
 	var config Config
 	for f, v := range change.values {
@@ -76,6 +79,33 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 		}
 	}
 	return change, nil
+}
+
+// refuseUnknown refuses members of the object and of its groups that are no settings.
+func refuseUnknown(object jsontext.Value, problems *jsonread.Problems, where string, others []string) {
+	known := map[string][]string{} // by group; "": those of the object
+	for _, s := range specs {
+		if s.group != "" && known[s.group] == nil {
+			known[""] = append(known[""], s.group)
+		}
+		known[s.group] = append(known[s.group], s.name)
+	}
+	known[""] = append(slices.AppendSeq(known[""], maps.Keys(aliases)), others...)
+	slices.Sort(known[""])
+	for literal, value := range jsonread.Members(object) {
+		name := string(jsonread.Name(literal))
+		if !slices.Contains(known[""], name) {
+			problems.AddUnknown(ojs.ErrInvalidRequest, name, where+"."+name, known[""], value)
+		}
+		if known[name] == nil || value[0] != '{' {
+			continue
+		}
+		for literal, value := range jsonread.Members(value) {
+			if inner := string(jsonread.Name(literal)); !slices.Contains(known[name], inner) {
+				problems.AddUnknown(ojs.ErrInvalidRequest, name+"."+inner, where+"."+name+"."+inner, known[name], value)
+			}
+		}
+	}
 }
 
 // addInPolicy names the member of a policy that was refused. It reports whether there is one. The general sentence is left

@@ -59,7 +59,9 @@ func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
 }
 
 func open(body []byte) (jsonread.Object, *ojs.Error) {
-	return jsonread.OpenBody(body, "uri", "type", "version", "schema", "enforce")
+	o, err := jsonread.OpenBody(body, "uri", "type", "version", "schema", "enforce")
+	o.RefuseOthers("created_at")
+	return o, err
 }
 
 // readURI reads what is shown in paths and errors, and must be unique in the database.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/riverqueue/river/rivershared/levenshtein"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -394,4 +396,49 @@ var catalogue = map[ojs.ErrorKind]class{
 // Kinds lists all kinds, in no order.
 func Kinds() []ojs.ErrorKind {
 	return slices.Collect(maps.Keys(catalogue))
+}
+
+// maxComparedName bounds what an unknown name costs: a longer one is compared with no other.
+const maxComparedName = 64
+
+// UnknownHint is the hint of what UnknownName describes.
+const UnknownHint = "Correct the name, or leave it out: a call does nothing that it does not understand."
+
+// UnknownName describes a parameter or member that a call does not know: what it knows, and a sentence with the nearest of these. field
+// may have the names of the objects around it.
+func UnknownName(field string, known []string) (expected, message string) {
+	if len(known) == 0 {
+		return "absent", fmt.Sprintf("'%s' is unknown: this call takes none.", shortened(field))
+	}
+	expected = "one of " + strings.Join(known, ", ")
+	if nearest := nearestName(field[strings.LastIndexByte(field, '.')+1:], known); nearest != "" {
+		return expected, fmt.Sprintf("'%s' is unknown; the nearest known name is '%s'.", field, nearest)
+	}
+	return expected, fmt.Sprintf("'%s' is unknown; known are %s.", shortened(field), strings.Join(known, ", "))
+}
+
+// nearestName is the known name with the smallest edit distance, at most 3, or one that is a part of the name or has it as a part;
+// "": none is near.
+func nearestName(name string, known []string) (nearest string) {
+	if len(name) > maxComparedName || len(name) < 2 {
+		return ""
+	}
+	least := min(4, len(name))
+	for _, other := range known {
+		distance := levenshtein.ComputeDistance(name, other)
+		if strings.Contains(name, other) || strings.Contains(other, name) {
+			distance = min(distance, 2)
+		}
+		if distance < least {
+			nearest, least = other, distance
+		}
+	}
+	return nearest
+}
+
+func shortened(name string) string {
+	if len(name) > maxComparedName {
+		return strings.ToValidUTF8(name[:maxComparedName], "") + "…"
+	}
+	return name
 }

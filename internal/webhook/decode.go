@@ -82,6 +82,7 @@ func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) 
 	if err != nil {
 		return "", -1, err
 	}
+	object.RefuseOthers()
 	r := reader{object}
 	secret = r.secret()
 	overlapS = -1
@@ -112,6 +113,7 @@ func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
 	if err != nil {
 		return res, err
 	}
+	o.RefuseOthers()
 	const expected = "an RFC 3339 time with offset, or an age such as 1h"
 	o.Need("since", expected)
 	res.Since = jsonread.OptionalText(&o, "since", expected, job.ParseAge)
@@ -127,6 +129,8 @@ func open(raw []byte) (reader, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, "url", "events", "secret", "filter", "metadata", "timeout_ms", "max_in_flight", "ordering",
 		"payload_format",
 		"standard_webhooks", "active")
+	o.RefuseOthers("id", "success_count", "failure_count", "created_at", "updated_at", "secrets", "last_delivery_at", "last_delivery_status",
+		"disabled_reason", "disabled_at", "failing_since")
 	return reader{o}, err
 }
 

@@ -229,6 +229,9 @@ func DecodeDirective(raw []byte) (string, *ojs.Error) {
 	if err != nil {
 		return "", err
 	}
+	if o.RefuseOthers(); o.Err() != nil {
+		return "", o.Err()
+	}
 	switch text, _ := jsonread.Text(o.Get("directive")); text {
 	case "running", "resume":
 		return "running", nil

@@ -52,6 +52,7 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
+	r.checkMembers(&o, "$")
 	var d *Definition
 	// The form without a type is that of the SDKs. A body with a type is a typed one even if its steps have depends_on,
 	// which is ignored there (docs/reference/workflows.md, Definition).
@@ -71,9 +72,22 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	return d, nil
 }
 
-// workflowNames are read, and other members ignored, so that clients may send a workflow back as they got it.
+// workflowNames are read.
 var workflowNames = []string{
 	"type", "steps", "jobs", "tasks", "callbacks", "on_complete", "on_success", "on_failure", "name", "options", "meta", "id",
+}
+
+// shownNames are members of answers: clients may send a workflow back as they got it.
+var shownNames = []string{
+	"state", "metadata", "created_at", "started_at", "completed_at", "cancelled_at", "failed_step_index", "job_id", "job_ids", "job_state",
+	"callback", "fired", "index", "queue", "depends_on", "result", "error", "deduplicated", "step_count", "steps_total", "steps_completed",
+}
+
+// checkMembers refuses what a workflow does not have.
+func (r *reader) checkMembers(o *jsonread.Object, path string) {
+	if o.RefuseOthers(shownNames...); o.Err() != nil {
+		r.add(path, o.Err())
+	}
 }
 
 // callbackNames in the order in which callbacks are inserted.
@@ -281,6 +295,7 @@ func (r *reader) member(m *Member, item jsontext.Value, s shape, path string, de
 		return
 	}
 	o := jsonread.Open(item, workflowNames...)
+	r.checkMembers(&o, path)
 	m.Nested = r.typedForm(&o, path, defaults, depth+1)
 }
 

@@ -38,8 +38,8 @@ func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
 // splitBatch reads {"<key>":[…], …}.
 // The items are valid JSON of any kind, not checked further: a call with outcomes per item must not fail because of one of
 // them.
-func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error) {
-	items, rest, wire := job.SplitBatch(body, key, a.config.Server.MaxBatchSize)
+func (a *API) splitBatch(c echo.Context, body []byte, key string, names ...string) (batch, error) {
+	items, rest, wire := job.SplitBatch(body, a.config.Server.MaxBatchSize, key, names...)
 	return batch{items, rest}, a.batchError(c, wire)
 }
 
@@ -120,7 +120,7 @@ type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*job.Recor
 // postAckBatch and postNackBatch (docs/reference/http.md, Ack and nack batches) treat each element as if it came alone.
 // An unknown outcome of one item does not hide those of the others, unless none succeeded; see outage.
 func (a *API) postAckBatch(r *request) error {
-	in, err := a.splitBatch(r, r.body, "acks")
+	in, err := a.splitBatch(r, r.body, "acks", "fetch")
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (a *API) postAckBatch(r *request) error {
 }
 
 func (a *API) postNackBatch(r *request) error {
-	in, err := a.splitBatch(r, r.body, "nacks")
+	in, err := a.splitBatch(r, r.body, "nacks", "fetch")
 	if err != nil {
 		return err
 	}
@@ -383,7 +383,7 @@ func (a *API) bulkDone(c echo.Context, operation string, items int) {
 // a crash between two statements. Otherwise one transaction stores the items, or what of them can be stored, and the answer
 // for the key.
 func (a *API) postBulk(r *request) error {
-	in, err := a.splitBatch(r, r.body, "jobs")
+	in, err := a.splitBatch(r, r.body, "jobs", "atomicity", "idempotency_key")
 	if err != nil {
 		return err
 	}
@@ -542,7 +542,7 @@ func (a *API) bulkHandler(op job.BulkOp) func(r *request) error {
 			if in.Atomic && irregular { // an unknown id among them: nothing may change
 				res.Eligible, res.Changed = res.Changed, nil
 			}
-			return sel.answer(op, in.Atomic, res), len(res.Changed) > 0, err
+			return sel.answer(in, res), len(res.Changed) > 0 && !in.DryRun, err
 		})
 	}
 }
@@ -590,8 +590,8 @@ var bulkWords = map[job.BulkOp]string{
 // answer builds the answer of a bulk change. total and total_matched, and failed and skipped, are equal: suites and tools
 // read different ones. Each text gets the first case that applies; a text that repeats an id is "listed twice", whatever
 // became of the job.
-func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queue.Answer {
-	word, used := bulkWords[op], map[[16]byte]bool{}
+func (s selection) answer(in job.BulkSelect, res queue.BulkResult) queue.Answer {
+	word, used := bulkWords[in.Op], map[[16]byte]bool{}
 	total, changed, skipped, items := len(s.texts), 0, 0, make([]object, len(s.texts))
 	for i, text := range s.texts {
 		status, reason := "", ""
@@ -604,7 +604,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		case ok && used[id]:
 			reason = "listed twice"
 		// It is neither changed nor skipped: it could have been changed.
-		case ok && atomic && res.Eligible[id]:
+		case ok && in.Atomic && res.Eligible[id]:
 			status = "rolled_back"
 		case ok:
 			reason = skipReason(id, res)
@@ -619,7 +619,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 	}
 	body := object{
 		{"total", total}, {"total_matched", total}, {word, changed}, {"succeeded", changed}, {"skipped", skipped}, {"failed", skipped},
-		{"has_more", given(s.more)}, {"items", items},
+		{"has_more", given(s.more)}, {"dry_run", given(in.DryRun)}, {"items", items},
 	}
 	// A filter that matches nothing is 200. 422 is also for an atomic call that was rolled back, of which nothing may be skipped.
 	code := http.StatusMultiStatus

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,17 +21,17 @@ func (a *API) deadLetterRoutes() []route {
 	const filter = "queue type error_type error_code since until older_than "
 	return []route{
 		{"GET", "/dead-letter", api.Confined, noBody, paging + filter + "include", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage)},
-		{"DELETE", "/dead-letter", api.Confined, noBody, filter + "confirm", a.purgeConfirmed},
+		{"DELETE", "/dead-letter", api.Confined, oneBody, filter + "confirm dry_run", a.deletePurge},
 		{"GET", "/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
-		{"POST", "/dead-letter/purge", api.Confined, commandBody, filter, a.postPurge},
+		{"POST", "/dead-letter/purge", api.Confined, commandBody, filter + "dry_run", a.purgeByQuery},
 		{"GET", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.getDeadLetter},
 		{"DELETE", "/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.deleteDeadLetter},
 		{"POST", "/dead-letter/:id/retry", api.AboutDeadLetter, oneBody, "", a.retryDeadLetter(false)},
 
 		{"GET", "/admin/dead-letter", api.Confined, noBody, paging + filter + "include",
 			a.listDeadLetters("items", defaultAdminPage, maxAdminPage)},
-		{"DELETE", "/admin/dead-letter", api.Confined, oneBody, filter + "confirm", a.adminPurge},
+		{"DELETE", "/admin/dead-letter", api.Confined, oneBody, filter + "confirm dry_run", a.deletePurge},
 		{"GET", "/admin/dead-letter/stats", api.Confined, noBody, "queue", a.getDeadLetterStats},
 		{"POST", "/admin/dead-letter/retry", api.Confined, manyBody, "", a.retryDeadLetters},
 		{"DELETE", "/admin/dead-letter/:id", api.AboutDeadLetter, noBody, "", a.adminDeleteDeadLetter},
@@ -148,12 +149,21 @@ func (a *API) deadLetterQuery(r *request) deadletter.Filter {
 // retryDeadLetters commits each transaction of up to 1 000 jobs alone. A call that is cut off has retried the jobs of those before; a
 // repetition takes the rest, because the retried ones are no dead letters any more.
 func (a *API) retryDeadLetters(r *request) error {
-	filter, wire := deadletter.DecodeRetry(r.body, a.config.Server.MaxBatchSize)
+	in, wire := deadletter.DecodeRetry(r.body, a.config.Server.MaxBatchSize)
 	if wire != nil {
 		return a.batchError(r, wire)
 	}
-	filter.Tenant = a.tenant(r.Request())
-	res, err := a.DeadLetters.Retry(r.Request().Context(), filter)
+	in.Filter.Tenant = a.tenant(r.Request())
+	if in.DryRun {
+		n, sample, err := a.DeadLetters.Matching(r.Request().Context(), in.Filter)
+		if err != nil {
+			return err
+		}
+		return r.answer(http.StatusOK, append(object{
+			{"action", "retry"}, {"matched", n}, {"succeeded", n}, {"retried", n}, {"failed", 0}, {"errors", []string{}},
+		}, dryRun(true, sample)...))
+	}
+	res, err := a.DeadLetters.Retry(r.Request().Context(), in.Filter)
 	if err != nil {
 		return err
 	}
@@ -168,76 +178,64 @@ func (a *API) retryDeadLetters(r *request) error {
 	})
 }
 
-// purgeConfirmed takes everything from the query.
-// confirm must be exactly true; other spellings are refused.
-func (a *API) purgeConfirmed(r *request) error {
-	if err := nothingEmpty(r); err != nil {
-		return err
-	}
-	if r.QueryParam("confirm") != "true" {
-		return spec.InvalidRequest("confirm", "true", r.QueryParam("confirm"),
-			"confirm must be true: this deletes every dead letter that matches.")
-	}
-	return a.purge(r)
-}
-
-// nothingEmpty refuses parameters without a value: an unset variable of a script must not delete everything.
-// Lists ignore empty parameters; only calls that delete are strict.
-func nothingEmpty(r *request) error {
-	for name, values := range r.QueryParams() { // with those that this route does not know
-		if strings.TrimSpace(strings.Join(values, "")) == "" {
-			return spec.InvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
-		}
-	}
-	return nil
-}
-
-// postPurge: the call is the confirmation.
-// A body with members is refused because a filter in it would be ignored, and more would be deleted than the client meant.
-func (a *API) postPurge(r *request) error {
-	if err := nothingEmpty(r); err != nil {
-		return err
-	}
-	if !blank(r.body) {
-		// The first member is enough for the error.
-		for literal := range jsonread.Members(r.body) {
-			name := string(jsonread.Name(literal))
-			return spec.InvalidPayload(name, "no body, or {}", name,
-				"The filters of a purge stand in its query; a body with members is refused rather than ignored.")
-		}
-	}
-	return a.purge(r)
-}
-
-func (a *API) purge(r *request) error {
-	filter := a.deadLetterQuery(r)
-	if r.err != nil {
-		return r.err
-	}
-	return a.purged(r, filter)
-}
-
-// adminPurge takes its filter from the body, if there is one.
-// With a body the query is not read, so nothingEmpty is not asked; the decoder refuses unknown members and a missing confirm.
-func (a *API) adminPurge(r *request) error {
+// deletePurge takes its filter from the body, or from the query if there is no body.
+func (a *API) deletePurge(r *request) error {
 	if blank(r.body) {
-		return a.purgeConfirmed(r)
+		if _, sent := r.QueryParams()["confirm"]; sent && r.QueryParam("confirm") != "true" || !sent && !r.flag("dry_run") {
+			r.refuse(spec.InvalidRequest("confirm", "true", r.QueryParam("confirm"),
+				"confirm must be true: this deletes every dead letter that matches."))
+		}
+		return a.purgeByQuery(r)
 	}
-	filter, wire := deadletter.DecodePurge(r.body, a.config.Server.MaxBatchSize)
+	if name := firstParameter(r); name != "" {
+		return spec.InvalidRequest(name, "absent beside a body", r.QueryParam(name), name+" stands in the query, and the call has a body: send the filter in one of them.")
+	}
+	in, wire := deadletter.DecodePurge(r.body, a.config.Server.MaxBatchSize)
 	if wire != nil {
 		return a.batchError(r, wire)
 	}
-	filter.Tenant = a.tenant(r.Request())
-	return a.purged(r, filter)
+	in.Filter.Tenant = a.tenant(r.Request())
+	return a.purge(r, in)
 }
 
-// purged deletes in portions that commit one by one. deleted and purged_count are equal.
-func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
-	n, err := a.DeadLetters.Purge(c.Request().Context(), filter)
+// firstParameter is the first declared parameter that was sent; "": none was.
+func firstParameter(r *request) string {
+	sent := r.QueryParams()
+	i := slices.IndexFunc(r.parameters, func(name string) bool { return len(sent[name]) > 0 })
+	if i < 0 {
+		return ""
+	}
+	return r.parameters[i]
+}
+
+// purgeByQuery is the whole of POST /dead-letter/purge, where the call is the confirmation.
+func (a *API) purgeByQuery(r *request) error {
+	// An unset variable of a script must not delete everything. Lists ignore empty parameters.
+	for _, name := range r.parameters {
+		if values, sent := r.QueryParams()[name]; sent && strings.Trim(strings.Join(values, ""), ", ") == "" {
+			r.refuse(spec.InvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter."))
+		}
+	}
+	in := deadletter.Bulk{Filter: a.deadLetterQuery(r), DryRun: r.flag("dry_run")}
+	if r.err != nil {
+		return r.err
+	}
+	return a.purge(r, in)
+}
+
+// purge deletes in portions that commit one by one. deleted and purged_count are equal.
+func (a *API) purge(r *request, in deadletter.Bulk) (err error) {
+	var n int64
+	var sample [][16]byte
+	if in.DryRun {
+		n, sample, err = a.DeadLetters.Matching(r.Request().Context(), in.Filter)
+	} else {
+		n, err = a.DeadLetters.Purge(r.Request().Context(), in.Filter)
+	}
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"action": "purge", "deleted": n, "purged_count": n})
+	return r.answer(http.StatusOK, append(object{{"action", "purge"}, {"deleted", n}, {"purged_count", n}}, dryRun(in.DryRun, sample)...))
 }
 
 // getDeadLetterStats shows counts of dead letters, without other discarded jobs. retention has the settings of this node and

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -366,11 +367,11 @@ func (a *API) adminCancelJob(r *request, id [16]byte) error {
 // then.
 func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
 	return func(r *request) error {
-		filter, wire := job.DecodeConfirmedBulk(op, r.body)
+		in, wire := job.DecodeConfirmedBulk(op, r.body)
 		if wire != nil {
 			return wire
 		}
-		sel, err := a.selectJobs(r, job.BulkSelect{Op: op, Filter: filter})
+		sel, err := a.selectJobs(r, in)
 		if err != nil {
 			return err
 		}
@@ -383,8 +384,8 @@ func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
 			if err != nil {
 				return queue.Answer{}, false, err
 			}
-			answer, err := sel.confirmedAnswer(op, res)
-			return answer, true, err
+			answer, err := sel.confirmedAnswer(in, res)
+			return answer, !in.DryRun, err
 		})
 	}
 }
@@ -392,7 +393,7 @@ func (a *API) confirmedBulk(op job.BulkOp) func(r *request) error {
 // confirmedAnswer appends no items, as the bulk calls outside of /admin do, but names only the jobs that did not change: the
 // filter may have matched 10 000. They are skipped rather than failed: the error says in which state a job was found, or that it is gone.
 // errors is [] and never null.
-func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.Answer, error) {
+func (s selection) confirmedAnswer(in job.BulkSelect, res queue.BulkResult) (queue.Answer, error) {
 	failed := []object{}
 	for i, id := range s.ids {
 		if !res.Changed[id] {
@@ -400,11 +401,15 @@ func (s selection) confirmedAnswer(op job.BulkOp, res queue.BulkResult) (queue.A
 		}
 	}
 	body := map[string]any{
-		"action": string(op), "matched": len(s.ids), "succeeded": len(res.Changed), bulkWords[op]: len(res.Changed),
+		"action": string(in.Op), "matched": len(s.ids), "succeeded": len(res.Changed), bulkWords[in.Op]: len(res.Changed),
 		"failed": len(failed), "errors": failed,
 	}
 	if s.more {
 		body["has_more"] = true
+	}
+	if in.DryRun {
+		changed := slices.DeleteFunc(slices.Clone(s.texts), func(text string) bool { id, _ := spec.ParseID(text); return !res.Changed[id] })
+		body["dry_run"], body["sample"] = true, changed[:min(len(changed), 10)]
 	}
 	text, err := marshal(body)
 	return queue.Answer{Status: http.StatusOK, Body: text}, err

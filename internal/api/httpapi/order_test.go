@@ -34,7 +34,9 @@ var parameterOrders = map[string][]string{
 	"limit per_page offset page cursor active url":                                             {"GET /webhooks", "GET /webhooks/subscriptions"},
 	"limit per_page offset page cursor status event_type subscription_id event_id since until": {"GET /webhooks/:id/deliveries", "GET /webhooks/deliveries", "GET /webhooks/subscriptions/:id/deliveries"},
 	"limit per_page offset page state type name cursor":                                        {"GET /workflows"},
-	"queue type error_type error_code since until older_than":                                  {"POST /dead-letter/purge"},
+	"queue type error_type error_code since until older_than dry_run":                          {"POST /dead-letter/purge"},
+	"confirm dry_run":  {"DELETE /admin/dead-letter", "DELETE /dead-letter"},
+	"dry_run strategy": {"DELETE /queues/:name"},
 }
 
 var filterAliases = map[string][]string{

@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/riverqueue/river/rivershared/util/ptrutil"
 )
 
 // A handler reads its parameters one after the other and then asks once for request.err, before it does anything: the first that is
@@ -181,6 +182,9 @@ func (r *request) boolean(name string) *bool {
 	}
 	return &value
 }
+
+// flag is false if it was not sent.
+func (r *request) flag(name string) bool { return ptrutil.ValOrDefault(r.boolean(name), false) }
 
 // oneOf reads a parameter that has few values. The first is the default.
 func (r *request) oneOf(name string, values ...string) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
@@ -28,7 +29,7 @@ func (a *API) queueRoutes() []route {
 		{"GET", "/queues", api.Confined, noBody, paging, a.listQueues},
 		{"POST", "/queues", api.Operators, configBody, "", a.postQueue},
 		{"GET", "/queues/:name", api.Confined, noBody, "", about(queueName, a.getQueue)},
-		{"DELETE", "/queues/:name", api.Operators, configBody, "strategy target_queue", about(queueName, a.deleteQueue)},
+		{"DELETE", "/queues/:name", api.Operators, configBody, "strategy target_queue dry_run", about(queueName, a.deleteQueue)},
 		{"GET", "/queues/:name/stats", api.Confined, noBody, "", about(queueName, a.getQueueStats)},
 		{"GET", "/queues/:name/priority-stats", api.Operators, noBody, "", about(queueName, a.getPriorityStats)},
 		{"POST", "/queues/:name/pause", api.Operators, configBody, "paused_by", about(queueName, a.pauseQueue)},
@@ -62,16 +63,6 @@ func knownQueue(c echo.Context) (string, error) {
 		return "", spec.NotFound("queue", name)
 	}
 	return name, nil
-}
-
-// optionalObject reads a body that may be missing; nil: it is.
-// An array or a text is 400 even where a body is optional.
-func optionalObject(body []byte) (jsontext.Value, error) {
-	if blank(body) {
-		return nil, nil
-	}
-	value, wire := jsonread.Check(body)
-	return value, asError(wire)
 }
 
 // listQueues has for its cursor the last name shown.
@@ -140,8 +131,7 @@ func (a *API) postQueue(r *request) error {
 	if _, kind, expected := job.QueueProblem(jsonread.Quote(name)); kind != "" {
 		return spec.InvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
-	// Members of a queue that are no settings, such as name and config, are ignored by it.
-	change, wire := queueconfig.ParseChange(body, "$") // as the CLI sends it
+	change, wire := queueconfig.ParseChange(body, "$", "name", "config") // as the CLI sends it
 	if wire != nil {
 		return wire
 	}
@@ -301,28 +291,19 @@ func (a *API) respondConfig(r *request, q *queueadmin.Detail) error {
 // queueActor names who changes the status of a queue, with the member of the body that clients may send.
 // The member is optional, but a wrong type is a mistake that is better told.
 func (a *API) queueActor(r *request, member string) (string, error) {
-	body, err := optionalObject(r.body)
+	if blank(r.body) {
+		return a.actor(r, member), nil
+	}
+	o, err := jsonread.OpenBody(r.body, member)
 	if err != nil {
 		return "", err
 	}
-	claimed, err := textMember(body, member)
-	if err != nil {
+	o.RefuseOthers()
+	claimed := o.Text(member, "a string", nil)
+	if err := o.Err(); err != nil {
 		return "", err
 	}
 	return a.actor(r, member, claimed), nil
-}
-
-// textMember reads a text that an object may have; "": it has none, or there is no object.
-func textMember(body jsontext.Value, name string) (string, error) {
-	if body == nil {
-		return "", nil
-	}
-	v := jsonread.Present(jsonread.Find(body, name))
-	text, isText := jsonread.Text(v)
-	if v != nil && !isText {
-		return "", spec.InvalidPayload(name, "a string", jsonread.Show(v), "'"+name+"' must be a string, got "+jsonread.Describe(v)+".")
-	}
-	return text, nil
 }
 
 // pauseQueue is idempotent: a second call keeps the time of the first and writes no event. Jobs that run go on. A queue that is
@@ -383,7 +364,7 @@ var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queuead
 // deleteQueue is 202 while active jobs remain; any node finishes the deletion then. It refuses new jobs first and so takes as
 // long as a drain. If it is refused because jobs wait, the store has taken the refusal of new jobs back.
 func (a *API) deleteQueue(r *request, name string) error {
-	d, err := readDeletion(r, r.body)
+	d, err := readDeletion(r)
 	if err != nil {
 		return err
 	}
@@ -399,26 +380,20 @@ func (a *API) deleteQueue(r *request, name string) error {
 	}
 	return r.answer(status, object{
 		{"queue", name}, {"strategy", d.Strategy}, {"target_queue", given(d.Target)}, {"jobs_affected", done.Affected}, {"state", state},
+		{"dry_run", given(d.DryRun)},
 	})
 }
 
 // readDeletion reads body or query: not every client can send a body with DELETE.
-// With a body the query is not read.
-func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error) {
-	value, err := optionalObject(body)
+func readDeletion(r *request) (d queueadmin.Deletion, err error) {
+	if blank(r.body) {
+		d.Strategy, d.Target = r.QueryParam("strategy"), r.QueryParam("target_queue")
+		d.DryRun = r.flag("dry_run")
+		err = r.err
+	} else {
+		err = asError(decodeDeletion(r.body, &d))
+	}
 	if err != nil {
-		return d, err
-	}
-	read := func(name string) (string, error) {
-		if value == nil {
-			return c.QueryParam(name), nil
-		}
-		return textMember(value, name)
-	}
-	if d.Strategy, err = read("strategy"); err != nil {
-		return d, err
-	}
-	if d.Target, err = read("target_queue"); err != nil {
 		return d, err
 	}
 	switch {
@@ -439,20 +414,44 @@ func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error
 	return d, nil
 }
 
+func decodeDeletion(body []byte, d *queueadmin.Deletion) *ojs.Error {
+	o, err := jsonread.OpenBody(body, "strategy", "target_queue", "dry_run")
+	if err != nil {
+		return err
+	}
+	o.RefuseOthers()
+	d.Strategy, d.Target = o.Text("strategy", "a string", nil), o.Text("target_queue", "a string", nil)
+	d.DryRun = o.Boolean("dry_run")
+	return o.Err()
+}
+
 // purgeQueue differs from adminPurgeQueue in the form of body and answer.
 func (a *API) purgeQueue(r *request, name string) error {
 	in, wire := job.DecodeQueuePurge(r.body)
 	if wire != nil {
 		return wire
 	}
-	deleted, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{Queue: name, States: in.States,
-		By: a.actor(r, "cancelled_by")})
+	done, err := a.purgeOf(r, name, in)
 	if err != nil {
 		return err
 	}
-	return r.answer(http.StatusOK, object{
-		{"deleted", deleted}, {"purged_count", deleted}, {"states", in.Shown}, {"has_more", given(more)},
+	return r.answer(http.StatusOK, append(object{
+		{"deleted", done.Jobs}, {"purged_count", done.Jobs}, {"states", in.Shown}, {"has_more", given(done.More)},
+	}, dryRun(in.DryRun, done.Sample)...))
+}
+
+func (a *API) purgeOf(r *request, name string, in job.PurgeRequest) (queueadmin.Purged, error) {
+	return a.Queues.Purge(r.Request().Context(), queueadmin.Purge{
+		Queue: name, States: in.States, OlderThan: in.OlderThan, DryRun: in.DryRun, By: a.actor(r, "cancelled_by", in.By),
 	})
+}
+
+// dryRun are the members that the answer to a dry run has beside the numbers; none for any other call.
+func dryRun(dry bool, sample [][16]byte) object {
+	if !dry {
+		return nil
+	}
+	return object{{"dry_run", true}, {"sample", append([]string{}, sliceutil.Map(sample, spec.FormatID)...)}}
 }
 
 // adminQueueRoutes are those of docs/reference/admin.md, Queues.
@@ -596,17 +595,14 @@ func (a *API) adminPurgeQueue(r *request, name string) error {
 	if wire != nil {
 		return wire
 	}
-	removed, more, err := a.Queues.Purge(r.Request().Context(), queueadmin.Purge{
-		Queue: name, States: in.States, OlderThan: in.OlderThan, By: a.actor(r, "cancelled_by", in.By),
-	})
+	done, err := a.purgeOf(r, name, in)
 	if err != nil {
 		return err
 	}
-	answer := map[string]any{"purged_count": removed, "states": in.States}
-	if more {
-		answer["has_more"] = true
-	}
-	return sendJSON(r, http.StatusOK, answer)
+	states := append([]string{}, sliceutil.Map(in.States, func(s ojs.JobState) string { return string(s) })...)
+	return r.answer(http.StatusOK, append(object{
+		{"has_more", given(done.More)}, {"purged_count", done.Jobs}, {"states", states},
+	}, dryRun(in.DryRun, done.Sample)...))
 }
 
 // adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.

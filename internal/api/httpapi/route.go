@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/jsonread"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/spec"
 )
 
 // route is all that this package knows about a route. The tables of routes stand in the files of their handlers.
@@ -48,7 +52,7 @@ type bodyKind int
 const (
 	noBody bodyKind = iota
 	oneBody
-	commandBody // any JSON object or none: a command has no members that matter, but a broken body shows a mistake of the client
+	commandBody // {} or none
 	manyBody    // also that of a nack, which must not be refused because of a long stack trace: its job would stay reserved
 	resultBody
 	jobResultBody // resultBody of the routes whose path names the job
@@ -91,9 +95,13 @@ type request struct {
 	err        error    // of the first parameter that was refused
 }
 
-// QueryParam panics if the route does not declare the parameter: what clients may send is what the table of routes says.
+// QueryParam panics if the route does not declare the parameter: what clients may send is what the table of routes says. Of several
+// values none is the one that was meant.
 func (r *request) QueryParam(name string) string {
 	r.checkDeclared(name)
+	if values := slices.Compact(slices.Clone(r.QueryParams()[name])); len(values) > 1 {
+		r.refuse(spec.InvalidRequest(name, "one value", values, name+" is sent twice; send it once."))
+	}
 	return r.Context.QueryParam(name)
 }
 
@@ -177,17 +185,48 @@ func (a *API) Routes() iter.Seq2[string, api.Reach] {
 
 func (a *API) handle(of route) echo.HandlerFunc {
 	parameters := strings.Fields(of.query)
-	if of.body == noBody {
-		return func(c echo.Context) error { return of.do(&request{Context: c, parameters: parameters}) }
+	do := of.do
+	if of.body != noBody {
+		withBody := a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
+			if of.body == commandBody && !blank(body) {
+				o, wire := jsonread.OpenBody(body)
+				if o.RefuseOthers(); wire != nil || o.Err() != nil {
+					return cmp.Or(wire, o.Err())
+				}
+			}
+			return of.do(&request{Context: c, parameters: parameters, body: body})
+		})
+		do = func(r *request) error { return withBody(r.Context) }
 	}
-	return a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
-		if of.body == commandBody && !blank(body) {
-			if _, wire := jsonread.Check(body); wire != nil {
-				return wire
+	// Probes and scrapers may add parameters of their own.
+	open := !strings.HasPrefix(of.path, basePath) || of.reach == api.Everybody
+	return func(c echo.Context) error {
+		if c.Request().URL.RawQuery != "" && !open {
+			if err := checkQuery(c.Request(), parameters); err != nil {
+				return err
 			}
 		}
-		return of.do(&request{Context: c, parameters: parameters, body: body})
-	})
+		return do(&request{Context: c, parameters: parameters})
+	}
+}
+
+// checkQuery refuses parameters that the route does not declare, the first by name, and a query that cannot be read whole: what is dropped
+// may be the filter of a call that deletes. It is docs/reference/http.md, Unknown names.
+func checkQuery(r *http.Request, known []string) error {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return spec.InvalidRequest("query", "name=value pairs, percent-encoded", nil, "The query of the URL cannot be read: "+err.Error()+".")
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		// A stream's key is no use where none is needed.
+		if !slices.Contains(known, name) && !(name == "access_token" && streamRoute(r)) {
+			expected, message := spec.UnknownName(name, known)
+			err := spec.InvalidRequest(name, expected, nil, message)
+			err.Hint = spec.UnknownHint
+			return err
+		}
+	}
+	return nil
 }
 
 // maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
