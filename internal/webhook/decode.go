@@ -129,8 +129,8 @@ func open(raw []byte) (reader, *ojs.Error) {
 	o, err := jsonread.OpenBody(raw, "url", "events", "secret", "filter", "metadata", "timeout_ms", "max_in_flight", "ordering",
 		"payload_format",
 		"standard_webhooks", "active")
-	o.RefuseOthers("id", "success_count", "failure_count", "created_at", "updated_at", "secrets", "last_delivery_at", "last_delivery_status",
-		"disabled_reason", "disabled_at", "failing_since")
+	o.RefuseOthers("id", "success_count", "failure_count", "created_at", "updated_at", "secrets", "last_delivery_at",
+		"last_delivery_status", "disabled_reason", "disabled_at", "failing_since")
 	return reader{o}, err
 }
 

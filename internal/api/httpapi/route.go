@@ -215,7 +215,8 @@ func (a *API) handle(of route) echo.HandlerFunc {
 func checkQuery(r *http.Request, known []string) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return spec.InvalidRequest("query", "name=value pairs, percent-encoded", nil, "The query of the URL cannot be read: "+err.Error()+".")
+		return spec.InvalidRequest("query", "name=value pairs, percent-encoded", nil,
+			"The query of the URL cannot be read: "+err.Error()+".")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		// A stream's key is no use where none is needed.
