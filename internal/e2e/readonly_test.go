@@ -90,7 +90,8 @@ func TestRefusedDatabases(t *testing.T) {
 		c := settings(asRole)
 		migrate(&c)
 		_, err = app.Start(t.Context(), c)
-		require.ErrorContains(t, err, "migrate as the role that owns schema ojs")
+		require.ErrorContains(t, err, "ojsd works as the owner of schema ojs, and role \""+role+"\" has not the rights of ")
+		require.ErrorContains(t, err, "hand the schema over to \""+role+"\"")
 
 		// A role that is no superuser and may create the schema is enough.
 		_, err = conn.Exec(t.Context(), "DROP SCHEMA ojs; GRANT CREATE ON DATABASE "+conn.Config().Database+" TO "+role)
