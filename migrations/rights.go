@@ -18,7 +18,8 @@ var ErrNotOwner = errors.New("ojsd works as the owner of schema ojs")
 // no right itself.
 const ownersQuery = `
 	SELECT current_user::text, current_database()::text, has_database_privilege(current_database(), 'CREATE'),
-		(SELECT COALESCE(json_agg(json_build_object('name', r.rolname, 'super', r.rolsuper, 'member', pg_has_role(r.oid, 'MEMBER')) ORDER BY r.rolname), '[]')::text
+		(SELECT COALESCE(json_agg(json_build_object('name', r.rolname, 'super', r.rolsuper, 'member', pg_has_role(r.oid, 'MEMBER'),
+			'above', pg_has_role(r.oid, current_user, 'MEMBER')) ORDER BY r.rolname), '[]')::text
 		FROM pg_roles r
 		WHERE NOT pg_has_role(r.oid, 'USAGE') AND r.oid IN (
 			SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'ojs'
@@ -33,6 +34,7 @@ type rights struct {
 	owners         []struct {
 		Name          string
 		Super, Member bool
+		Above         bool // it is a member of the role
 	}
 }
 
@@ -54,22 +56,23 @@ func (r rights) checkOwner() error {
 		return nil
 	}
 	role := pgx.Identifier{r.role}.Sanitize()
-	var names, lines []string
+	var names, advice []string
 	for _, o := range r.owners {
 		owner := pgx.Identifier{o.Name}.Sanitize()
 		names = append(names, owner)
 		switch {
 		case o.Super:
-			lines = append(lines, "hand the schema over to "+role+" with the statements of docs/operations.md, Roles and rights")
+			advice = append(advice, "hand the schema over to "+role+" with the statements of docs/operations.md, Roles and rights")
+		case o.Above:
+			advice = append(advice, "connect as "+owner+", which has the rights of "+role)
 		case o.Member:
-			lines = append(lines, fmt.Sprintf("ALTER ROLE %s INHERIT; from PostgreSQL 16 on GRANT %s TO %s WITH INHERIT TRUE", role, owner, role))
+			advice = append(advice, fmt.Sprintf("ALTER ROLE %s INHERIT, or from PostgreSQL 16 on GRANT %s TO %s WITH INHERIT TRUE", role, owner, role))
 		default:
-			lines = append(lines, fmt.Sprintf("GRANT %s TO %s", owner, role))
+			advice = append(advice, fmt.Sprintf("GRANT %s TO %s, and migrate as %s from then on, because what a server makes belongs to its role", owner, role, role))
 		}
 	}
-	return fmt.Errorf("%w, and role %s has not the rights of %s, which owns it or a part of it: connect as %s, or as a superuser: %s; "+
-		"from then on migrate as %s, too, because what a server makes belongs to its role", ErrNotOwner, role, strings.Join(names, " and "),
-		names[0], strings.Join(lines, "; "), role)
+	return fmt.Errorf("%w, and role %s does not have the rights of %s, which owns it or tables in it: %s", ErrNotOwner, role,
+		strings.Join(names, " and "), strings.Join(advice, "; "))
 }
 
 // checkMigrate is checkOwner for migrations, of which the first one makes the schema. PostgreSQL asks for that right even if the schema is there.

@@ -90,7 +90,7 @@ func TestRefusedDatabases(t *testing.T) {
 		c := settings(asRole)
 		migrate(&c)
 		_, err = app.Start(t.Context(), c)
-		require.ErrorContains(t, err, "ojsd works as the owner of schema ojs, and role \""+role+"\" has not the rights of ")
+		require.ErrorContains(t, err, "ojsd works as the owner of schema ojs, and role \""+role+"\" does not have the rights of ")
 		require.ErrorContains(t, err, "hand the schema over to \""+role+"\"")
 
 		// A role that is no superuser and may create the schema is enough.
