@@ -244,8 +244,11 @@ func TestRolesOfManual(t *testing.T) {
 		d.manual(d.admin, otherLogin)
 		d.migrate(d.as("deploy"), "up 00001")
 		d.seesAll(d.works(d.as("ojsd")))
+		code, _, stderr := call(t, "serve", "--listen=127.0.0.1:0", "--grpc-listen=off", "--database-url", d.as("deploy"))
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "let the server log in as ojsd"+d.suffix)
 		// What the server has made is changed by the other login, too.
-		code, _, stderr := call(t, "migrate", "down", "--database-url", d.as("deploy"))
+		code, _, stderr = call(t, "migrate", "down", "--database-url", d.as("deploy"))
 		require.Zero(t, code, stderr)
 		d.migrate(d.as("deploy"), "up 000")
 		d.works(d.as("ojsd"))
