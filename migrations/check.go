@@ -82,7 +82,8 @@ const compatibleQuery = "SELECT ojs.schema_compatible_from()"
 func schemaVersion(scan func(dest ...any) error) (int64, error) {
 	var version int64
 	err := scan(&version)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "3F000" || pgErr.Code == "42883") { // invalid_schema_name, undefined_function
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (pgErr.Code == "3F000" || pgErr.Code == "42883") { // invalid_schema_name, undefined_function
 		return 0, ErrSchemaMissing
 	}
 	if err != nil {

@@ -51,7 +51,8 @@ func digests(fsys fs.FS) (map[int64]string, error) {
 	return sums, nil
 }
 
-// digest is the digest of what a migration does to a schema: of its part Up, without lines of comments, empty lines, and the space around lines.
+// digest is the digest of what a migration does to a schema: of its part Up, without lines of comments, empty lines, and the space around
+// lines.
 func digest(text string) string {
 	sum := sha256.New()
 	for line := range strings.Lines(text) {
@@ -67,7 +68,8 @@ func digest(text string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// checkDigests compares the migrations in fsys that a schema at version has with what has been stored of them. scan reads the answer to readDigests.
+// checkDigests compares the migrations in fsys that a schema at version has with what has been stored of them. scan reads the answer to
+// readDigests.
 func checkDigests(scan func(dest ...any) error, fsys fs.FS, version int64) error {
 	stored, err := storedDigests(scan)
 	if err != nil {
@@ -95,7 +97,8 @@ func checkDigests(scan func(dest ...any) error, fsys fs.FS, version int64) error
 func storedDigests(scan func(dest ...any) error) (stored map[int64]string, err error) {
 	var text string
 	err = scan(&text)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000") { // undefined_table, invalid_schema_name
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000") { // undefined_table, invalid_schema_name
 		return nil, nil
 	}
 	if err != nil {
@@ -107,8 +110,8 @@ func storedDigests(scan func(dest ...any) error) (stored map[int64]string, err e
 	return stored, nil
 }
 
-// recordDigests stores the digests of the migrations that were applied just now, and of those of which nothing is known. It removes those of
-// migrations that are not applied any more.
+// recordDigests stores the digests of the migrations that were applied just now, and of those of which nothing is known. It removes those
+// of migrations that are not applied any more.
 func (m *migrator) recordDigests(ctx context.Context, db *sql.DB, applied []*goose.MigrationResult) error {
 	version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
 	if err != nil && !errors.Is(err, ErrSchemaMissing) {

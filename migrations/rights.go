@@ -75,7 +75,8 @@ func (r rights) checkOwner() error {
 		strings.Join(names, " and "), strings.Join(advice, "; "))
 }
 
-// checkMigrate is checkOwner for migrations, of which the first one makes the schema. PostgreSQL asks for that right even if the schema is there.
+// checkMigrate is checkOwner for migrations, of which the first one makes the schema. PostgreSQL asks for that right even if the schema is
+// there.
 func (r rights) checkMigrate(version int64) error {
 	if err := r.checkOwner(); err != nil {
 		return err

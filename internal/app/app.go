@@ -24,7 +24,6 @@ import (
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/loop"
@@ -388,16 +387,7 @@ func checkSchema(ctx context.Context, c Config) error {
 	if err := migrations.Check(ctx, conn); err != nil {
 		return err
 	}
-	// ojs.session_end ends the sessions of current_user only: one of another login would be taken for ended, and could still commit.
-	roles, err := dbsqlc.New(conn).SystemRoles(ctx)
-	if err != nil {
-		return fmt.Errorf("read the role of the session: %w", err)
-	}
-	if roles.Login != roles.Role {
-		return fmt.Errorf("sessions of role %s begin as role %s (ALTER ROLE … SET role), which is for migrations: let the server log in as %s",
-			roles.Login, roles.Role, roles.Role)
-	}
-	return nil
+	return pg.CheckLogin(ctx, conn)
 }
 
 var errPooler = errors.New("DATABASE_URL leads to a pooler, such as PgBouncer, and DATABASE_LISTEN_URL is not set: set it to the address of PostgreSQL " +
