@@ -125,28 +125,47 @@ func (m *migrator) recordDigests(ctx context.Context, db *sql.DB, applied []*goo
 	if err != nil {
 		return err
 	}
+	known := stored != nil
+	stale := slices.ContainsFunc(slices.Collect(maps.Keys(stored)), func(number int64) bool { return number > version })
 	for _, result := range applied {
 		delete(stored, result.Source.Version)
 	}
+	maps.DeleteFunc(own, func(number int64, _ string) bool { return number > version || stored[number] != "" })
+	// A node with --migrate starts on a standby, too, if there is nothing to migrate.
+	if known && !stale && len(own) == 0 {
+		return nil
+	}
+	err = storeDigests(ctx, db, digestChange{create: !known, store: own, version: version})
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "25006" && len(applied) == 0 { // read_only_sql_transaction
+		return nil
+	}
+	return err
+}
+
+// digestChange is what has to be written: the table, digests, and that none are kept beyond the version.
+type digestChange struct {
+	create  bool
+	store   map[int64]string
+	version int64
+}
+
+func storeDigests(ctx context.Context, db *sql.DB, c digestChange) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("record migrations: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	if stored == nil {
+	if c.create {
 		if _, err := tx.ExecContext(ctx, createDigests); err != nil {
 			return fmt.Errorf("create ojs.migration_digests: %w", err)
 		}
 	}
-	for number, digest := range own {
-		if _, known := stored[number]; known || number > version {
-			continue
-		}
+	for number, digest := range c.store {
 		if _, err := tx.ExecContext(ctx, storeDigest, number, digest); err != nil {
 			return fmt.Errorf("record migrations: %w", err)
 		}
 	}
-	if _, err := tx.ExecContext(ctx, dropDigests, version); err != nil {
+	if _, err := tx.ExecContext(ctx, dropDigests, c.version); err != nil {
 		return fmt.Errorf("record migrations: %w", err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -1,7 +1,7 @@
 // Package migrations owns the schema of ojsd and migrates databases to it.
 //
-// The SQL files are plain goose migrations, so `goose -dir migrations postgres "$DATABASE_URL" up` does the same as
-// `ojsd migrate up`. All objects are in schema ojs; this package must never change objects of other schemas.
+// The SQL files are plain goose migrations, so `goose -dir migrations -table ojs.goose_db_version postgres "$DATABASE_URL" up` does the same
+// as `ojsd migrate up`, which also stores digests of them. All objects are in schema ojs; this package must never change objects of other schemas.
 package migrations
 
 import (

@@ -383,6 +383,19 @@ func TestEditedMigration(t *testing.T) {
 		require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, column(2)), migrations.ErrMigrationEdited, "known since migrate up")
 	})
 
+	t.Run("IsNotRecordedOnAStandby", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		conn := connect(t, url)
+		gooseCLI(t, url, release(2))
+		_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+		require.NoError(t, err)
+		up(t, url, release(2), 0)
+		require.False(t, exists(t, conn, "ojs.migration_digests"))
+		_, err = migrations.UpFS(t.Context(), url, release(3), nil)
+		require.ErrorContains(t, err, "the database is read-only")
+	})
+
 	t.Run("IsKnownOfWhatWasAppliedBeforeAnError", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.EmptyURL(t)
