@@ -41,7 +41,7 @@ func newCLI() *cli {
 		Dev:   devCmd{settings: newSettings(config.Table(), true)},
 		Migrate: migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)},
 			Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
-		Doctor:      doctorCmd{newSettings(config.Pick("database-url"), true)},
+		Doctor:      doctorCmd{newSettings(config.Pick("database-url", "database-listen-url", "database-max-conns"), true)},
 		Config:      configCmd{settings: newSettings(config.Table(), false)},
 		Healthcheck: healthcheckCmd{settings: newSettings(config.Pick("listen"), false)},
 	}

@@ -184,6 +184,7 @@ func (d rolesDatabase) works(address string) (series, findings string) {
 	code, findings, stderr := call(t, "doctor", "--database-url", address)
 	require.Zero(t, code, "%s\n%s", findings, stderr)
 	require.NotContains(t, findings, "BAD")
+	require.Contains(t, findings, "1 nodes with OJS_DATABASE_MAX_CONNS=16 may open", "the setting of the node")
 	n.kill()
 	for line := range strings.Lines(n.log.String()) {
 		require.Contains(t, line, `"category":"lifecycle"`, "the other warnings are of what has failed")
