@@ -25,13 +25,20 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check compares the schema with the newest migration of this binary. A server must not start on an older schema, nor on a newer one that
-// is not compatible with it.
+// Check compares the schema with the migrations of this binary. A server must not start on an older schema, nor on a newer one that
+// is not compatible with it, nor on one that other texts of its migrations have made, nor as a role that does not own the schema.
 func Check(ctx context.Context, db Querier) error { return check(ctx, db, FS) }
 
 func check(ctx context.Context, db Querier, fsys fs.FS) error {
 	want, err := latest(fsys)
 	if err != nil {
+		return err
+	}
+	r, err := readRights(db.QueryRow(ctx, ownersQuery, false).Scan)
+	if err != nil {
+		return err
+	}
+	if err := r.checkOwner(); err != nil {
 		return err
 	}
 	have, err := schemaVersion(db.QueryRow(ctx, versionQuery).Scan)
@@ -41,9 +48,11 @@ func check(ctx context.Context, db Querier, fsys fs.FS) error {
 	case have < want:
 		return fmt.Errorf("%w (it is at version %d, this ojsd needs %d)", ErrSchemaOlder, have, want)
 	case have > want:
-		return checkNewer(db.QueryRow(ctx, compatibleQuery).Scan, have, want)
+		if err := checkNewer(db.QueryRow(ctx, compatibleQuery).Scan, have, want); err != nil {
+			return err
+		}
 	}
-	return nil
+	return checkDigests(db.QueryRow(ctx, readDigests).Scan, fsys, have)
 }
 
 // checkNewer says whether a binary whose newest migration is want works on a schema that is newer.
@@ -73,13 +82,9 @@ const compatibleQuery = "SELECT ojs.schema_compatible_from()"
 func schemaVersion(scan func(dest ...any) error) (int64, error) {
 	var version int64
 	err := scan(&version)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch pgErr.Code {
-		case "3F000", "42883": // invalid_schema_name, undefined_function
-			return 0, ErrSchemaMissing
-		case "42501": // insufficient_privilege
-			return 0, fmt.Errorf("read schema version: %w: GRANT USAGE ON SCHEMA ojs to the role of the server", err)
-		}
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (pgErr.Code == "3F000" || pgErr.Code == "42883") { // invalid_schema_name, undefined_function
+		return 0, ErrSchemaMissing
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read schema version: %w", err)

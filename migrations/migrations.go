@@ -1,11 +1,13 @@
 // Package migrations owns the schema of ojsd and migrates databases to it.
 //
-// The SQL files are plain goose migrations, so `goose -dir migrations postgres "$DATABASE_URL" up` does the same as
-// `ojsd migrate up`. All objects are in schema ojs; this package must never change objects of other schemas.
+// The SQL files are plain goose migrations, so `goose -dir migrations -table ojs.goose_db_version postgres "$DATABASE_URL" up` does the same
+// as `ojsd migrate up`, which also stores digests of them. All objects are in schema ojs; this package must never change objects of other schemas.
 package migrations
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -53,13 +55,21 @@ func Down(ctx context.Context, databaseURL string, log *slog.Logger) (*goose.Mig
 }
 
 func (m *migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
-	err = m.withProvider(ctx, func(p *goose.Provider) error {
+	err = m.withProvider(ctx, func(db *sql.DB, p *goose.Provider) error {
+		version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
+		if err != nil && !errors.Is(err, ErrSchemaMissing) {
+			return err
+		}
+		if err := checkDigests(db.QueryRowContext(ctx, readDigests).Scan, m.fsys, version); err != nil {
+			return err
+		}
 		done, err := p.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			done = partial.Applied
 		}
 		results = append(results, done...)
-		return err
+		recordErr := m.recordDigests(ctx, db, done)
+		return cmp.Or(err, recordErr)
 	})
 	// A node that is started again after the next release has migrated.
 	if newer, ok := errors.AsType[newerError](err); ok {
@@ -74,13 +84,16 @@ func (m *migrator) up(ctx context.Context) (results []*goose.MigrationResult, er
 }
 
 func (m *migrator) down(ctx context.Context) (result *goose.MigrationResult, err error) {
-	err = m.withProvider(ctx, func(p *goose.Provider) error {
+	err = m.withProvider(ctx, func(db *sql.DB, p *goose.Provider) error {
 		var err error
 		result, err = p.Down(ctx)
 		if errors.Is(err, goose.ErrNoNextVersion) {
 			return fmt.Errorf("nothing to roll back: %w", ErrSchemaMissing)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return m.recordDigests(ctx, db, nil)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("migrate down: %w", explain(err))
@@ -93,8 +106,7 @@ func explain(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {
 		case "42501": // insufficient_privilege
-			return fmt.Errorf("%w: migrate as the role that owns schema ojs, or for a new schema GRANT CREATE ON DATABASE to this role",
-				err)
+			return fmt.Errorf("%w: migrate as the role that owns everything in schema ojs", err)
 		case "25006": // read_only_sql_transaction
 			return fmt.Errorf("%w: the database is read-only; let DATABASE_URL lead to the primary", err)
 		}
@@ -104,7 +116,7 @@ func explain(err error) error {
 
 // withProvider calls fn under the migration lock, and repeats it while it fails because of table locks. Each migration is a
 // transaction of its own, so a failed one is rolled back and the finished ones are kept.
-func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) error) error {
+func (m *migrator) withProvider(ctx context.Context, fn func(*sql.DB, *goose.Provider) error) error {
 	return m.withLock(ctx, func() error {
 		db := m.open()
 		defer func() { _ = db.Close() }() // all transactions have ended
@@ -121,7 +133,7 @@ func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) er
 		if err != nil {
 			return fmt.Errorf("read migrations: %w", err)
 		}
-		return m.retryLocked(ctx, func() error { return fn(p) })
+		return m.retryLocked(ctx, func() error { return fn(db, p) })
 	})
 }
 

@@ -147,6 +147,23 @@ func TestUp(t *testing.T) {
 		}
 	})
 
+	t.Run("CorrectsItsBookAfterTheOtherOne", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		conn := connect(t, url)
+		gooseCLI(t, url, release(2))
+		// What the command makes with -table ojs.goose_db_version before its first migration fails.
+		_, err := conn.Exec(t.Context(), `CREATE TABLE ojs.goose_db_version (LIKE public.goose_db_version INCLUDING ALL); INSERT INTO ojs.goose_db_version (version_id, is_applied) VALUES (0, true)`)
+		require.NoError(t, err)
+		up(t, url, release(3), 1)
+		require.Equal(t, []int{0, 1, 2, 3}, book(t, conn, "ojs.goose_db_version"))
+		gooseCLI(t, url, release(2)) // it has nothing to do
+		_, err = conn.Exec(t.Context(), `DROP TABLE ojs.t3; CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 2'`)
+		require.NoError(t, err)
+		up(t, url, release(4), 2)
+		require.Equal(t, []int{0, 1, 2, 3, 4}, book(t, conn, "ojs.goose_db_version"))
+	})
+
 	t.Run("RefusesNewerSchema", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.EmptyURL(t)
@@ -293,6 +310,103 @@ func TestDown(t *testing.T) {
 	})
 }
 
+// A migration whose text differs from the one that was applied is refused, whoever looks: the schema is not what the binary expects.
+func TestEditedMigration(t *testing.T) {
+	t.Parallel()
+	edited := func(n int, from, to string) fstest.MapFS {
+		fsys := release(n)
+		fsys["00002_m.sql"] = &fstest.MapFile{Data: []byte(strings.Replace(string(fsys["00002_m.sql"].Data), from, to, 1))}
+		return fsys
+	}
+	column := func(n int) fstest.MapFS { return edited(n, "ojs.t2 ()", "ojs.t2 (a int)") }
+	const names = "migration 2. Run the ojsd that has migrated, or restore the file. If you know that the schema is right: DELETE FROM ojs.migration_digests WHERE version IN (2)"
+
+	t.Run("IsRefused", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		conn := connect(t, url)
+		up(t, url, release(2), 2)
+		for _, fsys := range []fstest.MapFS{column(2), column(3)} {
+			_, err := migrations.UpFS(t.Context(), url, fsys, nil)
+			require.ErrorIs(t, err, migrations.ErrMigrationEdited)
+			require.ErrorContains(t, err, names)
+		}
+		require.False(t, exists(t, conn, "ojs.t3"))
+		err := migrations.CheckFS(t.Context(), conn, column(2))
+		require.ErrorIs(t, err, migrations.ErrMigrationEdited)
+		require.ErrorContains(t, err, names)
+
+		// An older node on a newer schema compares what it knows, and a newer binary what there is.
+		up(t, url, release(3), 1)
+		_, err = conn.Exec(t.Context(), "CREATE FUNCTION ojs.schema_compatible_from() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+		require.NoError(t, err)
+		require.NoError(t, migrations.CheckFS(t.Context(), conn, release(2)))
+		require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, column(2)), migrations.ErrMigrationEdited)
+
+		// The operator knows better.
+		_, err = conn.Exec(t.Context(), "DELETE FROM ojs.migration_digests WHERE version IN (2)")
+		require.NoError(t, err)
+		require.NoError(t, migrations.CheckFS(t.Context(), conn, column(3)))
+		up(t, url, column(3), 0)
+		require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, release(3)), migrations.ErrMigrationEdited)
+	})
+
+	t.Run("MayBeRolledBackAndAppliedAgain", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		up(t, url, release(2), 2)
+		_, err := migrations.DownFS(t.Context(), url, column(2))
+		require.NoError(t, err)
+		up(t, url, column(2), 1)
+		require.NoError(t, migrations.CheckFS(t.Context(), connect(t, url), column(2)))
+	})
+
+	t.Run("MayDifferInCommentsAndDown", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		up(t, url, release(2), 2)
+		for _, fsys := range []fstest.MapFS{
+			edited(2, "CREATE TABLE", "\n\t-- a comment\r\n  \n\tCREATE TABLE"), edited(2, "DROP TABLE", "DROP TABLE IF EXISTS"),
+		} {
+			require.NoError(t, migrations.CheckFS(t.Context(), connect(t, url), fsys))
+			up(t, url, fsys, 0)
+		}
+	})
+
+	t.Run("IsNotKnownOfTheGooseCommand", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		conn := connect(t, url)
+		gooseCLI(t, url, release(2))
+		require.NoError(t, migrations.CheckFS(t.Context(), conn, column(2)))
+		up(t, url, release(2), 0)
+		require.ErrorIs(t, migrations.CheckFS(t.Context(), conn, column(2)), migrations.ErrMigrationEdited, "known since migrate up")
+	})
+
+	t.Run("IsNotRecordedOnAStandby", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		conn := connect(t, url)
+		gooseCLI(t, url, release(2))
+		_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+		require.NoError(t, err)
+		up(t, url, release(2), 0)
+		require.False(t, exists(t, conn, "ojs.migration_digests"))
+		_, err = migrations.UpFS(t.Context(), url, release(3), nil)
+		require.ErrorContains(t, err, "the database is read-only")
+	})
+
+	t.Run("IsKnownOfWhatWasAppliedBeforeAnError", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.EmptyURL(t)
+		fsys := release(2)
+		add(fsys, 3, "SELECT 1/0;", "")
+		_, err := migrations.UpFS(t.Context(), url, fsys, nil)
+		require.ErrorContains(t, err, "division by zero")
+		require.ErrorIs(t, migrations.CheckFS(t.Context(), connect(t, url), column(2)), migrations.ErrMigrationEdited)
+	})
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	state := func(t *testing.T, url string) (states []goose.State, timed int) {
@@ -386,7 +500,9 @@ func TestCheck(t *testing.T) {
 	other := connect(t, url)
 	_, err = other.Exec(t.Context(), "SET ROLE "+role)
 	require.NoError(t, err)
-	require.ErrorContains(t, migrations.CheckFS(t.Context(), other, release(2)), "GRANT USAGE ON SCHEMA ojs")
+	err = migrations.CheckFS(t.Context(), other, release(2))
+	require.ErrorIs(t, err, migrations.ErrNotOwner)
+	require.ErrorContains(t, err, `hand the schema over to "`+role+`"`, "a superuser owns it")
 }
 
 // TestOwnMigrations keeps the rules that the rest of this package relies on, for the real files.
@@ -427,11 +543,11 @@ func TestOwnMigrations(t *testing.T) {
 		_, err = migrations.Down(t.Context(), url, nil)
 		require.NoError(t, err)
 		require.ErrorIs(t, migrations.Check(t.Context(), conn), migrations.ErrSchemaMissing)
-		require.Empty(t, describe(t, conn), "down leaves only goose's own table")
+		require.Empty(t, describe(t, conn), "down leaves only the tables about migrations")
 	}
 }
 
-// describe lists every object of schema ojs with its definition and rights, except goose's table.
+// describe lists every object of schema ojs with its definition and rights, except the tables about migrations.
 func describe(t *testing.T, conn *pgx.Conn) []string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `
@@ -457,7 +573,7 @@ func describe(t *testing.T, conn *pgx.Conn) []string {
 			UNION ALL
 			SELECT concat_ws(' ', 'type', y.typname, y.typtype) FROM pg_type y WHERE y.typnamespace = 'ojs'::regnamespace AND y.typcategory <> 'A'
 		) o
-		WHERE o.text NOT LIKE '%goose_db_version%'
+		WHERE o.text NOT LIKE '%goose_db_version%' AND o.text NOT LIKE '%migration_digests%'
 		ORDER BY o.text`)
 	require.NoError(t, err)
 	objects, err := pgx.CollectRows(rows, pgx.RowTo[string])

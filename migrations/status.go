@@ -22,6 +22,13 @@ func Status(ctx context.Context, databaseURL string) ([]*goose.MigrationStatus, 
 func (m *migrator) status(ctx context.Context) ([]*goose.MigrationStatus, error) {
 	db := m.open()
 	defer func() { _ = db.Close() }() // nothing was written
+	r, err := readRights(db.QueryRowContext(ctx, ownersQuery, false).Scan)
+	if err == nil {
+		err = r.checkOwner()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("migration status: %w", err)
+	}
 	version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
 	if err != nil && !errors.Is(err, ErrSchemaMissing) {
 		return nil, fmt.Errorf("migration status: %w", err)

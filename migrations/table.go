@@ -17,10 +17,21 @@ const (
 	cliTable = "public.goose_db_version"
 )
 
-// versionTable returns the table that lists the applied migrations. It creates ownTable if there is none.
+// versionTable returns the table that lists the applied migrations. It creates ownTable if there is none, and lets it list what the schema
+// has: goose with the other table, or a first try with this one on a schema that cliTable lists, may have left it behind.
 func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error) {
+	r, err := readRights(db.QueryRowContext(ctx, ownersQuery, true).Scan)
+	if err != nil {
+		return "", err
+	}
+	if err := r.checkOwner(); err != nil {
+		return "", err
+	}
 	version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
 	if err != nil && !errors.Is(err, ErrSchemaMissing) {
+		return "", err
+	}
+	if err := r.checkMigrate(version); err != nil {
 		return "", err
 	}
 	newest, err := latest(m.fsys)
@@ -31,10 +42,10 @@ func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error)
 		return "", newerError{version, newest}
 	}
 	table, err := m.findVersionTable(ctx, db, version)
-	if err != nil || table != "" {
+	if err != nil || table == cliTable {
 		return table, err
 	}
-	return ownTable, m.createVersionTable(ctx, db, version)
+	return ownTable, m.setVersionTable(ctx, db, version, table == ownTable)
 }
 
 // newerError says that the schema is newer than this binary, which therefore cannot migrate it. Whether it works on it is for checkNewer.
@@ -63,29 +74,37 @@ func (m *migrator) findVersionTable(ctx context.Context, db *sql.DB, version int
 	if err != nil {
 		return "", fmt.Errorf("version table: %w", err)
 	}
-	rows, err := store.ListMigrations(ctx, db)
+	listed, err := listedVersions(ctx, store, db)
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", cliTable, err)
-	}
-	var listed []int64
-	for _, row := range rows {
-		if row.IsApplied {
-			listed = append(listed, row.Version)
-		}
+		return "", err
 	}
 	expected, err := m.applied(version)
 	if err != nil {
 		return "", err
 	}
-	slices.Sort(listed)
-	if !slices.Equal(slices.Compact(listed), expected) {
+	if !slices.Equal(listed, expected) {
 		return "", nil
 	}
 	return cliTable, nil
 }
 
-// createVersionTable creates ownTable as if goose had applied all migrations up to version with it.
-func (m *migrator) createVersionTable(ctx context.Context, db *sql.DB, version int64) error {
+// listedVersions are the applied migrations that a version table lists, in order.
+func listedVersions(ctx context.Context, store database.Store, db database.DBTxConn) (listed []int64, err error) {
+	rows, err := store.ListMigrations(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", store.Tablename(), err)
+	}
+	for _, row := range rows {
+		if row.IsApplied {
+			listed = append(listed, row.Version)
+		}
+	}
+	slices.Sort(listed)
+	return slices.Compact(listed), nil
+}
+
+// setVersionTable lets ownTable list the migrations up to version, as if goose had applied them with it.
+func (m *migrator) setVersionTable(ctx context.Context, db *sql.DB, version int64, exists bool) error {
 	applied, err := m.applied(version)
 	if err != nil {
 		return err
@@ -96,22 +115,42 @@ func (m *migrator) createVersionTable(ctx context.Context, db *sql.DB, version i
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("create %s: %w", ownTable, err)
+		return fmt.Errorf("write %s: %w", ownTable, err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	if _, err := tx.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS ojs"); err != nil {
-		return fmt.Errorf("create schema ojs: %w", err)
-	}
-	if err := store.CreateVersionTable(ctx, tx); err != nil {
-		return fmt.Errorf("create %s: %w", ownTable, err)
-	}
-	for _, number := range applied {
-		if err := store.Insert(ctx, tx, database.InsertRequest{Version: number}); err != nil {
+	if !exists {
+		// Where there is a schema the role need not have the right to make one.
+		if version == 0 {
+			if _, err := tx.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS ojs"); err != nil {
+				return fmt.Errorf("create schema ojs: %w", err)
+			}
+		}
+		if err := store.CreateVersionTable(ctx, tx); err != nil {
 			return fmt.Errorf("create %s: %w", ownTable, err)
 		}
 	}
+	listed, err := listedVersions(ctx, store, tx)
+	if err != nil {
+		return err
+	}
+	for _, number := range applied {
+		if slices.Contains(listed, number) {
+			continue
+		}
+		if err := store.Insert(ctx, tx, database.InsertRequest{Version: number}); err != nil {
+			return fmt.Errorf("write %s: %w", ownTable, err)
+		}
+	}
+	for _, number := range listed {
+		if slices.Contains(applied, number) {
+			continue
+		}
+		if err := store.Delete(ctx, tx, number); err != nil {
+			return fmt.Errorf("write %s: %w", ownTable, err)
+		}
+	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("create %s: %w", ownTable, err)
+		return fmt.Errorf("write %s: %w", ownTable, err)
 	}
 	return nil
 }

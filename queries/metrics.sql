@@ -86,10 +86,12 @@ FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@lanes::text[]) AS lane, u
         WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = p.lane AND j.priority = p.priority AND j.ready_seq >= p.low
         ORDER BY j.ready_seq LIMIT 1) c;
 
--- name: MetricsXminHolder :many
--- The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; at most one row.
-SELECT h.kind::text AS kind, h.name::text AS name, h.pid::integer AS pid, h.seconds::float8 AS seconds, h.transactions::bigint AS transactions
-FROM ojs.xmin_holder() h;
+-- name: MetricsXminHolder :one
+-- The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; kind is empty if none is seen.
+-- sees_all: whether the role sees the transactions of other roles; if not, there may be another.
+SELECT COALESCE(h.kind, '')::text AS kind, COALESCE(h.name, '')::text AS name, COALESCE(h.pid, 0)::integer AS pid,
+    COALESCE(h.seconds, 0)::float8 AS seconds, COALESCE(h.transactions, 0)::bigint AS transactions, r.sees_all::boolean AS sees_all
+FROM ojs.session_rights() r LEFT JOIN ojs.xmin_holder() h ON true;
 
 -- name: MetricsRelayHolder :many
 -- The session that has kept the relays of all nodes from publishing for longest; at most one row.

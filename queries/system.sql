@@ -10,6 +10,10 @@ SELECT set_config('lock_timeout', @lock_timeout::text, true);
 -- Reads the clock of the database.
 SELECT clock_timestamp()::timestamptz AS now;
 
+-- name: SystemRoles :one
+-- The role that has logged in, and the one whose rights the session has: ALTER ROLE … SET role lets them differ.
+SELECT session_user::text AS login, current_user::text AS role;
+
 -- name: SystemProbe :one
 -- Whether the session can write: that of a standby, or of a primary that was set to read only, cannot.
 SELECT clock_timestamp()::timestamptz AS now,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -35,6 +37,12 @@ type devCmd struct {
 // Run stops the server before its PostgreSQL, so that running requests can end.
 // serve returns only when the node has stopped, so the deferred stop of PostgreSQL comes after it.
 func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
+	// The end of the terminal ends the server, and then PostgreSQL, which would stay otherwise. nohup ignores the signal.
+	if !signal.Ignored(syscall.SIGHUP) {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+		defer stop()
+	}
 	loaded, err := c.load()
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,6 +29,8 @@ type cli struct {
 
 	Healthcheck     healthcheckCmd     `cmd:"" hidden:"" help:"Exit 0 if the server on this machine answers; for container images."`
 	InstallPostgres installPostgresCmd `cmd:"" hidden:"" help:"Install PostgreSQL with the system's package manager if it is missing; for make."`
+
+	ShowVersion versionFlag `name:"version" help:"Print the version."`
 }
 
 // newCLI gives tools a few settings only, with the defaults of `ojsd dev`: their log is for people.
@@ -38,7 +41,7 @@ func newCLI() *cli {
 		Dev:   devCmd{settings: newSettings(config.Table(), true)},
 		Migrate: migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)},
 			Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
-		Doctor:      doctorCmd{newSettings(config.Pick("database-url"), true)},
+		Doctor:      doctorCmd{newSettings(config.Pick("database-url", "database-listen-url", "database-max-conns"), true)},
 		Config:      configCmd{settings: newSettings(config.Table(), false)},
 		Healthcheck: healthcheckCmd{settings: newSettings(config.Pick("listen"), false)},
 	}
@@ -55,7 +58,7 @@ func main() {
 // run returns the exit code: 0 for success, 1 for an error, 2 for a wrong flag or setting.
 // It never calls os.Exit, so that tests can run it. Errors are written once: by the logger of a server, else here.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	exited := -1 // the exit code of --help
+	exited := -1 // the exit code of --help and --version
 	parser, err := kong.New(newCLI(),
 		kong.Name("ojsd"),
 		kong.Description("A job server on PostgreSQL. It speaks the Open Job Spec over HTTP."),
@@ -66,6 +69,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
 	if err != nil {
 		panic(err) // the struct tags of cli are wrong
+	}
+	// `ojsd help serve` is `ojsd serve --help`.
+	if len(args) > 0 && args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	kctx, err := parser.Parse(args)
 	if exited >= 0 {

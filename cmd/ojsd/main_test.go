@@ -35,6 +35,19 @@ func TestRun(t *testing.T) {
 		require.Zero(t, code)
 		require.Contains(t, stdout, "migrate")
 		require.NotContains(t, stdout, "healthcheck")
+		for _, args := range [][]string{{"-h"}, {"help"}} {
+			code, other, stderr := call(t, args...)
+			require.Zero(t, code, stderr)
+			require.Equal(t, stdout, other)
+		}
+		_, want, _ := call(t, "migrate", "up", "--help")
+		code, stdout, stderr := call(t, "help", "migrate", "up")
+		require.Zero(t, code, stderr)
+		require.Equal(t, want, stdout)
+		require.Contains(t, stdout, "Apply all migrations")
+		code, _, stderr = call(t, "help", "nonsense")
+		require.NotZero(t, code)
+		require.Contains(t, stderr, "nonsense")
 	})
 
 	t.Run("RejectsWrongCalls", func(t *testing.T) {
@@ -71,6 +84,9 @@ func TestVersion(t *testing.T) {
 	code, stdout, _ := call(t, "version")
 	require.Zero(t, code)
 	require.Regexp(t, `^ojsd \S+ \(commit \S+, go1\S+\)\n$`, stdout)
+	code, flag, stderr := call(t, "--version")
+	require.Zero(t, code, stderr)
+	require.Equal(t, stdout, flag)
 
 	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},

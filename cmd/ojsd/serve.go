@@ -5,10 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -26,7 +28,28 @@ func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, loaded, serverConfig(loaded.Config, newLogger(k, loaded.Config.Logging)))
+	log := newLogger(k, loaded.Config.Logging)
+	defer ignoreHangup(log)()
+	return serve(ctx, loaded, serverConfig(loaded.Config, log))
+}
+
+// ignoreHangup lets a node survive SIGHUP, which its default would end at once: supervisors and log rotation send it to daemons that read
+// their configuration again. A node has nothing to read again: its settings are flags and the environment of the process.
+func ignoreHangup(log *slog.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-hangups:
+				log.Info("SIGHUP is ignored: settings are read at the start; SIGTERM stops the server", slog.String("category", "lifecycle"))
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(hangups); close(done) }
 }
 
 // serverConfig is the only place where settings of OpenTelemetry reach the node.

@@ -14,7 +14,21 @@ var version string
 type versionCmd struct{}
 
 // Run prints one line, such as "ojsd v1.2.3 (commit 0123456789ab, go1.26.0)".
-func (versionCmd) Run(k *kong.Context) error {
+func (versionCmd) Run(k *kong.Context) error { return printVersion(k.Kong) }
+
+// versionFlag is the command as a flag.
+type versionFlag bool
+
+// BeforeReset is called by kong before it looks for a command, which need not be there.
+func (versionFlag) BeforeReset(k *kong.Kong) error {
+	if err := printVersion(k); err != nil {
+		return err
+	}
+	k.Exit(0)
+	return nil
+}
+
+func printVersion(k *kong.Kong) error {
 	info := buildInfo()
 	_, err := fmt.Fprintf(k.Stdout, "ojsd %s (commit %s, %s)\n", buildVersion(info), commit(info), info.GoVersion)
 	return err

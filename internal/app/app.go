@@ -375,10 +375,21 @@ func checkSchema(ctx context.Context, c Config) error {
 	}
 	pg.Prepare(cfg, "ojsd")
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // behind a pooler, an earlier client may have prepared a statement of the same name
-	conn, _, err := pg.ConnectSession(ctx, cfg)
+	conn, pooled, err := pg.ConnectSession(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
-	return migrations.Check(ctx, conn)
+	// It would refuse the start-up parameters of the pool, or, told to ignore them, lose them and the prepared statements.
+	if pooled && !c.Database.Pooler() {
+		return errPooler
+	}
+	if err := migrations.Check(ctx, conn); err != nil {
+		return err
+	}
+	return pg.CheckLogin(ctx, conn)
 }
+
+var errPooler = errors.New("DATABASE_URL leads to a pooler, such as PgBouncer, and DATABASE_LISTEN_URL is not set: set it to the address of PostgreSQL " +
+	"itself, past the pooler; if no address leads there, set it to that of DATABASE_URL, and the server asks every 500 ms instead of listening " +
+	"(docs/operations.md, Poolers)")

@@ -456,9 +456,10 @@ func (q *Queries) MetricsTables(ctx context.Context, names []string) ([]MetricsT
 	return items, nil
 }
 
-const metricsXminHolder = `-- name: MetricsXminHolder :many
-SELECT h.kind::text AS kind, h.name::text AS name, h.pid::integer AS pid, h.seconds::float8 AS seconds, h.transactions::bigint AS transactions
-FROM ojs.xmin_holder() h
+const metricsXminHolder = `-- name: MetricsXminHolder :one
+SELECT COALESCE(h.kind, '')::text AS kind, COALESCE(h.name, '')::text AS name, COALESCE(h.pid, 0)::integer AS pid,
+    COALESCE(h.seconds, 0)::float8 AS seconds, COALESCE(h.transactions, 0)::bigint AS transactions, r.sees_all::boolean AS sees_all
+FROM ojs.session_rights() r LEFT JOIN ojs.xmin_holder() h ON true
 `
 
 type MetricsXminHolderRow struct {
@@ -467,31 +468,21 @@ type MetricsXminHolderRow struct {
 	Pid          int32
 	Seconds      float64
 	Transactions int64
+	SeesAll      bool
 }
 
-// The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; at most one row.
-func (q *Queries) MetricsXminHolder(ctx context.Context) ([]MetricsXminHolderRow, error) {
-	rows, err := q.db.Query(ctx, metricsXminHolder)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MetricsXminHolderRow
-	for rows.Next() {
-		var i MetricsXminHolderRow
-		if err := rows.Scan(
-			&i.Kind,
-			&i.Name,
-			&i.Pid,
-			&i.Seconds,
-			&i.Transactions,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; kind is empty if none is seen.
+// sees_all: whether the role sees the transactions of other roles; if not, there may be another.
+func (q *Queries) MetricsXminHolder(ctx context.Context) (MetricsXminHolderRow, error) {
+	row := q.db.QueryRow(ctx, metricsXminHolder)
+	var i MetricsXminHolderRow
+	err := row.Scan(
+		&i.Kind,
+		&i.Name,
+		&i.Pid,
+		&i.Seconds,
+		&i.Transactions,
+		&i.SeesAll,
+	)
+	return i, err
 }

@@ -412,3 +412,20 @@ func (q *Queries) SystemReset(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, systemReset)
 	return err
 }
+
+const systemRoles = `-- name: SystemRoles :one
+SELECT session_user::text AS login, current_user::text AS role
+`
+
+type SystemRolesRow struct {
+	Login string
+	Role  string
+}
+
+// The role that has logged in, and the one whose rights the session has: ALTER ROLE … SET role lets them differ.
+func (q *Queries) SystemRoles(ctx context.Context) (SystemRolesRow, error) {
+	row := q.db.QueryRow(ctx, systemRoles)
+	var i SystemRolesRow
+	err := row.Scan(&i.Login, &i.Role)
+	return i, err
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -99,15 +100,42 @@ func TestGuidesRun(t *testing.T) {
 	}
 }
 
-// runPage runs the sh and sql blocks of a page in order. json blocks must be JSON. Blocks that cannot run here are marked
+// TestPagesRunOnOneServer runs README.md and the guides one after the other on a server with an API key, as a reader does who goes on: no
+// page may use what another has taken, and each call shows the key.
+func TestPagesRunOnOneServer(t *testing.T) {
+	t.Parallel()
+	guides, err := filepath.Glob("../../docs/guides/*.md")
+	require.NoError(t, err)
+	a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"secret"} })
+	for _, page := range append([]string{"../../README.md"}, guides...) {
+		a.runPage(page, "OJS_API_KEY=secret")
+	}
+}
+
+// TestFunctionsOfReference: the table of functions has every function that docs/reference/sql.md names.
+func TestFunctionsOfReference(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reference/sql.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n## Functions\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n```")
+	for _, call := range regexp.MustCompile(`\bojs\.\w+\(`).FindAllString(string(text), -1) {
+		require.Contains(t, table, "| `"+call)
+	}
+}
+
+// runPage runs the sh and sql blocks of a page in order, with variables of the environment. A shell variable holds for the rest of the page. json blocks must be JSON. Blocks that cannot run here are marked
 // console and may hold neither requests nor SQL. output is that of the sh blocks.
-func (a *node) runPage(page string) (output string) {
+func (a *node) runPage(page string, environment ...string) (output string) {
 	a.t.Helper()
 	needTools(a.t, "bash", "curl", "timeout")
+	variables := ""
 	for _, block := range codeBlocks(a.t, page) {
 		switch block.language {
 		case "sh":
-			output += a.runShell(block.text)
+			output += a.runShell(variables+block.text, environment)
+			variables += strings.Join(regexp.MustCompile(`(?m)^[A-Z]+=.*\n`).FindAllString(block.text, -1), "")
 		case "sql":
 			a.exec(block.text)
 		case "json":
@@ -126,10 +154,11 @@ func (a *node) runPage(page string) (output string) {
 }
 
 // runShell runs a block against this node instead of localhost:8080.
-func (a *node) runShell(script string) (output string) {
+func (a *node) runShell(script string, environment []string) (output string) {
 	a.t.Helper()
 	require.Contains(a.t, script, "localhost:8080")
 	c := exec.CommandContext(a.t.Context(), "bash", "-c", shellPrelude+strings.ReplaceAll(script, "localhost:8080", a.url))
+	c.Env = append(os.Environ(), environment...)
 	text, err := c.CombinedOutput()
 	require.NoError(a.t, err, "%s\n%s", script, text)
 	return string(text)
@@ -140,7 +169,6 @@ func TestReadmeRuns(t *testing.T) {
 	t.Parallel()
 	const page = "../../README.md"
 	a := setup(t)
-	a.exec("CREATE TABLE orders (id integer PRIMARY KEY, total numeric)")
 	listener := a.connect()
 	t.Cleanup(func() { _ = listener.Close(context.Background()) })
 	_, err := listener.Exec(t.Context(), "LISTEN ojs_events")

@@ -3,6 +3,9 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,6 +62,64 @@ func TestExamples(t *testing.T) {
 			run.finishesTheJobInHand(t, worker, syscall.SIGTERM)
 			if e.language != "Bash" { // Ctrl-C ends the programs that it calls, too
 				run.finishesTheJobInHand(t, run.startWorker(t), os.Interrupt)
+			}
+		})
+	}
+}
+
+// TestExamplesEnd: the programs show the key of OJS_API_KEY, and Ctrl-C ends them at once and without a stack trace, also while they wait for a
+// result or the server is away.
+func TestExamplesEnd(t *testing.T) {
+	t.Parallel()
+	for _, e := range examples(t) {
+		t.Run(e.language, func(t *testing.T) {
+			t.Parallel()
+			needTools(t, e.tools...)
+			if e.language == "Go" {
+				output, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Dir(e.worker[0]), "../../docs/examples/go/...").CombinedOutput()
+				require.NoError(t, err, "%s", output)
+			}
+			for i, words := range [][]string{e.producer, e.worker} {
+				waits := make(chan string, 100) // the keys of requests after which the program waits
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					key := r.Header.Get("Authorization")
+					switch {
+					case strings.HasSuffix(r.URL.Path, "/jobs"):
+						w.WriteHeader(http.StatusCreated)
+						_, _ = io.WriteString(w, `{"job":{"id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"}}`)
+					case strings.HasSuffix(r.URL.Path, "/result"):
+						_, _ = io.Copy(io.Discard, r.Body)
+						waits <- key
+						<-r.Context().Done()
+					case strings.HasSuffix(r.URL.Path, "/fetch"):
+						waits <- key
+						_, _ = io.WriteString(w, `{"jobs":[]}`)
+					default:
+						_, _ = io.WriteString(w, `{"state":"running","jobs_cancelled":[]}`)
+					}
+				}))
+				ctx, cancel := context.WithTimeout(t.Context(), waitFor)
+				c := exec.CommandContext(ctx, words[0], words[1:]...)
+				c.Env = append(os.Environ(), "OJS_URL="+server.URL, "OJS_API_KEY=secret", "HEARTBEAT_SECONDS=0.5")
+				c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+				var output bytes.Buffer
+				c.Stdout, c.Stderr = &output, &output
+				require.NoError(t, c.Start())
+				require.Equal(t, "Bearer secret", <-waits)
+				if i == 1 { // the worker
+					server.CloseClientConnections()
+					server.Close()
+				}
+				start := time.Now()
+				require.NoError(t, syscall.Kill(-c.Process.Pid, syscall.SIGINT)) // as Ctrl-C in a terminal, to all programs of the group
+				_ = c.Wait()
+				require.NoError(t, ctx.Err(), "%s", &output)
+				require.Less(t, time.Since(start), 15*time.Second)
+				require.NotContains(t, output.String(), "Traceback")
+				require.NotContains(t, output.String(), "goroutine")
+				cancel()
+				server.CloseClientConnections()
+				server.Close()
 			}
 		})
 	}

@@ -87,6 +87,7 @@ var documentedSeries = []struct {
 	{"ojs_db_table_dead_rows", "GAUGE", "table", ""},
 	{"ojs_db_table_bytes", "GAUGE", "table", ""},
 	{"ojs_retention_behind_seconds", "GAUGE", "data", ""},
+	{"ojs_db_sessions_visible", "GAUGE", "", ""},
 	{"ojs_db_xmin_age_seconds", "GAUGE", "", ""},
 	{"ojs_db_xmin_age_transactions", "GAUGE", "", ""},
 }

@@ -3,11 +3,16 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
@@ -78,6 +83,17 @@ func TestRefusedDatabases(t *testing.T) {
 		require.ErrorContains(t, err, "TEMPLATE template0 ENCODING 'UTF8'")
 	})
 
+	t.Run("PoolerWithoutAnAddressToListen", func(t *testing.T) {
+		t.Parallel()
+		address := dbtest.URL(t)
+		pooler := fakePooler(t, address)
+		_, err := app.Start(t.Context(), settings(pooler))
+		require.ErrorContains(t, err, "DATABASE_LISTEN_URL is not set")
+		a := setup(t, on(pooler), func(c *app.Config) { c.Database.ListenURL = address })
+		a.push(`"type":"t","args":[],"queue":"q"`)
+		a.ack(a.fetch("q").at("jobs.0.id")).is(200)
+	})
+
 	t.Run("SchemaOfAnotherRole", func(t *testing.T) {
 		t.Parallel()
 		address := dbtest.EmptyURL(t)
@@ -90,7 +106,8 @@ func TestRefusedDatabases(t *testing.T) {
 		c := settings(asRole)
 		migrate(&c)
 		_, err = app.Start(t.Context(), c)
-		require.ErrorContains(t, err, "migrate as the role that owns schema ojs")
+		require.ErrorContains(t, err, "ojsd works as the owner of schema ojs, and role \""+role+"\" does not have the rights of ")
+		require.ErrorContains(t, err, "hand the schema over to \""+role+"\"")
 
 		// A role that is no superuser and may create the schema is enough.
 		_, err = conn.Exec(t.Context(), "DROP SCHEMA ojs; GRANT CREATE ON DATABASE "+conn.Config().Database+" TO "+role)
@@ -118,4 +135,82 @@ func newRole(t *testing.T, address string) (asRole, role string) {
 	require.NoError(t, err)
 	u.User = url.UserPassword(role, "secret")
 	return u.String(), role
+}
+
+// fakePooler leads to the server of the address and behaves as PgBouncer: it invents the process id of a session, and refuses start-up
+// parameters that it does not know.
+func fakePooler(t *testing.T, address string) (pooled string) {
+	t.Helper()
+	target, err := pgconn.ParseConfig(address)
+	require.NoError(t, err)
+	network, host := pgconn.NetworkAddress(target.Host, target.Port)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ln.Close()) })
+	go func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = client.Close() }()
+				server, err := net.Dial(network, host)
+				if err != nil {
+					return
+				}
+				defer func() { _ = server.Close() }()
+				poolSession(client, server)
+			}()
+		}
+	}()
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	u.Host, u.RawQuery = ln.Addr().String(), "sslmode=disable"
+	if target.User != "" {
+		u.User = url.UserPassword(target.User, target.Password)
+	}
+	return u.String()
+}
+
+// poolSession passes everything on but what a pooler changes.
+func poolSession(client, server net.Conn) {
+	backend, frontend := pgproto3.NewBackend(client, client), pgproto3.NewFrontend(server, server)
+	message, err := backend.ReceiveStartupMessage()
+	if err != nil {
+		return
+	}
+	startup, isStartup := message.(*pgproto3.StartupMessage)
+	if !isStartup { // a request to cancel
+		return
+	}
+	for name := range startup.Parameters {
+		if !slices.Contains([]string{"user", "database", "application_name", "client_encoding", "standard_conforming_strings", "datestyle", "timezone"}, strings.ToLower(name)) {
+			backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: " + name})
+			_ = backend.Flush()
+			return
+		}
+	}
+	frontend.Send(startup)
+	if frontend.Flush() != nil {
+		return
+	}
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	for ready := false; !ready; {
+		message, err := frontend.Receive()
+		if err != nil {
+			return
+		}
+		switch m := message.(type) {
+		case *pgproto3.BackendKeyData:
+			m.ProcessID++
+		case *pgproto3.ReadyForQuery:
+			ready = true
+		}
+		backend.Send(message)
+		if backend.Flush() != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(client, server)
 }

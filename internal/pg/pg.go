@@ -314,6 +314,20 @@ func checkServer(conn *pgconn.PgConn) error {
 	return nil
 }
 
+// CheckLogin refuses a session that has other rights than its login, by ALTER ROLE … SET role. ojs.session_end ends the sessions of
+// current_user only: one of another login would be taken for ended, and could still commit.
+func CheckLogin(ctx context.Context, conn *pgx.Conn) error {
+	roles, err := dbsqlc.New(conn).SystemRoles(ctx)
+	if err != nil {
+		return fmt.Errorf("read the role of the session: %w", err)
+	}
+	if roles.Login != roles.Role {
+		return fmt.Errorf("sessions of role %s begin as role %s (ALTER ROLE … SET role), which is for migrations: let the server log in as %s",
+			roles.Login, roles.Role, roles.Role)
+	}
+	return nil
+}
+
 // PinSession sets sessionSettings, unless there is a pooler.
 func PinSession(ctx context.Context, conn *pgx.Conn) error {
 	_, err := pinned(ctx, conn)

@@ -4,10 +4,11 @@ set -euo pipefail
 
 server=${OJS_URL:-http://127.0.0.1:8080}/ojs/v1
 queue=${OJS_QUEUE:-default}
+key="Authorization: Bearer ${OJS_API_KEY:-}"
 
 # call sends a request and prints the body of the answer. It fails if the answer is an error.
 call() {
-	curl -sS --fail-with-body -H 'Content-Type: application/json' "$server$@"
+	curl -sS --fail-with-body -H 'Content-Type: application/json' -H "$key" "$server$@"
 }
 
 # enqueue prints the id of the new job. The job runs at most five times, with 2 s, 4 s, 8 s and 16 s in between.

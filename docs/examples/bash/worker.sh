@@ -4,12 +4,13 @@ set -euo pipefail
 
 server=${OJS_URL:-http://127.0.0.1:8080}/ojs/v1
 queue=${OJS_QUEUE:-default}
+key="Authorization: Bearer ${OJS_API_KEY:-}"
 worker=bash-$(hostname)-$$
 
 # post prints the answer. curl repeats after a refused connection, 429, 503 and 504.
 post() {
 	jq -nc --arg worker "$worker" --arg queue "$queue" --argjson job "${job:-null}" "$2" |
-		curl -sS --fail-with-body --retry 5 --retry-connrefused -H 'Content-Type: application/json' "$server$1" -d @-
+		curl -sS --fail-with-body --retry 5 --retry-connrefused -H 'Content-Type: application/json' -H "$key" "$server$1" -d @-
 }
 
 # heartbeats keep the reservation of the job until they are killed.

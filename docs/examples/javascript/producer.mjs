@@ -2,12 +2,13 @@
 
 const server = (process.env.OJS_URL ?? "http://127.0.0.1:8080") + "/ojs/v1";
 const queue = process.env.OJS_QUEUE ?? "default";
+const headers = { "Content-Type": "application/json", Authorization: `Bearer ${process.env.OJS_API_KEY ?? ""}` };
 
 /** Sends a request, a POST if it has a body, and returns the decoded answer. */
 async function call(path, body) {
   const response = await fetch(server + path, {
     method: body ? "POST" : "GET",
-    headers: { "Content-Type": "application/json" },
+    headers,
     body: body && JSON.stringify(body),
   });
   const answer = await response.json();

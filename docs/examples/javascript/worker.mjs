@@ -4,6 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const server = (process.env.OJS_URL ?? "http://127.0.0.1:8080") + "/ojs/v1";
 const queue = process.env.OJS_QUEUE ?? "default";
+const headers = { "Content-Type": "application/json", Authorization: `Bearer ${process.env.OJS_API_KEY ?? ""}` };
 const worker_id = `node-${hostname()}-${process.pid}`;
 const pause = Number(process.env.HEARTBEAT_SECONDS ?? 5) * 1000;
 
@@ -13,7 +14,7 @@ let inHand = null; // the job that runs, and how to abort it
 /** Returns the decoded answer. Repeats after a lost connection, 429 and 5xx. */
 async function post(path, body, tries = 5) {
   for (;;) {
-    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ worker_id, ...body }) };
+    const request = { method: "POST", headers, body: JSON.stringify({ worker_id, ...body }) };
     const response = await fetch(server + path, request).catch((error) => error);
     if (response.ok) return response.json();
     const final = response.status < 500 && response.status !== 429;

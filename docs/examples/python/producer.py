@@ -8,12 +8,13 @@ import urllib.request
 
 SERVER = os.environ.get("OJS_URL", "http://127.0.0.1:8080") + "/ojs/v1"
 QUEUE = os.environ.get("OJS_QUEUE", "default")
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("OJS_API_KEY", "")}
 
 
 def call(path, body=None):
     """Sends a request, a POST if it has a body, and returns the decoded answer."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(SERVER + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(SERVER + path, data, HEADERS)
     with urllib.request.urlopen(request, timeout=90) as answer:
         return json.load(answer)
 
@@ -44,3 +45,5 @@ except urllib.error.HTTPError as refusal:
     sys.exit(f"{refusal.url}: {refusal.code} {json.load(refusal)['error']['message']}")
 except urllib.error.URLError as error:
     sys.exit(f"{SERVER}: {error.reason}")
+except KeyboardInterrupt:
+    sys.exit(130)  # the jobs run all the same

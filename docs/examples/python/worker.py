@@ -11,6 +11,7 @@ import urllib.request
 
 SERVER = os.environ.get("OJS_URL", "http://127.0.0.1:8080") + "/ojs/v1"
 QUEUE = os.environ.get("OJS_QUEUE", "default")
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("OJS_API_KEY", "")}
 WORKER = f"python-{socket.gethostname()}-{os.getpid()}"
 PAUSE = float(os.environ.get("HEARTBEAT_SECONDS", "5"))
 
@@ -22,14 +23,14 @@ in_hand = []  # its id
 def post(path, tries=5, **body):
     """Returns the decoded answer. Repeats after a lost connection, 429 and 5xx."""
     data = json.dumps({"worker_id": WORKER, **body}).encode()
-    request = urllib.request.Request(SERVER + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(SERVER + path, data, HEADERS)
     while True:
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return json.load(answer)
         except OSError as error:
             tries -= 1
-            if tries == 0 or isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
+            if tries == 0 or stopping.is_set() and path == "/workers/fetch" or isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
                 raise
             time.sleep(1)
 
@@ -78,8 +79,13 @@ def run(job):
     in_hand.clear()
 
 
+def stop(number, _):
+    stopping.set()
+    signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the program at once
+
+
 for number in signal.SIGTERM, signal.SIGINT:
-    signal.signal(number, lambda *_: stopping.set())
+    signal.signal(number, stop)
 threading.Thread(target=heartbeats, daemon=True).start()
 while not stopping.is_set():
     try:
@@ -88,4 +94,7 @@ while not stopping.is_set():
     except OSError as error:
         print("server:", error, flush=True)
     stopping.wait(0.1)  # a worker that was set to quiet gets its empty answers at once
-heartbeat()
+try:
+    heartbeat()
+except OSError as error:  # the server takes the worker for dead after a minute
+    print("heartbeat:", error, flush=True)

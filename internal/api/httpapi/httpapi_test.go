@@ -135,7 +135,8 @@ func TestHandler(t *testing.T) {
 
 	t.Run("DrainingIsNotReadyButHealthy", func(t *testing.T) {
 		t.Parallel()
-		a := newAPI(io.Discard)
+		var log bytes.Buffer
+		a := newAPI(&log)
 		h := a.Handler()
 		require.Equal(t, http.StatusOK, call(h, "GET", "/readyz", "").Code)
 		a.health.SetDraining()
@@ -148,6 +149,11 @@ func TestHandler(t *testing.T) {
 		for _, path := range []string{"/ojs/v1/health", "/health", "/healthz", "/livez"} {
 			require.Equal(t, http.StatusOK, call(h, "GET", path, "").Code)
 		}
+		require.Empty(t, log.String(), "a planned stop is no failure")
+		a.health = api.NewHealth("1.2.3", func(context.Context) api.Look { return api.Look{Err: errors.New("no database")} }, func() map[string]string { return nil })
+		a.health.SetDraining()
+		require.Equal(t, http.StatusServiceUnavailable, call(h, "GET", "/readyz", "").Code)
+		require.Contains(t, log.String(), "level=ERROR")
 	})
 
 	t.Run("DegradedComponentDegradesHealth", func(t *testing.T) {

@@ -87,6 +87,8 @@ func (a *API) answered(c echo.Context, err error) outcome {
 	// handleError shows nothing if the answer had begun.
 	case err != nil && end.Shown == nil:
 		end.Ending = api.CutShort
+	case c.Get(expectedKey) == true:
+		end.Ending = api.Served
 	case end.status >= http.StatusInternalServerError:
 		end.Ending = api.Failed
 	case end.status >= http.StatusBadRequest:

@@ -45,11 +45,16 @@ func (a *API) getHealth(r *request) error {
 	return sendJSON(r, http.StatusOK, body)
 }
 
+// expectedKey is a value of the context of a request: true if a status of 5xx is no failure.
+const expectedKey = "ojs.expected"
+
 // getReady is 503 while the node stops, before any request is refused, so that a load balancer can move traffic away.
 func (a *API) getReady(r *request) error {
 	ready, checks := a.health.Ready(r.Request().Context())
 	if !ready {
 		r.Response().Header().Set("Retry-After", "1")
+		// A load balancer asks often until the node has gone, and nothing has failed.
+		r.Set(expectedKey, checks["draining"] == "yes" && checks["database"] == "ok")
 		return sendJSON(r, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
 	}
 	return sendJSON(r, http.StatusOK, map[string]any{"status": "ready", "checks": checks})

@@ -214,17 +214,14 @@ func (d *Database) DeadLetterCounts(ctx context.Context) (counts map[string]int6
 	return counts, err
 }
 
-// XminHolder is a session, slot or prepared transaction that keeps dead rows from being cleaned. Seconds are 0 without a
-// transaction.
+// XminHolder is a session, slot or prepared transaction that keeps dead rows from being cleaned; Kind is empty if none is seen. Seconds are
+// 0 without a transaction. Unless it SeesAll, the role of the server sees its own sessions only.
 type XminHolder = dbsqlc.MetricsXminHolderRow
 
-// OldestXminHolder returns nil if there is none.
-func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, err error) {
-	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		rows, err := q.MetricsXminHolder(ctx)
-		if len(rows) > 0 {
-			holder = &rows[0]
-		}
+// OldestXminHolder reads who holds the oldest.
+func (d *Database) OldestXminHolder(ctx context.Context) (holder XminHolder, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
+		holder, err = q.MetricsXminHolder(ctx)
 		return err
 	})
 	return holder, err

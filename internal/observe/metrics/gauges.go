@@ -22,7 +22,7 @@ type gauges struct {
 	overview    cached[Gauges]
 	ready       cached[map[string]time.Duration]
 	deadLetters cached[map[string]int64]
-	xmin        cached[*XminHolder]
+	xmin        cached[XminHolder]
 	relay       cached[*RelayHolder]
 	tables      cached[[]TableStats]
 	retention   cached[[]Retention]
@@ -187,16 +187,23 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}",
 		"Transactions begun since the oldest state that somebody may still look at.")
 	holder := gauge("ojs.db.xmin_holder", "s", "Age of that transaction, with who holds it, from 10 s on; 0 for a replication slot or standby, whose age is not known.")
+	visible := gauge("ojs.db.sessions_visible", "1", "1 if the role of the server sees the transactions of other roles, else 0: it needs GRANT pg_read_all_stats.")
 	if h, err := m.gauges.xmin.get(ctx, m.sources().Database.OldestXminHolder); !r.missing(err) {
-		// No holder is an age of 0, which is a value and not a missing series.
-		if h == nil {
-			h = &XminHolder{}
+		if h.SeesAll {
+			visible.set(noLabels, 1)
+		} else {
+			visible.set(noLabels, 0)
 		}
-		seconds.set(noLabels, h.Seconds)
-		transactions.set(noLabels, float64(h.Transactions))
 		// A session that is named has kept its transaction for 10 s at least: the labels of shorter ones would make a series each. A slot
 		// or a standby has no age that is known, and is named at once.
-		if h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds()) {
+		named := h.Kind != "" && (h.Kind != "session" || h.Seconds >= longHold.Seconds())
+		// No holder is an age of 0, which is a value and not a missing series. A role that does not see the sessions of others cannot know
+		// that there is none, but who is named by what it sees does hold.
+		if h.SeesAll || named {
+			seconds.set(noLabels, h.Seconds)
+			transactions.set(noLabels, float64(h.Transactions))
+		}
+		if named {
 			holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name),
 				attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
 		}
@@ -226,7 +233,7 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 		}
 	}
 	// One that could not be read has no series, and is left out by Produce.
-	return []family{seconds, transactions, holder, relay, live, dead, size, behind}
+	return []family{visible, seconds, transactions, holder, relay, live, dead, size, behind}
 }
 
 // webhookGauges are missing on a node with webhooks switched off, although others may deliver.

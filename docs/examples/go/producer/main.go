@@ -59,6 +59,7 @@ func call(method, path string, body, answer any) {
 	request, err := http.NewRequest(method, cmp.Or(os.Getenv("OJS_URL"), "http://127.0.0.1:8080")+"/ojs/v1"+path, bytes.NewReader(data))
 	check(err)
 	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+os.Getenv("OJS_API_KEY"))
 	response, err := http.DefaultClient.Do(request)
 	check(err)
 	data, err = io.ReadAll(response.Body)

@@ -33,6 +33,7 @@ type Order struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the jobs
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -42,7 +43,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	queue := cmp.Or(os.Getenv("OJS_QUEUE"), "orders")
-	client, err := ojs.NewClient(ojs.Config{URL: cmp.Or(os.Getenv("OJS_URL"), "http://127.0.0.1:8080")})
+	client, err := ojs.NewClient(ojs.Config{URL: cmp.Or(os.Getenv("OJS_URL"), "http://127.0.0.1:8080"), Token: os.Getenv("OJS_API_KEY")})
 	if err != nil {
 		return err
 	}

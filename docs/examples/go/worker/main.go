@@ -44,14 +44,19 @@ func main() {
 	defer stop()
 	go func() {
 		<-stopping.Done()
+		stop() // a second Ctrl-C ends the program at once
 		// The server then answers a fetch that waits, and hands out nothing more. To cancel the fetch could lose its answer: the
 		// jobs in it would wait for the end of their reservation.
 		leave(object{})
 	}()
 	for stopping.Err() == nil {
 		var got struct{ Jobs []job }
-		if err := post(context.Background(), "/workers/fetch", object{"queues": []string{queue}, "wait_ms": 10_000}, &got); err != nil {
+		if _, err := send(context.Background(), "/workers/fetch", object{"queues": []string{queue}, "wait_ms": 10_000}, &got); err != nil {
 			log.Print(err)
+			select {
+			case <-time.After(time.Second):
+			case <-stopping.Done():
+			}
 		}
 		for _, j := range got.Jobs {
 			run(j)
@@ -64,7 +69,7 @@ func main() {
 // leave tells the server that this worker ends.
 func leave(heartbeat object) {
 	heartbeat["state"] = "terminate"
-	if err := post(context.Background(), "/workers/heartbeat", heartbeat, nil); err != nil {
+	if _, err := send(context.Background(), "/workers/heartbeat", heartbeat, nil); err != nil {
 		log.Print(err)
 	}
 }
@@ -130,13 +135,8 @@ func work(ctx context.Context, j job) (any, error) {
 
 // post repeats a request if that may help.
 func post(ctx context.Context, path string, body object, answer any) error {
-	body["worker_id"] = worker
-	data, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
 	for try := 1; ; try++ {
-		again, err := send(ctx, path, data, answer)
+		again, err := send(ctx, path, body, answer)
 		if !again || try == 5 || ctx.Err() != nil {
 			return err
 		}
@@ -145,12 +145,18 @@ func post(ctx context.Context, path string, body object, answer any) error {
 }
 
 // send reports whether a failed request may succeed later.
-func send(ctx context.Context, path string, data []byte, answer any) (again bool, err error) {
+func send(ctx context.Context, path string, body object, answer any) (again bool, err error) {
+	body["worker_id"] = worker
+	data, err := json.Marshal(body)
+	if err != nil {
+		return false, err
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server+path, bytes.NewReader(data))
 	if err != nil {
 		return false, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+os.Getenv("OJS_API_KEY"))
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return true, err
