@@ -225,7 +225,7 @@ SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place 
 -- exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
 -- rewritten_behind is the place behind which a failover has lost the event that was read last, or -1.
 -- It looks at max_looked numbers of the log at most.
-SELECT r.floor_place, r.lost_place,
+SELECT r.watermark, r.floor_place, r.lost_place,
     COALESCE(@after_time::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - (@after_place::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
     COALESCE(ojs.event_rewritten(@after_time::timestamptz, @after_place::bigint), -1)::bigint AS rewritten_behind,
     COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,

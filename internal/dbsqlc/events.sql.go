@@ -178,7 +178,7 @@ func (q *Queries) EventGetOldest(ctx context.Context) ([]EventGetOldestRow, erro
 }
 
 const eventListAfter = `-- name: EventListAfter :many
-SELECT r.floor_place, r.lost_place,
+SELECT r.watermark, r.floor_place, r.lost_place,
     COALESCE($1::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - ($2::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
     COALESCE(ojs.event_rewritten($1::timestamptz, $2::bigint), -1)::bigint AS rewritten_behind,
     COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
@@ -211,6 +211,7 @@ type EventListAfterParams struct {
 }
 
 type EventListAfterRow struct {
+	Watermark       int64
 	FloorPlace      int64
 	LostPlace       int64
 	Inexact         bool
@@ -269,6 +270,7 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 	for rows.Next() {
 		var i EventListAfterRow
 		if err := rows.Scan(
+			&i.Watermark,
 			&i.FloorPlace,
 			&i.LostPlace,
 			&i.Inexact,

@@ -67,11 +67,15 @@ type ExpiredError struct {
 	OldestTime time.Time
 	Pruned     Position // the last of them; a query after it returns all that is kept
 	Rewritten  bool     // a failover of the database has lost the event of the position, and others came in its place
+	Ahead      bool     // the position is behind the end of the log: it is of another database, or of a time that a backup does not have
 }
 
 func (e *ExpiredError) Error() string {
 	if e.Rewritten {
 		return fmt.Sprintf("the event of the position was lost in a failover; what was kept ends at %s", e.OldestID)
+	}
+	if e.Ahead {
+		return fmt.Sprintf("the position is behind the end of the log, %s", e.OldestID)
 	}
 	return fmt.Sprintf("the position is older than the oldest event that is kept, %s", e.OldestID)
 }
@@ -134,7 +138,11 @@ func optionalTime(t time.Time) pgtype.Timestamptz {
 func WireError(err error) error {
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
 		message := "The cursor is older than the oldest event that is kept; start again from the current state."
-		if expired.Rewritten {
+		switch {
+		case expired.Ahead:
+			message = "The cursor is beyond the newest event: the database was restored from a backup, or the cursor is of another one; " +
+				"start again from the current state, and go on after oldest_id."
+		case expired.Rewritten:
 			message = "The event of the cursor was lost in a failover of the database; start again from the current state, and go on after oldest_id."
 		}
 		return spec.NewError(ojs.ErrCursorExpired, message,

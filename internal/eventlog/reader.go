@@ -124,6 +124,9 @@ func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.Even
 	if rows[0].RewrittenBehind >= 0 {
 		return nil, rewritten(rows[0].RewrittenBehind)
 	}
+	if after.Seq > rows[0].Watermark {
+		return nil, ahead(&rows[0])
+	}
 	begin := dbsqlc.EventFloorRow{FloorPlace: rows[0].FloorPlace, LostPlace: rows[0].LostPlace}
 	if rows[0].Inexact {
 		if begin, err = r.floor(ctx); err != nil {
@@ -188,6 +191,16 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 func rewritten(place int64) error {
 	kept := placeOf(place, clock.Now())
 	return &ExpiredError{OldestID: kept.String(), OldestTime: kept.Time(), Pruned: kept, Rewritten: true}
+}
+
+// ahead is the error for a position behind the end of the log: nothing was published there yet. It names the end, behind which the client
+// can go on.
+func ahead(log *dbsqlc.EventListAfterRow) error {
+	end := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
+	if !log.HeadTime.Valid { // the log is empty
+		end = NewPosition(clock.Now(), log.Watermark, maxSub)
+	}
+	return &ExpiredError{OldestID: end.String(), OldestTime: end.Time(), Pruned: end, Ahead: true}
 }
 
 // ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were

@@ -161,14 +161,48 @@ func TestListAfter(t *testing.T) {
 		}
 		require.Equal(t, all.Events, got)
 
-		// Nothing came since, also behind a position that was never issued.
+		// Nothing came since.
 		page = b.list(t, query)
 		require.Empty(t, page.Events)
 		require.Equal(t, all.Cursor, page.Cursor)
-		future := NewPosition(time.Now(), 1_000_000, 0)
-		page = b.list(t, Query{After: &future})
-		require.Empty(t, page.Events)
-		require.Equal(t, future.String(), page.Cursor)
+	})
+
+	t.Run("RefusesCursorsBeyondTheEnd", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		newest := func() string {
+			if all := b.readAll(t); len(all) > 0 {
+				return all[len(all)-1].ID()
+			}
+			return ""
+		}
+		for range 3 {
+			watermark := b.count(t, "SELECT watermark FROM ojs.event_relay")
+			future := NewPosition(time.Now(), watermark+1, 0)
+			_, err := b.reader.ListAfter(t.Context(), Query{After: &future})
+			var expired *ExpiredError
+			require.ErrorAs(t, err, &expired)
+			require.True(t, expired.Ahead)
+			if id := newest(); id != "" {
+				require.Equal(t, id, expired.OldestID)
+			}
+			// The client goes on at the end, and a stream does so by itself.
+			end, err := ParsePosition(expired.OldestID)
+			require.NoError(t, err)
+			f := b.feed(t, FeedConfig{})
+			s := f.subscribe(t, Query{}, &future)
+			_, missed, err := s.Next(t.Context(), nil, 1)
+			require.NoError(t, err)
+			require.Equal(t, future, missed.Start)
+			require.Equal(t, expired.Pruned.place(), missed.End.place())
+			b.write(t, jobRow("job.enqueued", "q", 1))
+			b.publishAll(t)
+			require.Len(t, b.list(t, Query{After: &end}).Events, 1)
+			f.Wake()
+			items, _, err := s.Next(t.Context(), nil, 1)
+			require.NoError(t, err)
+			require.Len(t, items, 1)
+		}
 	})
 
 	t.Run("HasMoreAtTheLimit", func(t *testing.T) {
