@@ -114,3 +114,20 @@ SELECT s.tenancy, s.max_job_bytes FROM ojs.server_settings s;
 -- name: ServerSettingStore :exec
 -- Stores the settings by which ojs.enqueue goes.
 UPDATE ojs.server_settings SET tenancy = @tenancy, max_job_bytes = @max_job_bytes;
+
+-- name: SystemGetIdentity :one
+-- The database as the relays have last found it, and as it is now; '': unknown. They differ on a copy, after a restore and after a failover.
+SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(ojs.database_identity(), '')::text AS present FROM ojs.event_relay r;
+
+-- name: SystemQuietCopy :one
+-- Pauses all crons and deactivates all webhooks of a copy, once for each: what is registered on it later works.
+WITH first AS (
+    UPDATE ojs.event_relay r SET quieted = COALESCE(ojs.database_identity(), 'unknown')
+    WHERE r.quieted IS DISTINCT FROM COALESCE(ojs.database_identity(), 'unknown') RETURNING r.quieted
+), paused AS (
+    UPDATE ojs.crons c SET enabled = false, next_run_at = NULL, updated_at = clock_timestamp() WHERE c.enabled AND EXISTS (SELECT FROM first) RETURNING c.name
+), deactivated AS (
+    UPDATE ojs.webhooks w SET active = false, disabled_reason = 'copy', disabled_at = clock_timestamp(), updated_at = clock_timestamp()
+    WHERE w.active AND EXISTS (SELECT FROM first) RETURNING w.id
+)
+SELECT (SELECT count(*) FROM paused) AS crons, (SELECT count(*) FROM deactivated) AS webhooks, EXISTS (SELECT FROM first)::boolean AS first;

@@ -90,7 +90,7 @@ const relayLate = 10 * time.Second
 func examine(ctx context.Context, conn *pgx.Conn, c config.Database) (findings []finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx), config: c}
-		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders,
+		for _, check := range []func(context.Context) error{e.writable, e.identity, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders,
 			e.connections, e.slots, e.wraparound} {
 			if err := check(ctx); err != nil {
 				return err
@@ -121,6 +121,16 @@ func (e *examination) writable(ctx context.Context) error {
 	probe, err := e.q.SystemProbe(ctx)
 	if probe.ReadOnly {
 		e.addf(false, "the database is read-only: it is a standby, or default_transaction_read_only is on; let DATABASE_URL lead to the primary")
+	}
+	return err
+}
+
+// identity reports a copy, or a restored backup, on which no node has worked yet.
+func (e *examination) identity(ctx context.Context) error {
+	found, err := e.q.SystemGetIdentity(ctx)
+	if err == nil && found.Known != "" && found.Present != "" && !strings.HasPrefix(found.Present, found.Known) {
+		e.addf(false, "the database was restored or copied, or its server has failed over, and no node has worked on it since: if it is a copy, start nodes with OJS_COPY=true, "+
+			"or they send its webhooks and fire its crons; consumers of events that are ahead of it are answered 410")
 	}
 	return err
 }

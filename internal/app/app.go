@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -231,6 +232,9 @@ func (n *Node) prepare(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("store settings for ojs.enqueue: %w", err)
 	}
+	if err := n.checkIdentity(ctx); err != nil {
+		return err
+	}
 	if err := n.domains.Workers.Prepare(ctx); err != nil {
 		return fmt.Errorf("read workers: %w", err)
 	}
@@ -242,6 +246,33 @@ func (n *Node) prepare(ctx context.Context) error {
 	}
 	if err := n.domains.Webhooks.ResealSecrets(ctx); err != nil {
 		return fmt.Errorf("webhook secrets: %w", err)
+	}
+	return nil
+}
+
+// checkIdentity makes a copy quiet, or warns if this may be one that nobody has declared. A node that is only told later has sent webhooks
+// and fired crons of the original.
+func (n *Node) checkIdentity(ctx context.Context) error {
+	lifecycle := slog.String("category", "lifecycle")
+	if n.config.Database.Copy {
+		done, err := n.domains.DB.Q.SystemQuietCopy(ctx)
+		if err != nil && !pg.IsReadOnly(err) { // where nothing can be written, nothing is sent
+			return fmt.Errorf("pause crons and webhooks of a copy: %w", err)
+		}
+		if done.First {
+			n.config.Logger.InfoContext(ctx, "this database is a copy: its crons are paused and its webhooks deactivated", lifecycle,
+				slog.Group("attributes", "crons", done.Crons, "webhooks", done.Webhooks))
+		}
+		return nil
+	}
+	found, err := n.domains.DB.Q.SystemGetIdentity(ctx)
+	if err != nil {
+		return fmt.Errorf("identify the database: %w", err)
+	}
+	if found.Known != "" && found.Present != "" && !strings.HasPrefix(found.Present, found.Known) {
+		n.config.Logger.WarnContext(ctx, "this database was restored or copied, or its server has failed over: its crons fire and its webhooks are sent from here; "+
+			"if it is a copy, stop this node and start it with OJS_COPY=true", lifecycle,
+			slog.Group("attributes", "before", found.Known, "now", found.Present))
 	}
 	return nil
 }

@@ -88,6 +88,7 @@ type EventRelay struct {
 	DiscardedTotal int64
 	Timeline       pgtype.Text
 	Scanned        interface{}
+	Quieted        pgtype.Text
 }
 
 type IdempotencyKey struct {

@@ -363,6 +363,23 @@ func (q *Queries) SystemEndSession(ctx context.Context, arg SystemEndSessionPara
 	return ended, err
 }
 
+const systemGetIdentity = `-- name: SystemGetIdentity :one
+SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(ojs.database_identity(), '')::text AS present FROM ojs.event_relay r
+`
+
+type SystemGetIdentityRow struct {
+	Known   string
+	Present string
+}
+
+// The database as the relays have last found it, and as it is now; ”: unknown. They differ on a copy, after a restore and after a failover.
+func (q *Queries) SystemGetIdentity(ctx context.Context) (SystemGetIdentityRow, error) {
+	row := q.db.QueryRow(ctx, systemGetIdentity)
+	var i SystemGetIdentityRow
+	err := row.Scan(&i.Known, &i.Present)
+	return i, err
+}
+
 const systemLockTimeout = `-- name: SystemLockTimeout :exec
 SELECT set_config('lock_timeout', $1::text, true)
 `
@@ -400,6 +417,33 @@ func (q *Queries) SystemProbe(ctx context.Context) (SystemProbeRow, error) {
 	row := q.db.QueryRow(ctx, systemProbe)
 	var i SystemProbeRow
 	err := row.Scan(&i.Now, &i.ReadOnly)
+	return i, err
+}
+
+const systemQuietCopy = `-- name: SystemQuietCopy :one
+WITH first AS (
+    UPDATE ojs.event_relay r SET quieted = COALESCE(ojs.database_identity(), 'unknown')
+    WHERE r.quieted IS DISTINCT FROM COALESCE(ojs.database_identity(), 'unknown') RETURNING r.quieted
+), paused AS (
+    UPDATE ojs.crons c SET enabled = false, next_run_at = NULL, updated_at = clock_timestamp() WHERE c.enabled AND EXISTS (SELECT FROM first) RETURNING c.name
+), deactivated AS (
+    UPDATE ojs.webhooks w SET active = false, disabled_reason = 'copy', disabled_at = clock_timestamp(), updated_at = clock_timestamp()
+    WHERE w.active AND EXISTS (SELECT FROM first) RETURNING w.id
+)
+SELECT (SELECT count(*) FROM paused) AS crons, (SELECT count(*) FROM deactivated) AS webhooks, EXISTS (SELECT FROM first)::boolean AS first
+`
+
+type SystemQuietCopyRow struct {
+	Crons    int64
+	Webhooks int64
+	First    bool
+}
+
+// Pauses all crons and deactivates all webhooks of a copy, once for each: what is registered on it later works.
+func (q *Queries) SystemQuietCopy(ctx context.Context) (SystemQuietCopyRow, error) {
+	row := q.db.QueryRow(ctx, systemQuietCopy)
+	var i SystemQuietCopyRow
+	err := row.Scan(&i.Crons, &i.Webhooks, &i.First)
 	return i, err
 }
 
