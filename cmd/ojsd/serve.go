@@ -78,7 +78,10 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 		debug.SetGCPercent(lazyPercent)
 		adjustAfterCollections(&collections{percent: lazyPercent})
 	}
-	err := app.Run(ctx, c)
+	err := loaded.CheckProtected()
+	if err == nil {
+		err = app.Run(ctx, c)
+	}
 	if err == nil {
 		return nil
 	}

@@ -73,6 +73,7 @@ type Server struct {
 	Listen          string        `env:"OJS_LISTEN" default:":8080" dev:"127.0.0.1:8080" kind:"address" help:"Address of the HTTP interface."`
 	PublicURL       *url.URL      `env:"OJS_PUBLIC_URL" help:"Base of the URLs in the manifest, such as https://jobs.example.com; empty: taken from each request."`
 	APIKeys         []string      `env:"OJS_API_KEY" secret:"true" help:"Keys that clients may show as bearer tokens, separated by commas; empty: the API is open."`
+	AllowAll        bool          `env:"OJS_ALLOW_UNAUTHENTICATED" default:"false" help:"Without API keys, let everybody who reaches the server do everything: it may listen beyond loopback then, and answers under any host name."`
 	Tenancy         string        `env:"OJS_TENANCY" default:"optional" values:"off|optional|required" help:"Whether calls name their tenant in the header X-OJS-Tenant: the header is ignored (off), calls without it are those of operators (optional), or these must not enqueue (required)."`
 	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
 	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`

@@ -283,3 +283,29 @@ func TestFixedValues(t *testing.T) {
 	require.Equal(t, Size(32<<20), l.Config.Server.MaxBatchBytes)
 	require.Equal(t, Default().Webhooks.RetryJitter, l.Config.Webhooks.RetryJitter)
 }
+
+// A server without keys is for its own machine, unless a setting says that everybody may do everything.
+func TestCheckProtected(t *testing.T) {
+	t.Parallel()
+	for env, refused := range map[string]string{
+		"": "OJS_LISTEN=:8080", "OJS_LISTEN=127.0.0.1:8080": "OJS_GRPC_LISTEN=:9090", "OJS_LISTEN=127.0.0.1:8080 OJS_GRPC_LISTEN=off": "",
+		"OJS_LISTEN=localhost:1 OJS_GRPC_LISTEN=[::1]:2": "", "OJS_LISTEN=0.0.0.0:8080 OJS_GRPC_LISTEN=off": "OJS_LISTEN=0.0.0.0:8080",
+		"OJS_LISTEN=10.0.0.7:8080 OJS_GRPC_LISTEN=off": "OJS_LISTEN=10.0.0.7:8080", "OJS_LISTEN=jobs.internal:8080": "OJS_LISTEN=jobs.internal:8080",
+		"OJS_ALLOW_UNAUTHENTICATED=true": "", "OJS_API_KEY=" + testKey: "",
+		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b": "OJS_GRPC_LISTEN=:9090",
+		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b OJS_GRPC_CLIENT_CA=/c": "",
+	} {
+		l, err := Load(Input{Settings: Table(), Environ: strings.Fields(env)})
+		require.NoError(t, err, env)
+		err = l.CheckProtected()
+		if refused == "" {
+			require.NoError(t, err, env)
+			continue
+		}
+		require.ErrorContains(t, err, refused+" is open to the network", env)
+		require.ErrorContains(t, err, "OJS_ALLOW_UNAUTHENTICATED=true")
+	}
+	l, err := Load(Input{Settings: Table(), Dev: true})
+	require.NoError(t, err)
+	require.NoError(t, l.CheckProtected())
+}

@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -124,6 +126,35 @@ func (s Setting) fallback(dev bool) string {
 		return s.Dev
 	}
 	return s.Default
+}
+
+// CheckProtected refuses to serve strangers: without keys everybody who reaches an interface may read and delete everything. Only what
+// serves asks.
+func (l *Loaded) CheckProtected() error {
+	c := l.Config
+	if c.Server.AllowAll || len(c.Server.APIKeys) > 0 {
+		return nil
+	}
+	open := ""
+	switch {
+	case !c.Server.Loopback():
+		open = l.name("listen") + "=" + c.Server.Listen
+	case c.GRPC.Listen != "off" && c.GRPC.ClientCA == "" && !loopback(c.GRPC.Listen):
+		open = l.name("grpc-listen") + "=" + c.GRPC.Listen
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s is open to the network, and there is no API key: set %s, listen on 127.0.0.1, or set %s=true if everybody who reaches "+
+		"this address may do everything", open, l.name("api-key"), l.name("allow-unauthenticated"))
+}
+
+// Loopback reports whether only processes of this machine reach the HTTP interface.
+func (s Server) Loopback() bool { return loopback(s.Listen) }
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip, invalid := netip.ParseAddr(host)
+	return err == nil && (host == "localhost" || invalid == nil && ip.IsLoopback())
 }
 
 // conflicts are errors about settings that exclude or need each other. A setting that could not be parsed has its zero value

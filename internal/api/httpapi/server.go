@@ -258,6 +258,11 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.Metrics.RequireAuth {
 			return next(c)
 		}
+		if len(a.keys) == 0 {
+			if err := a.checkVisitor(r); err != nil {
+				return err
+			}
+		}
 		// Before the check, because the key may stand in the query. It also takes the token out of the URL when no keys are
 		// configured.
 		a.takeQueryToken(r)

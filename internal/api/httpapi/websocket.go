@@ -12,7 +12,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,10 +51,7 @@ func (a *API) serveSocket(r *request) error {
 		return err
 	}
 	if !a.allowedOrigin(in) {
-		refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not open a WebSocket here.",
-			map[string]any{"origin": in.Header.Get("Origin")})
-		refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
-		return refused
+		return foreignOrigin(in)
 	}
 	leave, err := a.streams.Admit(a.caller(in).Client())
 	if err != nil {
@@ -117,20 +113,6 @@ func hasToken(values []string, token string) bool {
 		}
 	}
 	return false
-}
-
-// allowedOrigin: browsers always send one, and a page of another site must not use what this one is trusted with.
-// A request without Origin is not from a browser. CORS does not apply to WebSockets, so this check is the only one.
-func (a *API) allowedOrigin(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return true
-	}
-	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
-		return true
-	}
-	allowed := a.config.Server.CORSOrigins
-	return slices.Contains(allowed, "*") || slices.ContainsFunc(allowed, func(o string) bool { return strings.EqualFold(o, origin) })
 }
 
 // hijacked keeps the connection that the library takes over, whose own way to close it may take 10 s.
