@@ -247,6 +247,14 @@ func TestEventPartitionClose(t *testing.T) {
 	stop()
 	b.publishAll(t)
 
+	b.limit(t, "300 days", 0)
+	b.fill(t, 1)
+	b.age(t, "71 hours 50 minutes")
+	require.False(t, closed(), "it may be as old as a hundredth of what is kept")
+	b.age(t, "20 minutes")
+	require.True(t, closed())
+	b.fill(t, 1)
+
 	b.limit(t, "", 10)
 	b.age(t, "100 days")
 	require.False(t, closed(), "without a limit of the age closing serves nothing")
