@@ -52,6 +52,25 @@ func TestBoundPerTenant(t *testing.T) {
 		b.RequireCounts()
 	})
 
+	// What no bound asks for is not measured.
+	t.Run("ReadsNothingOfTheQueue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for bounds, reads := range map[string][]int{
+			`{"max_depth_per_tenant":2}`: {0, 0}, `{"max_depth":2}`: {1, 0}, `{"max_size_bytes":1000}`: {1, 1}, `{"max_depth":2,"max_depth_per_tenant":2}`: {1, 0},
+		} {
+			b.bound("q", bounds)
+			sent := &domaintest.Statements{}
+			node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+			require.NoError(t, node.Configured.Refresh(t.Context()))
+			stored, err := node.Enqueue(t.Context(), domaintest.With(inLane("a")))
+			require.NoError(t, err)
+			require.Equal(t, reads, []int{sent.Sent("QueueCountListByQueue"), sent.Sent("QueueSizeGet")}, bounds)
+			_, err = b.Cancel(t.Context(), stored.ID, queue.Cancel{By: "t"})
+			require.NoError(t, err)
+		}
+	})
+
 	t.Run("BesideThatOfTheQueue", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -73,6 +74,11 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateActive, b.State(alive[0]))
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available"}, b.EventTypes(dead[0]))
 		require.Zero(t, b.reap())
+		lost, err := b.Get(t.Context(), dead[0])
+		require.NoError(t, err)
+		silence := gjson.GetBytes(lost.Error, "elapsed_seconds").Num
+		require.GreaterOrEqual(t, silence, 61.0, "%s", lost.Error)
+		require.Less(t, silence, 300.0)
 	})
 
 	t.Run("AnOutageIsNotSilence", func(t *testing.T) {
