@@ -685,6 +685,30 @@ func TestLockedJobs(t *testing.T) {
 	})
 }
 
+func TestLockedJobsAreExtendedLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.many(2)
+	ids := b.FetchedBy("w1", 2)
+	sent := &domaintest.Statements{}
+	node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+	tx := b.Lock(ids[0])
+	answer := make(chan worker.BeatResult)
+	go func() {
+		res, err := node.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: ids}})
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- res
+	}()
+	require.Eventually(t, func() bool { return sent.Sent("JobHeartbeat") > 1 || len(answer) > 0 }, domaintest.WaitFor, time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
+	res := <-answer
+	require.ElementsMatch(t, ids, res.Extended)
+	require.Empty(t, res.Lost)
+	require.Empty(t, res.Cancelled)
+}
+
 // A job that was handed back and fetched again is in another run with the same attempt.
 func TestLateForTheRun(t *testing.T) {
 	t.Parallel()
