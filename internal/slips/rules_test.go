@@ -340,6 +340,23 @@ func g(a, b int) bool { return a < b || a > 2*b || f != nil }
 	})
 }
 
+func TestReplacedFunctions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "migrations"), 0o755))
+	for name, body := range map[string]string{"1": "a integer) RETURNS boolean LANGUAGE sql AS $$ SELECT a > b; $$", "2": "a integer) RETURNS boolean LANGUAGE sql AS $$ SELECT a < b; $$",
+		"3": "a text, b varchar(1))\nRETURNS boolean LANGUAGE sql AS $$ SELECT a >= b; $$"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "migrations", name+".sql"), []byte("-- +goose Up\n-- +goose StatementBegin\nCREATE OR REPLACE FUNCTION ojs.f("+body+";\n-- +goose StatementEnd\n"), 0o644))
+	}
+	schema, err := readSchema(dir)
+	require.NoError(t, err)
+	var found []string
+	for _, s := range schema.slips(nil) {
+		found = append(found, s.File+" "+s.Old)
+	}
+	require.Equal(t, []string{"migrations/2.sql <", "migrations/3.sql >="}, found)
+}
+
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
