@@ -542,7 +542,7 @@ func (a *API) bulkHandler(op job.BulkOp) func(r *request) error {
 			if in.Atomic && irregular { // an unknown id among them: nothing may change
 				res.Eligible, res.Changed = res.Changed, nil
 			}
-			return sel.answer(op, in.Atomic, res), len(res.Changed) > 0, err
+			return sel.answer(op, res), len(res.Changed) > 0, err
 		})
 	}
 }
@@ -590,7 +590,7 @@ var bulkWords = map[job.BulkOp]string{
 // answer builds the answer of a bulk change. total and total_matched, and failed and skipped, are equal: suites and tools
 // read different ones. Each text gets the first case that applies; a text that repeats an id is "listed twice", whatever
 // became of the job.
-func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queue.Answer {
+func (s selection) answer(op job.BulkOp, res queue.BulkResult) queue.Answer {
 	word, used := bulkWords[op], map[[16]byte]bool{}
 	total, changed, skipped, items := len(s.texts), 0, 0, make([]object, len(s.texts))
 	for i, text := range s.texts {
@@ -603,8 +603,8 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 			status = word
 		case ok && used[id]:
 			reason = "listed twice"
-		// It is neither changed nor skipped: it could have been changed.
-		case ok && atomic && res.Eligible[id]:
+		// It is neither changed nor skipped: an atomic call was rolled back.
+		case res.Eligible[id]:
 			status = "rolled_back"
 		case ok:
 			reason = skipReason(id, res)
