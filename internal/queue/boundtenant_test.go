@@ -110,7 +110,7 @@ func TestBoundPerTenant(t *testing.T) {
 	t.Run("DropsTheOldestOfTheTenantOfAnyPriority", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.bound("q", `{"max_depth_per_tenant":7,"strategy":"drop_oldest"}`)
+		b.bound("q", `{"max_depth_per_tenant":9,"strategy":"drop_oldest"}`)
 		add := func(lane string, priority int16) [16]byte {
 			stored, err := b.try(inLane(lane), func(j *job.Job) { j.Priority = priority })
 			require.NoError(t, err)
@@ -120,8 +120,8 @@ func TestBoundPerTenant(t *testing.T) {
 		for _, lane := range []string{"b", "a-b", "a0", ""} {
 			others = append(others, add(lane, 9), add(lane, 0), add(lane, -9))
 		}
-		// In each lane the oldest has neither the highest priority nor the lowest.
-		own = append(own, add("a", 0), add("a/key", 3), add("a", 5), add("a/key", 6), add("a", -7), add("a/key", -3), add("a/key2", 2))
+		// In each lane the oldest has neither the highest priority nor the lowest, and a job of the lowest is older than one above it.
+		own = append(own, add("a", 0), add("a/key", 3), add("a", 5), add("a/key", 6), add("a", -7), add("a/key", -3), add("a/key2", 2), add("a", -5), add("a/key", -2))
 		for n := range own {
 			add([]string{"a", "a/key"}[n%2], int16(n-2))
 			for i, id := range own {

@@ -313,6 +313,34 @@ func TestReap(t *testing.T) {
 func TestDelete(t *testing.T) {
 	t.Parallel()
 
+	t.Run("WaitsForLockedJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
+		b.many(2)
+		ids := b.FetchedBy("w", 2)
+		tx := b.Lock(ids[0])
+		sent := &domaintest.Statements{}
+		node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+		requeued := make(chan int, 1)
+		go func() {
+			n, err := node.Workers.Delete(t.Context(), worker.Ref{ID: "w"})
+			if err != nil {
+				t.Error(err)
+			}
+			requeued <- n
+		}()
+		require.Eventually(t, func() bool { return sent.Sent("JobFail") > 1 || len(requeued) > 0 }, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.Equal(t, 2, domaintest.Await(t, requeued))
+		for _, id := range ids {
+			require.Equal(t, ojs.StateAvailable, b.State(id))
+		}
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers`))
+	})
+
 	t.Run("NotAWorkerThatComesBackMeanwhile", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
