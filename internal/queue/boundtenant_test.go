@@ -110,7 +110,7 @@ func TestBoundPerTenant(t *testing.T) {
 	t.Run("DropsTheOldestOfTheTenantOfAnyPriority", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.bound("q", `{"max_depth_per_tenant":9,"strategy":"drop_oldest"}`)
+		b.bound("q", `{"max_depth_per_tenant":7,"strategy":"drop_oldest"}`)
 		add := func(lane string, priority int16) [16]byte {
 			stored, err := b.try(inLane(lane), func(j *job.Job) { j.Priority = priority })
 			require.NoError(t, err)
@@ -120,8 +120,8 @@ func TestBoundPerTenant(t *testing.T) {
 		for _, lane := range []string{"b", "a-b", "a0", ""} {
 			others = append(others, add(lane, 9), add(lane, 0), add(lane, -9))
 		}
-		// In each lane the oldest has neither the highest priority nor the lowest, and a job of the lowest is older than one above it.
-		own = append(own, add("a", 0), add("a/key", 3), add("a", 5), add("a/key", 6), add("a", -7), add("a/key", -3), add("a/key2", 2), add("a", -5), add("a/key", -2))
+		// In each lane the oldest has neither the highest priority nor the lowest.
+		own = append(own, add("a", 0), add("a/key", 3), add("a", 5), add("a/key", 6), add("a", -7), add("a/key", -3), add("a/key2", 2))
 		for n := range own {
 			add([]string{"a", "a/key"}[n%2], int16(n-2))
 			for i, id := range own {
@@ -136,6 +136,32 @@ func TestBoundPerTenant(t *testing.T) {
 			require.Equal(t, ojs.StateAvailable, b.State(id))
 		}
 		b.RequireCounts()
+	})
+
+	t.Run("DropsTheOldestOfSeveralPrioritiesAtOnce", func(t *testing.T) {
+		t.Parallel()
+		for _, bound := range []string{"max_depth_per_tenant", "max_depth"} {
+			for _, n := range []int{4, 5} {
+				b := setup(t)
+				b.bound("q", `{"`+bound+`":8,"strategy":"drop_oldest"}`)
+				var old, late []*job.Job
+				for _, priority := range []int16{5, -7, -5, -7} {
+					for _, lane := range []string{"a", "a/key"} {
+						old = append(old, domaintest.With(func(j *job.Job) { j.Lane, j.Priority = lane, priority }))
+					}
+				}
+				for range n + 1 {
+					late = append(late, domaintest.With(func(j *job.Job) { j.Lane, j.Priority = "a", 9 }))
+				}
+				stored, _, err := b.EnqueueAll(t.Context(), old)
+				require.NoError(t, err)
+				_, _, err = b.EnqueueAll(t.Context(), late)
+				require.NoError(t, err)
+				for i, j := range stored {
+					require.Equal(t, i <= n, b.State(j.ID) == ojs.StateDiscarded, "%s: job %d of %d dropped ones", bound, i, n+1)
+				}
+			}
+		}
 	})
 
 	t.Run("TooFewToDrop", func(t *testing.T) {
