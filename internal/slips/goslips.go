@@ -209,7 +209,9 @@ func (f *finder) conjunct(n *ast.BinaryExpr) {
 	}
 	x, y := f.text(n.X), f.text(n.Y)
 	f.add(Conjunct, n.Pos(), n.End(), x)
-	f.add(Conjunct, n.Pos(), n.End(), y)
+	if !f.isErrorWithoutRows(n) {
+		f.add(Conjunct, n.Pos(), n.End(), y)
+	}
 	f.add(Conjunct, n.Y.Pos(), n.Y.End(), "!("+y+")")
 	if inner, ok := n.X.(*ast.BinaryExpr); !ok || inner.Op != n.Op {
 		f.add(Conjunct, n.X.Pos(), n.X.End(), "!("+x+")")
@@ -480,7 +482,7 @@ func lineOf(f *File, offset int) int { return 1 + strings.Count(string(f.src[:of
 
 var (
 	createFunction    = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+)`)
-	functionSignature = regexp.MustCompile(`(?s)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+\(.*?\))\s+RETURNS\b`)
+	functionSignature = regexp.MustCompile(`(?s)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+\(.*?\))\s+(?:RETURNS|LANGUAGE)\b`)
 	createObject      = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE|CONSTRAINT TRIGGER|TRIGGER) `)
 	objectName        = regexp.MustCompile(`^CREATE (?:OR REPLACE )?(?:(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE) (ojs\.\w+)|(?:CONSTRAINT )?TRIGGER \w+ [^;]*? ON (ojs\.\w+))`)
 	schemaName        = regexp.MustCompile(`\bojs\.\w+`)

@@ -138,6 +138,59 @@ func f() {
 	require.Equal(t, []string{"m.go (package level): most     = [100 => 101]", "m.go (package level): Exported = [100 => 101]"}, drawn)
 }
 
+// A query that fails returns no rows.
+func TestUnnoticedErrors(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"m.go": `package m
+
+import "example.com/m/dbsqlc"
+
+func own() ([]int, error) { return nil, nil }
+
+func cancel() {}
+
+func f(deep bool) error {
+	rows, err := dbsqlc.List()
+	cancel()
+	if err != nil || len(rows) == 0 || deep {
+		return err
+	}
+	if more, err := dbsqlc.List(); err != nil || len(more) == 0 {
+		return err
+	}
+	others, err := own()
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	if others, err = dbsqlc.List(); len(others) == 0 || err != nil {
+		return err
+	}
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	return nil
+}
+`,
+		"dbsqlc/q.go": "package dbsqlc\n\nfunc List() ([]int, error) { return nil, nil }\n",
+	})
+	slips, err := tree.goSlips(tree.Packages[0])
+	require.NoError(t, err)
+	var drawn []string
+	for _, s := range slips {
+		if s.Kind == Conjunct && len(s.New) < len(s.Old) {
+			drawn = append(drawn, s.Old+" => "+s.New)
+		}
+	}
+	require.Equal(t, []string{
+		"err != nil || len(rows) == 0 || deep => err != nil || len(rows) == 0", "err != nil || len(rows) == 0 || deep => deep", "err != nil || len(rows) == 0 => err != nil",
+		"err != nil || len(more) == 0 => err != nil",
+		"err != nil || len(others) == 0 => err != nil", "err != nil || len(others) == 0 => len(others) == 0",
+		"len(others) == 0 || err != nil => len(others) == 0", "len(others) == 0 || err != nil => err != nil",
+		"err != nil || len(rows) == 0 => err != nil", "err != nil || len(rows) == 0 => len(rows) == 0",
+	}, drawn)
+}
+
 // The LIMIT of a query is drawn unless every caller passes a portion, or one more than it returns, or repeats the call.
 func TestUnnoticedLimits(t *testing.T) {
 	t.Parallel()
