@@ -451,6 +451,25 @@ func TestCronHistory(t *testing.T) {
 	require.Equal(t, "30", b.One(`SELECT count(*)::text FROM ojs.cron_runs`))
 }
 
+// A list shows all that the client has sent of a cron or, behind so many bytes, nothing of it.
+func TestCronListIsCutBehindBytes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range []string{"a", "b", "c"} {
+		b.cron(name, `"expression":"@every 1h","type":"t","args":["`+name+`"],"meta":{"k":1},"options":{"queue":"q"}`)
+	}
+	bytes := int64(b.Number(`SELECT octet_length(args::text) + octet_length(meta::text) + octet_length(options::text) FROM ojs.crons WHERE name = 'a'`))
+	for _, most := range []int64{0, 1, bytes - 1, bytes, bytes + 1, 2*bytes - 1, 2 * bytes} {
+		rows, err := dbsqlc.New(b.Pool).CronList(t.Context(), dbsqlc.CronListParams{MaxBytes: most, Queues: []string{}, MaxRows: 10})
+		require.NoError(t, err)
+		require.Len(t, rows, 3)
+		for i, row := range rows {
+			whole := int64(i)*bytes <= most
+			require.Equal(t, []bool{whole, whole, whole}, []bool{row.Args != nil, row.Meta != nil, row.Options != nil}, "%d bytes: %s", most, row.Name)
+		}
+	}
+}
+
 func TestCronHistoryShowsItsJobs(t *testing.T) {
 	t.Parallel()
 	dbtest.WritesTables(t)
