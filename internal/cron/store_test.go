@@ -456,7 +456,7 @@ func TestCronListIsCutBehindBytes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, name := range []string{"a", "b", "c"} {
-		b.cron(name, `"expression":"@every 1h","type":"t","args":["`+name+`"],"meta":{"k":1},"options":{"queue":"q"}`)
+		b.cron(name, `"expression":"@every 1h","type":"t","args":[%q],"meta":{"k":1},"options":{"queue":"q"}`, name)
 	}
 	bytes := int64(b.Number(`SELECT octet_length(args::text) + octet_length(meta::text) + octet_length(options::text) FROM ojs.crons WHERE name = 'a'`))
 	for _, most := range []int64{0, 1, bytes - 1, bytes, bytes + 1, 2*bytes - 1, 2 * bytes} {

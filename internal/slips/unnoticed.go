@@ -197,17 +197,19 @@ func (f *finder) countsUnits() bool {
 	return false
 }
 
-// isErrorWithoutRows says whether an expression on top of the stack is "err != nil || len(rows) == 0" in the condition of an if right behind
-// the query that has returned both. With an error there are no rows, so the second operand holds as well.
+// isErrorWithoutRows says whether an expression on top of the stack is "err != nil || len(rows) == 0" in the condition of an if right
+// behind the query that has returned both. With an error there are no rows, so the second operand holds as well.
 func (f *finder) isErrorWithoutRows(n *ast.BinaryExpr) bool {
 	failed, isComparison := n.X.(*ast.BinaryExpr)
 	none, isAnother := n.Y.(*ast.BinaryExpr)
-	if n.Op != token.LOR || !isComparison || !isAnother || failed.Op != token.NEQ || none.Op != token.EQL || f.text(failed.Y) != "nil" || f.text(none.Y) != "0" {
+	if n.Op != token.LOR || !isComparison || !isAnother || failed.Op != token.NEQ || none.Op != token.EQL ||
+		f.text(failed.Y) != "nil" || f.text(none.Y) != "0" {
 		return false
 	}
 	length, isCall := none.X.(*ast.CallExpr)
 	query, isQuery := f.before().(*ast.AssignStmt)
-	if !isCall || f.text(length.Fun) != "len" || !isQuery || len(query.Lhs) != 2 || !f.isSame(query.Lhs[0], length.Args[0]) || !f.isSame(query.Lhs[1], failed.X) {
+	if !isCall || f.text(length.Fun) != "len" || !isQuery || len(query.Lhs) != 2 ||
+		!f.isSame(query.Lhs[0], length.Args[0]) || !f.isSame(query.Lhs[1], failed.X) {
 		return false
 	}
 	call, isCall := query.Rhs[0].(*ast.CallExpr)
