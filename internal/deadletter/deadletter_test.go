@@ -131,6 +131,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 		require.Equal(t, deadletter.Retried{Matched: 1667, Succeeded: 1667}, res)
 		require.EqualValues(t, 1667, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND replay_count = 1`))
 		require.EqualValues(t, 2, b.Number(`SELECT count(DISTINCT xmin::text) FROM ojs.jobs WHERE state = 'available'`))
+		require.EqualValues(t, 1667, b.Number(`SELECT max(ready_seq) - min(ready_seq) + 1 FROM ojs.jobs WHERE state = 'available'`), "each row is made once")
 		b.RequireCounts()
 	})
 
