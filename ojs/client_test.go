@@ -188,6 +188,26 @@ func TestInjectedTransport(t *testing.T) {
 	require.Equal(t, "test", job.Args[0].(string))
 }
 
+// TestEmptyAnswers: an answer without what was asked for is an error that names the request.
+func TestEmptyAnswers(t *testing.T) {
+	t.Parallel()
+	c, err := ojs.NewClient(ojs.Config{URL: "http://unused", Transport: transportFunc(func(*http.Request) (int, string, error) { return 200, `{}`, nil })})
+	require.NoError(t, err)
+	ctx := t.Context()
+	for want, call := range map[string]func() error{
+		`POST /jobs: the answer has no member "job"`:        func() error { _, err := c.Enqueue(ctx, "a", nil); return err },
+		`POST /jobs/batch: the answer has no member "jobs"`: func() error { _, err := c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a"}}); return err },
+		`POST /jobs/bulk: the answer has no member "items"`: func() error {
+			_, err := c.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "a"}}, ojs.Partial())
+			return err
+		},
+		`GET /jobs/x: the answer has no member "job"`:    func() error { _, err := c.GetJob(ctx, "x"); return err },
+		`DELETE /jobs/x: the answer has no member "job"`: func() error { _, err := c.CancelJob(ctx, "x", ""); return err },
+	} {
+		require.ErrorContains(t, call(), want)
+	}
+}
+
 type transportFunc func(*http.Request) (int, string, error)
 
 func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -116,6 +116,12 @@ func TestEnqueueMiddleware(t *testing.T) {
 	_, err = c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Type: "d"}, {Type: "refused"}})
 	require.ErrorContains(t, err, "not allowed")
 	s.RequireNotEnqueued(t, "d")
+	for _, requests := range [][]ojs.JobRequest{{{Type: "refused"}}, {{Type: "refused"}, {Type: "f"}}, {{Type: "f"}, {Type: "refused"}}} {
+		jobs, err = c.EnqueueBatch(t.Context(), requests)
+		require.Equal(t, "not allowed", err.Error(), "it is the error of the middleware, not one of several")
+		require.Nil(t, jobs)
+	}
+	s.RequireNotEnqueued(t, "f")
 	results, err := c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Type: "refused"}, {Type: "e"}}, ojs.Partial())
 	require.ErrorContains(t, err, "not allowed")
 	require.Equal(t, "e", results[1].Type)

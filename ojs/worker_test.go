@@ -192,6 +192,11 @@ func TestOutageInTheLog(t *testing.T) {
 	stop := start(t, w)
 	receive(t, beats)
 	require.Equal(t, 1, strings.Count(log.String(), "heartbeat failed"), log.String())
+	s.FailNext(2, http.MethodPost, "/workers/heartbeat", 503, nil)
+	for n := 0; strings.Count(log.String(), "heartbeat failed") < 2; n++ {
+		require.Less(t, n, 100, "the next outage is a warning, too")
+		receive(t, beats)
+	}
 	require.NoError(t, stop())
 }
 

@@ -87,6 +87,50 @@ func TestWorkflows(t *testing.T) {
 	require.ErrorIs(t, err, ojs.ErrInvalidStateTransition)
 }
 
+// TestEndsOfWorkflows: what becomes of a workflow, and of what depends on a step that fails.
+func TestEndsOfWorkflows(t *testing.T) {
+	t.Parallel()
+	fine, fail := ojs.JobRequest{Type: "fine"}, ojs.JobRequest{Type: "fail"}
+	step := func(r ojs.JobRequest, id string, needs ...string) ojs.JobRequest {
+		r.StepID, r.DependsOn = id, needs
+		return r
+	}
+	for name, test := range map[string]struct {
+		w    *ojs.Workflow
+		want string
+	}{
+		"Chain":              {ojs.Chain(fail, fine, fine), "failed failed cancelled cancelled"},
+		"Graph":              {ojs.Graph(step(fail, "a"), step(fine, "b", "a"), step(fine, "c", "b"), step(fine, "d")), "failed failed cancelled cancelled completed"},
+		"GraphBackwards":     {ojs.Graph(step(fine, "c", "b"), step(fine, "b", "a"), step(fail, "a")), "failed cancelled cancelled failed"},
+		"OnCompleteOnly":     {ojs.Batch(ojs.Callbacks{OnComplete: &fine}, fail), "failed failed"},
+		"OnSuccessOnly":      {ojs.Batch(ojs.Callbacks{OnSuccess: &fine}, fail), "failed failed"},
+		"OnFailure":          {ojs.Batch(ojs.Callbacks{OnFailure: &fine}, fail, fine), "completed failed completed"},
+		"OnBoth":             {ojs.Batch(ojs.Callbacks{OnComplete: &fine, OnFailure: &fine}, fail), "completed failed"},
+		"OnCompleteFails":    {ojs.Batch(ojs.Callbacks{OnComplete: &fail}, fine), "failed completed"},
+		"OnSuccessFails":     {ojs.Batch(ojs.Callbacks{OnSuccess: &fail}, fine), "failed completed"},
+		"OnFailureFails":     {ojs.Batch(ojs.Callbacks{OnFailure: &fail}, fail), "failed failed"},
+		"OnFailureOfSuccess": {ojs.Batch(ojs.Callbacks{OnFailure: &fail}, fine), "completed completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := setup(t)
+			w := ojs.NewWorker(c, ojs.WorkerConfig{})
+			w.Register("fine", func(ojs.JobContext) error { return nil })
+			w.Register("fail", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
+			flow, err := c.CreateWorkflow(t.Context(), test.w)
+			require.NoError(t, err)
+			s.Drain(t, w)
+			flow, err = c.GetWorkflow(t.Context(), flow.ID)
+			require.NoError(t, err)
+			got := string(flow.State)
+			for _, st := range flow.Steps {
+				got += " " + st.State
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
 func named(w *ojs.Workflow, name string) *ojs.Workflow {
 	w.Name = name
 	return w

@@ -131,12 +131,12 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
-    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_whole_size::integer THEN m.result END)::json AS result, m.size
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.checkpoint_at, (CASE WHEN COALESCE(m.size <= @max_whole_size::integer, true) THEN m.result END)::json AS result, m.size
 FROM (
     SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
     UNION ALL

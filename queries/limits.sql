@@ -32,7 +32,8 @@ FROM ojs.limit_handle_blocked(@queues::text[], @tenant::text, @node::integer) m;
 
 -- name: LimitQueueAllowances :many
 -- Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
-SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_allowances(@queues::text[], @policies::json[]) r;
+-- wait_us is below 0 if only the end of a job lets another one start, for which the function has 0.
+SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(NULLIF(r.wait_us, 0), -1)::bigint AS wait_us FROM ojs.limit_queue_allowances(@queues::text[], @policies::json[]) r;
 
 -- name: LimitQueueStarted :exec
 -- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueAllowances.

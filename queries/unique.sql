@@ -58,7 +58,7 @@ SELECT pg_advisory_xact_lock(k.lock) FROM (
 -- The jobs that hold a key and have not ended, newest id first, with what shows their policy. It looks at up to max_looked jobs with
 -- a key; the others, which are discarded ones, are left out.
 SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS unique_key,
-    (CASE WHEN COALESCE(p.size, 0) <= @max_whole_size::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > @max_whole_size::integer AS cut
+    (CASE WHEN COALESCE(p.size <= @max_whole_size::integer, true) THEN p.extra END)::json AS extra, COALESCE(p.size > @max_whole_size::integer, false)::boolean AS cut
 FROM (
     SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size, j.lane FROM ojs.jobs j
     WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
@@ -78,4 +78,4 @@ SELECT count(*) FROM (
 -- name: UniqueListExisting :many
 -- The jobs that answer for others, whole. Large ones, and those that have ended meanwhile, are left out: the caller reads them by
 -- JobListByID, which takes ten times as long because of the partitions of jobs_done.
-SELECT * FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND COALESCE(j.size, 0) <= @max_whole_size::integer;
+SELECT * FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND COALESCE(j.size <= @max_whole_size::integer, true);

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/migrations"
@@ -270,6 +271,49 @@ func about(t *testing.T, conn *pgx.Conn, c config.Database, words string) (found
 		}
 	}
 	return found
+}
+
+func TestExamineNamesWhoKeepsTheRelayFromPublishing(t *testing.T) {
+	t.Parallel()
+	conn := fakedDatabase(t, `CREATE TABLE fake.pg_stat_activity (pid integer, application_name text, state text, xact_start timestamptz, backend_xmin xid, backend_xid xid,
+			backend_type text, query text, datname text, usesysid oid)`,
+		`CREATE TABLE fake.pg_locks (pid integer, granted boolean, database oid, locktype text, objsubid smallint, classid oid, objid oid, relation oid, mode text)`)
+	_, err := conn.Exec(t.Context(), `INSERT INTO fake.pg_stat_activity (pid, application_name, state, xact_start)
+			SELECT pid, 'app', 'active', clock_timestamp() - CASE pid WHEN 10 THEN 1 ELSE 10 + pid END * interval '1 second' FROM generate_series(1, 10) pid;
+		INSERT INTO fake.pg_locks SELECT l.pid, l.granted, CASE WHEN l.here THEN d.oid ELSE 1 END, CASE WHEN l.on_table IS NULL THEN 'advisory' ELSE 'relation' END, l.keys,
+			(hashtext(l.first)::bigint & 4294967295)::oid, (hashtext(l.second)::bigint & 4294967295)::oid, l.on_table::regclass::oid, l.mode
+		FROM pg_database d, (VALUES
+			(1, true, true, 2, 'ojs', 'event_relay', NULL, 'ExclusiveLock'), (2, true, true, NULL, NULL, NULL, 'ojs.event_relay', 'RowShareLock'),
+			(3, true, true, NULL, NULL, NULL, 'ojs.event_relay', 'AccessShareLock'), (4, true, true, NULL, NULL, NULL, 'ojs.jobs', 'ExclusiveLock'),
+			(5, true, true, 2, 'ojs', 'other', NULL, 'ExclusiveLock'), (6, true, true, 2, 'other', 'event_relay', NULL, 'ExclusiveLock'),
+			(7, true, true, 1, 'ojs', 'event_relay', NULL, 'ExclusiveLock'), (8, false, true, NULL, NULL, NULL, 'ojs.event_relay', 'ExclusiveLock'),
+			(9, true, false, 2, 'ojs', 'event_relay', NULL, 'ExclusiveLock'), (10, true, true, 2, 'ojs', 'event_relay', NULL, 'ExclusiveLock')
+		) l (pid, granted, here, keys, first, second, on_table, mode) WHERE d.datname = current_database()`)
+	require.NoError(t, err)
+	found := about(t, conn, config.Default().Database, "keeps every relay from publishing")
+	require.Len(t, found, 2)
+	require.True(t, strings.HasPrefix(found[0], "BAD session 2 (app), active, "), found[0])
+	require.True(t, strings.HasPrefix(found[1], "BAD session 1 (app), active, "), found[1])
+	oldest, err := dbsqlc.New(conn).MetricsRelayHolder(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, oldest[0].Pid)
+}
+
+func TestExamineFindsDeadRows(t *testing.T) {
+	t.Parallel()
+	conn := fakedDatabase(t, `CREATE TABLE fake.stats (name text, live bigint, dead bigint, bytes bigint)`,
+		`INSERT INTO fake.stats VALUES ('ojs.jobs', 50000, 100001, 4095), ('ojs.workers', 50001, 100001, 4096), ('ojs.limits', 1, 100000, 0), ('ojs.workflows', 7, 100001, 1023)`,
+		`CREATE FUNCTION fake.pg_stat_get_live_tuples(oid) RETURNS bigint LANGUAGE sql AS 'SELECT live FROM fake.stats WHERE name = $1::regclass::text'`,
+		`CREATE FUNCTION fake.pg_stat_get_dead_tuples(oid) RETURNS bigint LANGUAGE sql AS 'SELECT dead FROM fake.stats WHERE name = $1::regclass::text'`,
+		`CREATE FUNCTION fake.pg_total_relation_size(oid) RETURNS bigint LANGUAGE sql AS 'SELECT bytes FROM fake.stats WHERE name = $1::regclass::text'`)
+	found := about(t, conn, config.Default().Database, "table ")
+	const hint = ": autovacuum does not keep up, or is held back by a session below"
+	for _, want := range []string{
+		"BAD table jobs: 50000 rows, 100001 dead, 3 KiB" + hint, "ok table workers: 50001 rows, 100001 dead, 4 KiB", "ok table limits: 1 rows, 100000 dead, 0 KiB",
+		"BAD table workflows: 7 rows, 100001 dead, 0 KiB" + hint, "ok table event_relay: 0 rows, 0 dead, 0 KiB",
+	} {
+		require.Contains(t, found, want)
+	}
 }
 
 func TestExamineFindsForgottenSlots(t *testing.T) {

@@ -142,6 +142,39 @@ func TestBatcher(t *testing.T) {
 		require.NoError(t, err)
 	})
 
+	t.Run("WaitsForTheCallersOfTheLatestFlush", func(t *testing.T) {
+		t.Parallel()
+		type batcher = Batcher[int, int]
+		for name, change := range map[string]func(b *batcher){
+			"":              func(*batcher) {},
+			"OneCaller":     func(b *batcher) { b.cohort = 1 },
+			"TooMany":       func(b *batcher) { b.cohort = maxGathered + 1 },
+			"TheLast":       func(b *batcher) { b.pending = append(b.pending, &call[int, int]{}) },
+			"NoTimeLeft":    func(b *batcher) { b.ended = time.Now().Add(-time.Hour) },
+			"AnotherLeader": func(b *batcher) { b.flushing = 2 },
+			"AFullBatch":    func(b *batcher) { b.weight = 10 },
+		} {
+			b := New(Config[int, int]{Flush: (&double{}).flush, Max: 10})
+			b.cohort, b.took, b.ended, b.flushing, b.weight, b.pending = 2, time.Hour, time.Now(), 1, 9, []*call[int, int]{{}}
+			change(b)
+			gathered := make(chan struct{})
+			go func() {
+				b.gather()
+				close(gathered)
+			}()
+			if name == "" {
+				require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.complete != nil }, waitFor, tick)
+				require.Empty(t, gathered)
+				close(b.complete)
+			}
+			select {
+			case <-gathered:
+			case <-time.After(waitFor):
+				require.Fail(t, "it waits", name)
+			}
+		}
+	})
+
 	t.Run("GivesUpOnCallersThatDoNotComeBack", func(t *testing.T) {
 		t.Parallel()
 		b := New(Config[int, int]{Flush: (&double{}).flush})

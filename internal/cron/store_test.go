@@ -14,6 +14,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -448,6 +449,50 @@ func TestCronHistory(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, total, "another cron")
 	require.Equal(t, "30", b.One(`SELECT count(*)::text FROM ojs.cron_runs`))
+}
+
+// A list shows all that the client has sent of a cron or, behind so many bytes, nothing of it.
+func TestCronListIsCutBehindBytes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range []string{"a", "b", "c"} {
+		b.cron(name, `"expression":"@every 1h","type":"t","args":[%q],"meta":{"k":1},"options":{"queue":"q"}`, name)
+	}
+	bytes := int64(b.Number(`SELECT octet_length(args::text) + octet_length(meta::text) + octet_length(options::text) FROM ojs.crons WHERE name = 'a'`))
+	for _, most := range []int64{0, 1, bytes - 1, bytes, bytes + 1, 2*bytes - 1, 2 * bytes} {
+		rows, err := dbsqlc.New(b.Pool).CronList(t.Context(), dbsqlc.CronListParams{MaxBytes: most, Queues: []string{}, MaxRows: 10})
+		require.NoError(t, err)
+		require.Len(t, rows, 3)
+		for i, row := range rows {
+			whole := int64(i)*bytes <= most
+			require.Equal(t, []bool{whole, whole, whole}, []bool{row.Args != nil, row.Meta != nil, row.Options != nil}, "%d bytes: %s", most, row.Name)
+		}
+	}
+}
+
+func TestCronHistoryShowsItsJobs(t *testing.T) {
+	t.Parallel()
+	dbtest.WritesTables(t)
+	b := setup(t)
+	b.cron("c", every, "allow")
+	for range 5 {
+		b.tick("c")
+	}
+	jobs := b.Fetched(3, "q")
+	require.Len(t, jobs, 3)
+	_, err := b.Complete(t.Context(), job.Ack{JobID: jobs[0].ID, Attempt: -1})
+	require.NoError(t, err)
+	_, err = b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{})
+	require.NoError(t, err)
+	b.Exec(`DELETE FROM ojs.jobs WHERE id = (SELECT job_id FROM ojs.cron_runs ORDER BY scheduled_at DESC LIMIT 1)`)
+	b.Exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason) SELECT id, now() + interval '1 day', 'tick', 'skipped', 'overlap' FROM ojs.crons`)
+	runs, _, err := b.Crons.History(t.Context(), cron.Ref{Name: "c"}, 0, 10)
+	require.NoError(t, err)
+	var shown []string
+	for _, r := range runs {
+		shown = append(shown, fmt.Sprintf("%s %s %t %t", r.Outcome, r.State, r.StartedAt.Valid, r.FinishedAt.Valid))
+	}
+	require.Equal(t, []string{"skipped  false false", "fired  false false", "fired available false false", "fired active true false", "fired cancelled true true", "fired completed true true"}, shown)
 }
 
 // Three nodes fire the same crons, and the calls of one of them are cancelled at any moment.

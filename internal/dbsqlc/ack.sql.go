@@ -224,10 +224,10 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
     m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM moved m
 `
@@ -439,10 +439,10 @@ WITH setting AS MATERIALIZED (
 )
 SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.started_at, d.completed_at::timestamptz AS finished_at, d.priority, d.max_attempts, d.created_at,
     d.enqueued_at, d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.ttl_s::bigint AS result_ttl_s, d.re_enqueued_at, d.replay_count, d.cron,
-    d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.args END)::json AS args,
-    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.extra END)::json AS extra,
-    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
+    d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size <= $1::integer, true) THEN d.args END)::json AS args,
+    (CASE WHEN COALESCE(d.size <= $1::integer, true) THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size <= $1::integer, true) THEN d.extra END)::json AS extra,
+    (CASE WHEN COALESCE(d.size <= $1::integer, true) THEN d.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(d.size <= $1::integer, true) THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.progress_sent_at,
     d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN ($2::json[])[d.n] END)::json AS result,
     (COALESCE(d.size, 0) + COALESCE(octet_length(($2::json[])[d.n]::text), 0))::integer AS size
 FROM deleted d
@@ -698,10 +698,10 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
     m.progress_data, m.progress_at, m.progress_sent_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
 FROM failed m
 `

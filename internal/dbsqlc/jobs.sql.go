@@ -137,12 +137,12 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
-    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.result END)::json AS result, m.size
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.on_exhaustion, m.retry, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.progress_sent_at, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.checkpoint_at, (CASE WHEN COALESCE(m.size <= $1::integer, true) THEN m.result END)::json AS result, m.size
 FROM (
     SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.on_exhaustion, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.progress_sent_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
     UNION ALL

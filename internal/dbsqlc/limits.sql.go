@@ -376,7 +376,7 @@ func (q *Queries) LimitPrune(ctx context.Context, maxRows int64) (LimitPruneRow,
 }
 
 const limitQueueAllowances = `-- name: LimitQueueAllowances :many
-SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_allowances($1::text[], $2::json[]) r
+SELECT r.queue::text AS queue, COALESCE(r.allowance, 0)::bigint AS allowance, COALESCE(NULLIF(r.wait_us, 0), -1)::bigint AS wait_us FROM ojs.limit_queue_allowances($1::text[], $2::json[]) r
 `
 
 type LimitQueueAllowancesRow struct {
@@ -386,6 +386,7 @@ type LimitQueueAllowancesRow struct {
 }
 
 // Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
+// wait_us is below 0 if only the end of a job lets another one start, for which the function has 0.
 func (q *Queries) LimitQueueAllowances(ctx context.Context, queues []string, policies [][]byte) ([]LimitQueueAllowancesRow, error) {
 	rows, err := q.db.Query(ctx, limitQueueAllowances, queues, policies)
 	if err != nil {

@@ -101,7 +101,7 @@ func (q *Queries) UniqueListDone(ctx context.Context, arg UniqueListDoneParams) 
 }
 
 const uniqueListExisting = `-- name: UniqueListExisting :many
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, on_exhaustion, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND COALESCE(j.size, 0) <= $2::integer
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, on_exhaustion, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, progress_sent_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND COALESCE(j.size <= $2::integer, true)
 `
 
 // The jobs that answer for others, whole. Large ones, and those that have ended meanwhile, are left out: the caller reads them by
@@ -256,7 +256,7 @@ func (q *Queries) UniqueListHolders(ctx context.Context, arg UniqueListHoldersPa
 
 const uniqueListPage = `-- name: UniqueListPage :many
 SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS unique_key,
-    (CASE WHEN COALESCE(p.size, 0) <= $1::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > $1::integer AS cut
+    (CASE WHEN COALESCE(p.size <= $1::integer, true) THEN p.extra END)::json AS extra, COALESCE(p.size > $1::integer, false)::boolean AS cut
 FROM (
     SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size, j.lane FROM ojs.jobs j
     WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,21 @@ func TestLogSettings(t *testing.T) {
 		a.ack(id, `"result":{"r":[2.0]}`).is(200)
 		return id
 	}
+
+	t.Run("TheFirstLineSaysHowTheServerIsSet", func(t *testing.T) {
+		t.Parallel()
+		for keys, authentication := range map[string]string{"": "false", "secret": "true"} {
+			_, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) {
+				if c.Tests.EnableReset = keys == ""; keys != "" {
+					c.Server.APIKeys = []string{keys}
+				}
+			})
+			line := log.line(t, "server started")
+			require.Equal(t, authentication, line.at("attributes.authentication"))
+			require.Equal(t, strconv.FormatBool(keys == ""), line.at("attributes.test_reset"))
+			require.NotEmpty(t, line.at("attributes.listen"))
+		}
+	})
 
 	t.Run("EveryLineIsOneObject", func(t *testing.T) {
 		t.Parallel()

@@ -207,6 +207,26 @@ func TestStart(t *testing.T) {
 	})
 }
 
+// A cluster that was not made is not started.
+func TestReportsThatItCannotMakeACluster(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"initdb", "pg_basebackup"} {
+		dir, data := t.TempDir(), t.TempDir()
+		for _, name := range []string{program, "postgres"} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho no space left >&2\nexit 1\n"), 0o755))
+		}
+		c := Config{}
+		if program == "pg_basebackup" {
+			c.primary = "host=127.0.0.1 port=1"
+		}
+		p := &place{base: data, data: data}
+		err := p.initCluster(t.Context(), binaries{dir: dir, major: 18}, &c)
+		require.ErrorContains(t, err, program)
+		require.ErrorContains(t, err, "no space left")
+		require.Zero(t, p.clusterMajor())
+	}
+}
+
 func TestStop(t *testing.T) {
 	t.Parallel()
 

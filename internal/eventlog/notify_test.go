@@ -134,6 +134,17 @@ func TestNotify(t *testing.T) {
 		require.Contains(t, first, `"data":{},"truncated":true`)
 		require.Contains(t, client.next(t), `"type":"worker.heartbeat","time":`)
 		require.Contains(t, client.next(t), `"data":{"queue":"q"},"truncated":true`)
+
+		// PostgreSQL takes 7 999 bytes.
+		notified := func(length int) string {
+			b.exec(t, insertCompleted, strings.Repeat("t", length), `{"result":"`+strings.Repeat("r", 9000)+`"}`)
+			b.publishAll(t)
+			return client.next(t)
+		}
+		length := 1000 + 7999 - len(notified(1000))
+		require.Len(t, notified(length), 7999)
+		require.Contains(t, notified(length), `"data":{"job_type":`)
+		require.Contains(t, notified(length+1), `"data":{},"truncated":true`)
 	})
 
 	t.Run("KeepsJSONAsItIs", func(t *testing.T) {

@@ -247,7 +247,44 @@ func TestEventPartitionClose(t *testing.T) {
 	stop()
 	b.publishAll(t)
 
+	b.limit(t, "300 days", 0)
+	b.fill(t, 1)
+	b.age(t, "71 hours 50 minutes")
+	require.False(t, closed(), "it may be as old as a hundredth of what is kept")
+	b.age(t, "20 minutes")
+	require.True(t, closed())
+	b.fill(t, 1)
+
 	b.limit(t, "", 10)
 	b.age(t, "100 days")
 	require.False(t, closed(), "without a limit of the age closing serves nothing")
+}
+
+// The last number of a partition may be drawn while it is being ended. Then there is no rest that needs a partition.
+func TestEventPartitionCloseAtItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	b.limit(t, "7 days", 0)
+	b.fill(t, 1)
+	b.age(t, "25 hours")
+	head := b.count(t, "SELECT last_value FROM ojs.event_seq")
+	try := func() (closed bool) {
+		b.exec(t, fmt.Sprintf("SELECT setval('ojs.event_seq', %d)", head))
+		relay := b.open(t)
+		_, err := relay.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() { ended <- b.pool.QueryRow(t.Context(), "SELECT ojs.event_partition_close()").Scan(&closed) }()
+		for len(ended) == 0 && b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 0 {
+		}
+		b.exec(t, "SELECT setval('ojs.event_seq', 499999)")
+		require.NoError(t, relay.Rollback(t.Context()))
+		require.NoError(t, await(t, ended))
+		return closed
+	}
+	for n := 0; !try(); n++ {
+		require.Less(t, n, 1000, "the function gives up after 50 ms")
+	}
+	require.EqualValues(t, 500_000, b.count(t, "SELECT min(upper) FROM ojs.event_partitions()"))
+	b.fill(t, 1)
 }

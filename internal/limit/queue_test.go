@@ -89,6 +89,43 @@ func TestQueueConcurrency(t *testing.T) {
 }
 
 // Of the two bounds of a queue on its active jobs, the lower one holds.
+// A claim locks the partition of the queue, so a waiting fetch claims again only when the limit may allow more.
+func TestFetchWaitsForTheQueueLimit(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]string{"Concurrency": `{"concurrency":1}`, "Rate": `{"rate":{"limit":1,"period":"PT2S"}}`, "Both": `{"concurrency":1,"rate":{"limit":1,"period":"PT1H"}}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"rate_limit":` + limit + `}')`)
+			sent := &domaintest.Statements{}
+			node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+			require.NoError(t, node.Configured.Refresh(t.Context()))
+			b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+			fetch := func(wait time.Duration) []*job.Record {
+				got, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", Wait: wait})
+				require.NoError(t, err)
+				return got
+			}
+			first := fetch(0)
+			require.Len(t, first, 1)
+			if name == "Rate" {
+				require.Len(t, fetch(domaintest.WaitFor), 1)
+			} else {
+				require.Empty(t, fetch(500*time.Millisecond))
+			}
+			require.Less(t, sent.Sent("LimitQueueAllowances"), 10)
+			if name != "Concurrency" {
+				return
+			}
+			second := make(chan []*job.Record, 1)
+			go func() { second <- fetch(domaintest.WaitFor) }()
+			_, err := node.Complete(t.Context(), job.Ack{JobID: first[0].ID, Attempt: -1})
+			require.NoError(t, err)
+			require.Len(t, domaintest.Await(t, second), 1)
+		})
+	}
+}
+
 func TestQueueConcurrencyOfTwoSettings(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]string{

@@ -32,7 +32,7 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 			return nil, err
 		}
 		jobs, err := s.fetch(ctx, v, f, changed)
-		if err != nil || len(jobs) > 0 || f.Wait <= 0 || !isClosed(changed) || ctx.Err() != nil {
+		if err != nil || len(jobs) > 0 || !isClosed(changed) || ctx.Err() != nil {
 			return jobs, err
 		}
 		// The rest of the wait, not the whole: a client waits as long as it has said, however often pools change.

@@ -104,6 +104,8 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.ErrQueueFull)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		b.Exec(`SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
+		_, err = begin(b).Exec(t.Context(), `SELECT ojs.enqueue('t', '["too large for a queue"]', 'new')`)
+		sqlFull(t, err, "Queue new reached its bound of 20 bytes.")
 	})
 
 	t.Run("ZeroIsNoBound", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -529,10 +528,9 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 }
 
 // discard ends available jobs of the queue.
-// The ids are sorted, the order in which all statements lock jobs. What is locked is skipped, not waited for: this transaction
-// has the row of the queue, and every producer of it waits behind.
+// What is locked is skipped, not waited for, so the ids need no order: this transaction has the row of the queue, and every producer of it
+// waits behind.
 func (b *boundCheck) discard(ctx context.Context, queue *boundedQueue, ids [][16]byte) (all []dbsqlc.JobDiscardWaitingRow, err error) {
-	slices.SortFunc(ids, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
 	for part := range slices.Chunk(ids, maxDropped) {
 		rows, err := b.q.JobDiscardWaiting(ctx, dbsqlc.JobDiscardWaitingParams{
 			Ids: part, States: []string{string(ojs.StateAvailable)}, Code: job.Overflow,

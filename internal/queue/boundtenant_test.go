@@ -52,6 +52,25 @@ func TestBoundPerTenant(t *testing.T) {
 		b.RequireCounts()
 	})
 
+	// What no bound asks for is not measured.
+	t.Run("ReadsNothingOfTheQueue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for bounds, reads := range map[string][]int{
+			`{"max_depth_per_tenant":2}`: {0, 0}, `{"max_depth":2}`: {1, 0}, `{"max_size_bytes":1000}`: {1, 1}, `{"max_depth":2,"max_depth_per_tenant":2}`: {1, 0},
+		} {
+			b.bound("q", bounds)
+			sent := &domaintest.Statements{}
+			node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+			require.NoError(t, node.Configured.Refresh(t.Context()))
+			stored, err := node.Enqueue(t.Context(), domaintest.With(inLane("a")))
+			require.NoError(t, err)
+			require.Equal(t, reads, []int{sent.Sent("QueueCountListByQueue"), sent.Sent("QueueSizeGet")}, bounds)
+			_, err = b.Cancel(t.Context(), stored.ID, queue.Cancel{By: "t"})
+			require.NoError(t, err)
+		}
+	})
+
 	t.Run("BesideThatOfTheQueue", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -117,6 +136,32 @@ func TestBoundPerTenant(t *testing.T) {
 			require.Equal(t, ojs.StateAvailable, b.State(id))
 		}
 		b.RequireCounts()
+	})
+
+	t.Run("DropsTheOldestOfSeveralPrioritiesAtOnce", func(t *testing.T) {
+		t.Parallel()
+		for _, bound := range []string{"max_depth_per_tenant", "max_depth"} {
+			for _, n := range []int{4, 5} {
+				b := setup(t)
+				b.bound("q", `{"`+bound+`":8,"strategy":"drop_oldest"}`)
+				var old, late []*job.Job
+				for _, priority := range []int16{5, -7, -5, -7} {
+					for _, lane := range []string{"a", "a/key"} {
+						old = append(old, domaintest.With(func(j *job.Job) { j.Lane, j.Priority = lane, priority }))
+					}
+				}
+				for range n + 1 {
+					late = append(late, domaintest.With(func(j *job.Job) { j.Lane, j.Priority = "a", 9 }))
+				}
+				stored, _, err := b.EnqueueAll(t.Context(), old)
+				require.NoError(t, err)
+				_, _, err = b.EnqueueAll(t.Context(), late)
+				require.NoError(t, err)
+				for i, j := range stored {
+					require.Equal(t, i <= n, b.State(j.ID) == ojs.StateDiscarded, "%s: job %d of %d dropped ones", bound, i, n+1)
+				}
+			}
+		}
 	})
 
 	t.Run("TooFewToDrop", func(t *testing.T) {

@@ -134,6 +134,7 @@ func TestListFilters(t *testing.T) {
 		"Types":       {queue.List{Types: []string{"a.b1", "a.b2", "a"}}, func(i int) bool { return i%4 == 1 || i%4 == 2 }},
 		"Tenant":      {queue.List{Tenant: "acme"}, func(i int) bool { return i%5 == 1 || i%5 == 2 }},
 		"OtherTenant": {queue.List{Tenant: "key"}, func(i int) bool { return i%5 == 4 }},
+		"ShortTenant": {queue.List{Tenant: "a"}, func(i int) bool { return i%20 == 3 || i%20 == 8 }},
 		"Together": {queue.List{Tenant: "acme", Queues: []string{"q1", "q2"}, Types: []string{"a.b1", "a.b2"}, States: []string{"available", "completed"}},
 			func(i int) bool { return (i%5 == 1 || i%5 == 2) && i%3 > 0 && (i%4 == 1 || i%4 == 2) }},
 	} {
@@ -205,6 +206,7 @@ func TestBulkFilters(t *testing.T) {
 		"Span":        {job.BulkFilter{Since: job.When{Set: true, At: at(9)}, OlderThan: job.When{Set: true, At: at(104)}}, func(i int) bool { return enqueued(i) > 9 && enqueued(i) < 104 }},
 		"Tenant":      {job.BulkFilter{Tenant: "acme"}, func(i int) bool { return i%5 == 1 || i%5 == 2 }},
 		"OtherTenant": {job.BulkFilter{Tenant: "key"}, func(i int) bool { return i%5 == 4 }},
+		"ShortTenant": {job.BulkFilter{Tenant: "a"}, func(i int) bool { return i%20 == 3 || i%20 == 8 }},
 		"Together": {job.BulkFilter{Tenant: "acme", Queue: "q1", Type: "a", TypePrefix: true, States: []ojs.JobState{"available", "completed"}, EnqueuedAfter: at(104)},
 			func(i int) bool {
 				return (i%5 == 1 || i%5 == 2) && i%3 == 1 && (i%2 == 1 || i%4 == 2) && enqueued(i) > 104

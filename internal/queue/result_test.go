@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -64,6 +65,22 @@ func TestBulkCancelEndsTheWaitForAResult(t *testing.T) {
 }
 
 // The results of many jobs have a bound together; a single one is always read.
+// Results takes a place among the slow reads, for which it waits as long as its caller.
+func TestResultsWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+	for range max(1, b.Pool.Config().MaxConns/2) {
+		_, done, err := b.DB.Reading(t.Context())
+		require.NoError(t, err)
+		defer done()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := b.Results(ctx, [][16]byte{id})
+	require.Error(t, err)
+}
+
 func TestResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	dbtest.WritesTables(t)

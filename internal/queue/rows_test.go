@@ -3,16 +3,18 @@ package queue_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-
-	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // JobFetch and JobComplete return some of the columns, and the others are set here. So a job that has everything that a job can have
@@ -99,11 +101,22 @@ func TestRecordsOfChangesAreCutAboveASize(t *testing.T) {
 			require.Nil(t, errs)
 			return failed
 		},
+		"Cancel": func(b *bundle, ids [][16]byte) (cancelled []*job.Record) {
+			rows, err := dbsqlc.New(b.Pool).JobCancel(t.Context(), dbsqlc.JobCancelParams{
+				MaxWholeSize: job.MaxWholeSize(2), Ids: ids, States: []string{"active"}, EventData: [][]byte{[]byte("{}"), []byte("{}")}, EventType: ojs.EventJobCancelled, Source: "api",
+			})
+			require.NoError(t, err)
+			for _, id := range ids {
+				at := slices.IndexFunc(rows, func(r dbsqlc.JobCancelRow) bool { return r.ID == id })
+				cancelled = append(cancelled, (*job.Record)(&rows[at]))
+			}
+			return cancelled
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dbtest.WritesTables(t)
-			b := setup(t)
+			b := setup(t, func(c *domaintest.Config) { c.Unchecked = name == "Cancel" })
 			most := job.MaxWholeSize(2)
 			for _, size := range []*int32{nil, &most} {
 				ids := [][16]byte{b.Enqueued(domaintest.NewJob("q"))[0].ID, b.Enqueued(domaintest.NewJob("q"))[0].ID}

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,6 +40,48 @@ func TestLateForTheRun(t *testing.T) {
 		_, err := late.Fail(t.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
 		domaintest.RequireCode(t, err, ojs.ErrNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(id))
+	})
+
+	// Attempt, start and worker of a job stay those of the run that has ended until the next one begins.
+	t.Run("ASecondReportOfOneRunChangesNothing", func(t *testing.T) {
+		t.Parallel()
+		nack := func(ctx context.Context, b *domaintest.Bundle, id [16]byte, retryable bool) error {
+			_, err := b.Fail(ctx, job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: domaintest.DecodeError(t, fmt.Sprintf(`{"code":"x","message":"no","retryable":%t}`, retryable))})
+			return err
+		}
+		for name, first := range map[string]func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error{
+			"Retried":   func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error { return nack(ctx, b, id, true) },
+			"Discarded": func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error { return nack(ctx, b, id, false) },
+			"Cancelled": func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
+				_, err := b.Cancel(ctx, id, queue.Cancel{})
+				return err
+			},
+			"Completed": func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
+				_, err := b.Complete(ctx, job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
+				return err
+			},
+		} {
+			for _, statement := range []string{"JobFail", "JobComplete"} {
+				b := domaintest.New(t)
+				id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+				b.FetchedBy("w1", 1)
+				var events []string
+				late := domaintest.On(t, domaintest.Before(t, b.Pool, statement, func() {
+					if err := first(context.Background(), b, id); err != nil {
+						t.Error(err)
+					}
+					events = b.EventTypes(id)
+				}))
+				// It is refused, or, as the same report, has the answer of the first one.
+				if statement == "JobFail" {
+					_ = nack(t.Context(), late, id, true)
+				} else {
+					_, _ = late.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
+				}
+				require.NotEmpty(t, events)
+				require.Equal(t, events, b.EventTypes(id), name+statement)
+			}
+		}
 	})
 
 	t.Run("SweepDoesNotFailTheSecondRun", func(t *testing.T) {

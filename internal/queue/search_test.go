@@ -67,7 +67,7 @@ func (b *bundle) variedJobs(n int) (base time.Time) {
 	base = time.UnixMilli(0x019000000000).Truncate(time.Second) // as in the ids
 	const columns = `(id, type, queue, lane, state, priority, scheduled_at, created_at, enqueued_at, args`
 	const values = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'a.b' || i % 4, 'q' || i % 3,
-		(ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[i % 5 + 1], STATE, i % 6 - 3,
+		CASE WHEN i % 20 IN (0, 5) THEN '/acme' WHEN i % 20 IN (3, 8) THEN 'a' ELSE (ARRAY['', 'acme', 'acme/key', 'acme.eu', 'key/acme'])[i % 5 + 1] END, STATE, i % 6 - 3,
 		CASE WHEN i % 7 > 0 THEN $1::timestamptz + i * 37 % 11 * interval '1 hour' END, $1::timestamptz + i * interval '1 s',
 		CASE WHEN i % 3 > 0 THEN $1::timestamptz + (i + 100) * interval '1 s' END, '[]'`
 	rows := func(state string) string { return strings.Replace(values, "STATE", state, 1) }
@@ -102,6 +102,7 @@ func TestSearchFilters(t *testing.T) {
 		"Until":        {queue.Search{Until: at(11)}, func(i int) bool { return i <= 11 }},
 		"Tenant":       {queue.Search{Tenant: "acme"}, func(i int) bool { return i%5 == 1 || i%5 == 2 }},
 		"OtherTenant":  {queue.Search{Tenant: "key"}, func(i int) bool { return i%5 == 4 }},
+		"ShortTenant":  {queue.Search{Tenant: "a"}, func(i int) bool { return i%20 == 3 || i%20 == 8 }},
 		"Together": {queue.Search{Tenant: "acme", Queues: []string{"q1", "q2"}, TypePrefixes: []string{"a.b"}, States: []string{"available", "completed"}, Since: at(3), Until: at(36)},
 			func(i int) bool {
 				return (i%5 == 1 || i%5 == 2) && i%3 > 0 && (i%2 == 1 || i%4 == 2) && i >= 3 && i <= 36

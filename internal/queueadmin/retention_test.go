@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +59,22 @@ func TestPruner(t *testing.T) {
 		require.Equal(t, queueadmin.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
 		_, again := started(t, b, c)
 		require.Equal(t, queueadmin.Pruned{}, again)
+	})
+
+	t.Run("WakesTheRelayIfItHasDeletedJobs", func(t *testing.T) {
+		t.Parallel()
+		dbtest.WritesTables(t)
+		var commits atomic.Int32
+		b := setup(t, func(c *domaintest.Config) { c.Committed = func() { commits.Add(1) } })
+		c := config.Config{Retention: config.Retention{PruneInterval: time.Minute, Discarded: 8*time.Hour + 30*time.Minute}}
+		for _, deleted := range []int{0, 2} {
+			if deleted > 0 {
+				b.Exec(discardedRows, false)
+			}
+			_, pruned := started(t, b, c)
+			require.EqualValues(t, deleted, pruned.Discarded)
+			require.EqualValues(t, min(deleted, 1), commits.Load())
+		}
 	})
 
 	t.Run("EndedWorkflows", func(t *testing.T) {

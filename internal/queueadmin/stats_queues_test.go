@@ -44,6 +44,24 @@ func TestRatesOfTheLastMinute(t *testing.T) {
 	require.Zero(t, d.Rates)
 }
 
+// A day begins with its first minute, of UTC.
+func TestFiguresOfToday(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for {
+		day := b.One(`SELECT date_trunc('day', now(), 'UTC')::text`)
+		b.Exec(`DELETE FROM ojs.stats_minute`)
+		b.Exec(`INSERT INTO ojs.stats_minute (queue, minute, completed, failed)
+			SELECT q, $1::timestamptz + g * interval '1 minute', 2 ^ (g + 1), 10 * 2 ^ (g + 1) FROM generate_series(-1, 1) g, unnest('{q,other}'::text[]) q`, day)
+		got, err := b.Queues.Figures(t.Context(), "q")
+		require.NoError(t, err)
+		if day == b.One(`SELECT date_trunc('day', now(), 'UTC')::text`) {
+			require.Equal(t, []int64{6, 60}, []int64{got.CompletedToday, got.FailedToday})
+			return
+		}
+	}
+}
+
 func TestQueuePages(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)

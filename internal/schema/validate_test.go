@@ -88,6 +88,26 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
+// docs/reference/schemas.md, Documents: 10 000 steps for a pattern, and 200 000 for all patterns of a schema.
+func TestPatternsHaveSoManySteps(t *testing.T) {
+	t.Parallel()
+	const most = `{"pattern":"a{1000}a{1000}a{1000}a{1000}a{999}b"}` // 1 for the sequence, 2 for each repetition of a letter, 1 for a letter
+	for document, ok := range map[string]bool{
+		most: true,
+		`{"pattern":"a{1000}a{1000}a{1000}a{1000}a{1000}"}`:                                     false,
+		`{"allOf":[` + strings.Repeat(most+",", 19) + most + `]}`:                               true,
+		`{"allOf":[` + strings.Repeat(most+",", 19) + most + `,{"pattern":"a"}]}`:               false,
+		`{"allOf":[` + strings.Repeat(`{"pattern":"a{500}"},`, 199) + `{"pattern":"a{499}b"}]}`: true,
+	} {
+		_, err := compile(Info{}, []byte(document))
+		if ok {
+			require.NoError(t, err, "%.60s", document)
+		} else {
+			require.ErrorContains(t, err, "patterns repeat too much", "%.60s", document)
+		}
+	}
+}
+
 func TestCompileIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, document := range map[string]string{

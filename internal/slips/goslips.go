@@ -209,7 +209,9 @@ func (f *finder) conjunct(n *ast.BinaryExpr) {
 	}
 	x, y := f.text(n.X), f.text(n.Y)
 	f.add(Conjunct, n.Pos(), n.End(), x)
-	f.add(Conjunct, n.Pos(), n.End(), y)
+	if !f.isErrorWithoutRows(n) {
+		f.add(Conjunct, n.Pos(), n.End(), y)
+	}
 	f.add(Conjunct, n.Y.Pos(), n.Y.End(), "!("+y+")")
 	if inner, ok := n.X.(*ast.BinaryExpr); !ok || inner.Op != n.Op {
 		f.add(Conjunct, n.X.Pos(), n.X.End(), "!("+x+")")
@@ -387,6 +389,7 @@ type query struct {
 // routine is a function of the database, from a migration.
 type routine struct {
 	name       string // ojs.limit_admit
+	signature  string // with its arguments
 	file       *File
 	start, end int // of the statement that creates it
 }
@@ -478,10 +481,11 @@ func (t *Tree) querySlips(p *Package) (all []*Slip, err error) {
 func lineOf(f *File, offset int) int { return 1 + strings.Count(string(f.src[:offset]), "\n") }
 
 var (
-	createFunction = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+)`)
-	createObject   = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE|CONSTRAINT TRIGGER|TRIGGER) `)
-	objectName     = regexp.MustCompile(`^CREATE (?:OR REPLACE )?(?:(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE) (ojs\.\w+)|(?:CONSTRAINT )?TRIGGER \w+ [^;]*? ON (ojs\.\w+))`)
-	schemaName     = regexp.MustCompile(`\bojs\.\w+`)
+	createFunction    = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+)`)
+	functionSignature = regexp.MustCompile(`(?s)^CREATE (?:OR REPLACE )?FUNCTION (ojs\.\w+\(.*?\))\s+(?:RETURNS|LANGUAGE)\b`)
+	createObject      = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE|CONSTRAINT TRIGGER|TRIGGER) `)
+	objectName        = regexp.MustCompile(`^CREATE (?:OR REPLACE )?(?:(?:FUNCTION|VIEW|TABLE|UNLOGGED TABLE) (ojs\.\w+)|(?:CONSTRAINT )?TRIGGER \w+ [^;]*? ON (ojs\.\w+))`)
+	schemaName        = regexp.MustCompile(`\bojs\.\w+`)
 )
 
 // Schema is what the migrations create.
@@ -491,7 +495,7 @@ type Schema struct {
 	objects  []object
 }
 
-// readSchema reads the part "Up" of each migration.
+// readSchema reads the part "Up" of each migration. Of a function that a later one replaces it keeps the last, as a database does.
 func readSchema(root string) (*Schema, error) {
 	paths, err := filepath.Glob(filepath.Join(root, "migrations", "*.sql"))
 	if err != nil {
@@ -528,7 +532,9 @@ func (s *Schema) read(file *File) {
 		}
 		s.objects = append(s.objects, object{name[1] + name[2], text})
 		if isFunction(text) && name[1] != "ojs.schema_version" {
-			s.routines = append(s.routines, &routine{name[1], file, at[0], end})
+			signature := functionSignature.FindStringSubmatch(text)[1]
+			s.routines = slices.DeleteFunc(s.routines, func(earlier *routine) bool { return earlier.signature == signature })
+			s.routines = append(s.routines, &routine{name[1], signature, file, at[0], end})
 		}
 	}
 }

@@ -138,6 +138,59 @@ func f() {
 	require.Equal(t, []string{"m.go (package level): most     = [100 => 101]", "m.go (package level): Exported = [100 => 101]"}, drawn)
 }
 
+// A query that fails returns no rows.
+func TestUnnoticedErrors(t *testing.T) {
+	t.Parallel()
+	tree := module(t, map[string]string{
+		"m.go": `package m
+
+import "example.com/m/dbsqlc"
+
+func own() ([]int, error) { return nil, nil }
+
+func cancel() {}
+
+func f(deep bool) error {
+	rows, err := dbsqlc.List()
+	cancel()
+	if err != nil || len(rows) == 0 || deep {
+		return err
+	}
+	if more, err := dbsqlc.List(); err != nil || len(more) == 0 {
+		return err
+	}
+	others, err := own()
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	if others, err = dbsqlc.List(); len(others) == 0 || err != nil {
+		return err
+	}
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	return nil
+}
+`,
+		"dbsqlc/q.go": "package dbsqlc\n\nfunc List() ([]int, error) { return nil, nil }\n",
+	})
+	slips, err := tree.goSlips(tree.Packages[0])
+	require.NoError(t, err)
+	var drawn []string
+	for _, s := range slips {
+		if s.Kind == Conjunct && len(s.New) < len(s.Old) {
+			drawn = append(drawn, s.Old+" => "+s.New)
+		}
+	}
+	require.Equal(t, []string{
+		"err != nil || len(rows) == 0 || deep => err != nil || len(rows) == 0", "err != nil || len(rows) == 0 || deep => deep", "err != nil || len(rows) == 0 => err != nil",
+		"err != nil || len(more) == 0 => err != nil",
+		"err != nil || len(others) == 0 => err != nil", "err != nil || len(others) == 0 => len(others) == 0",
+		"len(others) == 0 || err != nil => len(others) == 0", "len(others) == 0 || err != nil => err != nil",
+		"err != nil || len(rows) == 0 => err != nil", "err != nil || len(rows) == 0 => len(rows) == 0",
+	}, drawn)
+}
+
 // The LIMIT of a query is drawn unless every caller passes a portion, or one more than it returns, or repeats the call.
 func TestUnnoticedLimits(t *testing.T) {
 	t.Parallel()
@@ -338,6 +391,23 @@ func g(a, b int) bool { return a < b || a > 2*b || f != nil }
 		require.False(t, matches(&Slip{File: "internal/pg/a.go"}, "internal/queue/"))
 		require.True(t, matches(&Slip{File: "internal/dbsqlc/jobs.sql.go", query: &query{}}, "queries/jobs.sql"))
 	})
+}
+
+func TestReplacedFunctions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "migrations"), 0o755))
+	for name, body := range map[string]string{"1": "a integer) RETURNS boolean LANGUAGE sql AS $$ SELECT a > b; $$", "2": "a integer) RETURNS boolean LANGUAGE sql AS $$ SELECT a < b; $$",
+		"3": "a text, b varchar(1))\nRETURNS boolean LANGUAGE sql AS $$ SELECT a >= b; $$"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "migrations", name+".sql"), []byte("-- +goose Up\n-- +goose StatementBegin\nCREATE OR REPLACE FUNCTION ojs.f("+body+";\n-- +goose StatementEnd\n"), 0o644))
+	}
+	schema, err := readSchema(dir)
+	require.NoError(t, err)
+	var found []string
+	for _, s := range schema.slips(nil) {
+		found = append(found, s.File+" "+s.Old)
+	}
+	require.Equal(t, []string{"migrations/2.sql <", "migrations/3.sql >="}, found)
 }
 
 func TestSchema(t *testing.T) {

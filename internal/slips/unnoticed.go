@@ -197,6 +197,60 @@ func (f *finder) countsUnits() bool {
 	return false
 }
 
+// isErrorWithoutRows says whether an expression on top of the stack is "err != nil || len(rows) == 0" in the condition of an if right
+// behind the query that has returned both. With an error there are no rows, so the second operand holds as well.
+func (f *finder) isErrorWithoutRows(n *ast.BinaryExpr) bool {
+	failed, isComparison := n.X.(*ast.BinaryExpr)
+	none, isAnother := n.Y.(*ast.BinaryExpr)
+	if n.Op != token.LOR || !isComparison || !isAnother || failed.Op != token.NEQ || none.Op != token.EQL ||
+		f.text(failed.Y) != "nil" || f.text(none.Y) != "0" {
+		return false
+	}
+	length, isCall := none.X.(*ast.CallExpr)
+	query, isQuery := f.before().(*ast.AssignStmt)
+	if !isCall || f.text(length.Fun) != "len" || !isQuery || len(query.Lhs) != 2 ||
+		!f.isSame(query.Lhs[0], length.Args[0]) || !f.isSame(query.Lhs[1], failed.X) {
+		return false
+	}
+	call, isCall := query.Rhs[0].(*ast.CallExpr)
+	if !isCall {
+		return false
+	}
+	sel, isMethod := call.Fun.(*ast.SelectorExpr)
+	return isMethod && isOfQueries(f.pkg.info.Uses[sel.Sel])
+}
+
+// before is the statement that runs right before the condition of the if on the stack; nil: none.
+func (f *finder) before() ast.Stmt {
+	for i, n := range slices.Backward(f.stack) {
+		found, ok := n.(*ast.IfStmt)
+		if !ok {
+			continue
+		}
+		if found.Init != nil || i == 0 {
+			return found.Init
+		}
+		if block, ok := f.stack[i-1].(*ast.BlockStmt); ok {
+			at := slices.Index(block.List, ast.Stmt(found)) - 1
+			if at > 0 && f.text(block.List[at]) == "cancel()" {
+				at--
+			}
+			if at >= 0 {
+				return block.List[at]
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// isSame says whether two expressions are the same variable.
+func (f *finder) isSame(a, b ast.Expr) bool {
+	x, ok := a.(*ast.Ident)
+	y, okToo := b.(*ast.Ident)
+	return ok && okToo && f.pkg.info.ObjectOf(x) != nil && f.pkg.info.ObjectOf(x) == f.pkg.info.ObjectOf(y)
+}
+
 // isNanosecond says whether a number on top of the stack bounds a duration from below or above. One that is compared for equality stands
 // for something else, such as 0 for a default.
 func (f *finder) isNanosecond(n *ast.BasicLit) bool {

@@ -64,6 +64,27 @@ func TestTimeoutOfASubscription(t *testing.T) {
 	require.Equal(t, "timeout", attempts[0].Error.String)
 }
 
+// TestRestsAreShort: after a pass that took little the next delivery is sent soon.
+func TestRestsAreShort(t *testing.T) {
+	t.Parallel()
+	d := setupCutOff(t)
+	require.NoError(t, d.Start(t.Context()))
+	defer d.Stop()
+	w := d.sane.One(`SELECT webhook_id::text FROM ojs.webhook_deliveries`)
+	start := time.Now()
+	for n := range 3 {
+		if n > 0 {
+			d.sane.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
+				VALUES (gen_random_uuid(), $1::text::uuid, $2, 0, now(), 'job.enqueued', 's', false, '{}', clock_timestamp(), clock_timestamp())`, w, n+1)
+			d.Wake()
+		}
+		require.Eventually(t, func() bool {
+			return d.sane.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE status = 'delivered'`) == n+1
+		}, domaintest.WaitFor, time.Millisecond)
+	}
+	require.Less(t, time.Since(start), 9*time.Second, "two rests of the longest kind")
+}
+
 // TestStopDuringAClaim: a dispatcher that stops after the commit of a claim, before it knows, makes the deliveries all the same.
 // Otherwise they would wait for the end of their lease.
 func TestStopDuringAClaim(t *testing.T) {

@@ -156,6 +156,38 @@ func TestDeliveryClaim(t *testing.T) {
 		require.Equal(t, map[[16]byte]int{busy.ID: 2, quiet.ID: 1}, byHook)
 	})
 
+	// docs/reference/webhooks.md, Ordering: the order is that of a subject within a subscription.
+	t.Run("OfOneSubjectOfTwoSubscriptions", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		bySubject := func(w *webhook.Definition) { w.Ordering = "subject" }
+		one, two := b.Subscribed(bySubject), b.Subscribed(bySubject)
+		b.Delivery(one, 1, "a")
+		b.Delivery(two, 2, "a")
+		require.Len(t, b.claimed(10), 2)
+	})
+
+	// A node wakes for the next one that it may claim.
+	t.Run("WakesForTheNextOneOfAnActiveSubscription", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w, off := b.Subscribed(), b.Subscribed()
+		for in, hook := range map[string]*webhook.Webhook{"1 hour": w, "10 minutes": off} {
+			b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = now() + $1::interval WHERE id = $2`, in, b.Delivery(hook, 1, "s"))
+		}
+		next := func() time.Duration {
+			c, err := b.Webhooks.ClaimDeliveries(t.Context(), 1)
+			require.NoError(t, err)
+			require.Empty(t, c.Deliveries)
+			return c.Next
+		}
+		require.InDelta(t, 10*time.Minute, next(), float64(2*time.Minute))
+		b.Exec(`UPDATE ojs.webhooks SET active = false WHERE id = $1`, off.ID)
+		require.InDelta(t, time.Hour, next(), float64(2*time.Minute))
+		b.Exec(`UPDATE ojs.webhooks SET active = false`)
+		require.Negative(t, next())
+	})
+
 	t.Run("InTheOrderOfEvents", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,11 @@ func TestDecodeHeartbeat(t *testing.T) {
 		`{"worker_id":"w","state":"dancing"}`:                                                             {WorkerID: "w"},
 		`{"worker_id":"w","state":5,"shutdown":"x","hostname":5,"pid":"x","queues":5,"concurrency":-1}`:   {WorkerID: "w"},
 		`{"worker_id":"w","hostname":"h\u0000ost","pid":7,"queues":["a","_","b",5,"a"],"concurrency":10}`: {WorkerID: "w", Hostname: "host", PID: 7, Queues: []string{"a", "b"}, Concurrency: 10},
+		`{"worker_id":"w","concurrency":0,"pid":-1}`:                                                      {WorkerID: "w", PID: -1},
+		`{"worker_id":"w","concurrency":1,"pid":1}`:                                                       {WorkerID: "w", PID: 1, Concurrency: 1},
+		`{"worker_id":"w","concurrency":2147483647,"pid":0}`:                                              {WorkerID: "w", Concurrency: math.MaxInt32},
+		`{"worker_id":"w","concurrency":2147483648}`:                                                      {WorkerID: "w"},
+		`{"worker_id":"w","concurrency":1.5,"hostname":null}`:                                             {WorkerID: "w"},
 		`{"worker_id":"w","queues":[]}`:                                                                   {WorkerID: "w", Queues: []string{}},
 		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`), Load: `,"memory_mb":5,"cpu_percent":0.5`},
 		`{"worker_id":"w","memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`:                                               {WorkerID: "w", Facts: []byte(`{"memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`)},

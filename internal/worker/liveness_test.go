@@ -39,6 +39,20 @@ func TestLiveness(t *testing.T) {
 		}, domaintest.WaitFor, 10*time.Millisecond)
 	})
 
+	// A change of many workers, as in a deployment, is read ten times in a second.
+	t.Run("ReadsABurstOfChangesTogether", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		sent := &domaintest.Statements{}
+		node := &bundle{domaintest.On(t, domaintest.Traced(t, b.Pool, sent))}
+		liveness := node.liveness()
+		require.NoError(t, liveness.Start(t.Context()))
+		t.Cleanup(liveness.Stop)
+		start := time.Now()
+		require.Eventually(t, func() bool { liveness.ReadQuiet(); return sent.Sent("WorkerListQuiet") >= 4 }, domaintest.WaitFor, time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+	})
+
 	t.Run("WritesBeats", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, func(c *domaintest.Config) { c.Workers.DeadAfter = 400 * time.Millisecond })

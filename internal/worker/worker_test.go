@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -73,6 +74,11 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateActive, b.State(alive[0]))
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available"}, b.EventTypes(dead[0]))
 		require.Zero(t, b.reap())
+		lost, err := b.Get(t.Context(), dead[0])
+		require.NoError(t, err)
+		silence := gjson.GetBytes(lost.Error, "elapsed_seconds").Num
+		require.GreaterOrEqual(t, silence, 61.0, "%s", lost.Error)
+		require.Less(t, silence, 300.0)
 	})
 
 	t.Run("AnOutageIsNotSilence", func(t *testing.T) {
@@ -306,6 +312,34 @@ func TestReap(t *testing.T) {
 
 func TestDelete(t *testing.T) {
 	t.Parallel()
+
+	t.Run("WaitsForLockedJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
+		b.many(2)
+		ids := b.FetchedBy("w", 2)
+		tx := b.Lock(ids[0])
+		sent := &domaintest.Statements{}
+		node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+		requeued := make(chan int, 1)
+		go func() {
+			n, err := node.Workers.Delete(t.Context(), worker.Ref{ID: "w"})
+			if err != nil {
+				t.Error(err)
+			}
+			requeued <- n
+		}()
+		require.Eventually(t, func() bool { return sent.Sent("JobFail") > 1 || len(requeued) > 0 }, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.Equal(t, 2, domaintest.Await(t, requeued))
+		for _, id := range ids {
+			require.Equal(t, ojs.StateAvailable, b.State(id))
+		}
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers`))
+	})
 
 	t.Run("NotAWorkerThatComesBackMeanwhile", func(t *testing.T) {
 		t.Parallel()
@@ -677,6 +711,30 @@ func TestLockedJobs(t *testing.T) {
 			return err
 		}, Then: ojs.StateActive},
 	})
+}
+
+func TestLockedJobsAreExtendedLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.many(2)
+	ids := b.FetchedBy("w1", 2)
+	sent := &domaintest.Statements{}
+	node := domaintest.On(t, domaintest.Traced(t, b.Pool, sent))
+	tx := b.Lock(ids[0])
+	answer := make(chan worker.BeatResult)
+	go func() {
+		res, err := node.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: ids}})
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- res
+	}()
+	require.Eventually(t, func() bool { return sent.Sent("JobHeartbeat") > 1 || len(answer) > 0 }, domaintest.WaitFor, time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
+	res := <-answer
+	require.ElementsMatch(t, ids, res.Extended)
+	require.Empty(t, res.Lost)
+	require.Empty(t, res.Cancelled)
 }
 
 // A job that was handed back and fetched again is in another run with the same attempt.

@@ -603,8 +603,8 @@ func (s selection) answer(in job.BulkSelect, res queue.BulkResult) queue.Answer 
 			status = word
 		case ok && used[id]:
 			reason = "listed twice"
-		// It is neither changed nor skipped: it could have been changed.
-		case ok && in.Atomic && res.Eligible[id]:
+		// It is neither changed nor skipped: an atomic call was rolled back.
+		case res.Eligible[id]:
 			status = "rolled_back"
 		case ok:
 			reason = skipReason(id, res)

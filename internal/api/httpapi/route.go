@@ -113,12 +113,12 @@ func (r *request) checkDeclared(parameter string) {
 
 // routes is the table of all routes.
 func (a *API) routes() []route {
-	all := slices.Concat(
+	all := slices.Concat([][]route{
 		a.systemRoutes(), a.metricsRoutes(), a.jobRoutes(), a.workerRoutes(), a.progressRoutes(), a.historyRoutes(), a.deadLetterRoutes(),
 		a.adminJobRoutes(), a.adminQueueRoutes(), a.adminStatsRoutes(), a.adminSystemRoutes(), a.tenantRoutes(), a.rateLimitRoutes(),
 		a.cronRoutes(),
 		a.poolRoutes(), a.workflowRoutes(), a.schemaRoutes(), a.queueRoutes(), a.eventRoutes(), a.webhookRoutes(),
-	)
+	}...)
 	for i := range all {
 		r := &all[i]
 		if strings.HasPrefix(r.path, "//") {

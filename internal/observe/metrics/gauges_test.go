@@ -40,6 +40,8 @@ func TestGauges(t *testing.T) {
 		require.EqualValues(t, 1, g.Queues["other"].Jobs[ojs.StateAvailable])
 		require.EqualValues(t, 4, g.Events.Unpublished)
 		require.Positive(t, g.Events.Lag)
+		b.Exec(`UPDATE ojs.events SET time = time - interval '1 hour' WHERE seq = (SELECT min(seq) FROM ojs.events)`)
+		require.GreaterOrEqual(t, b.gauges(10).Events.Lag, time.Hour, "the oldest one counts")
 	})
 
 	t.Run("CountWhatWasPassedOver", func(t *testing.T) {

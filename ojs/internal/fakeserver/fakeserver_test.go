@@ -1,6 +1,7 @@
 package fakeserver_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -74,6 +75,23 @@ func TestUniqueInBatches(t *testing.T) {
 		requireState(t, s, old[0].ID, ojs.StateCancelled)
 		requireState(t, s, jobs[0].ID, ojs.StateScheduled)
 	})
+}
+
+// TestCountOfAFetch: a fetch gets as many jobs as it asks for and there are, at least one.
+func TestCountOfAFetch(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, 3: 3, 4: 3} {
+		_, c := setup(t)
+		for range 3 {
+			_, err := c.Enqueue(t.Context(), "a", nil)
+			require.NoError(t, err)
+		}
+		var answer struct{ Jobs []ojs.Job }
+		for _, rest := range []int{want, min(want, 3-want)} {
+			require.NoError(t, c.Do(t.Context(), ojs.Call{Method: http.MethodPost, Path: "/workers/fetch", Body: map[string]any{"queues": []string{"default"}, "count": count}}, &answer))
+			require.Len(t, answer.Jobs, rest)
+		}
+	}
 }
 
 // TestUniqueKeys: what makes two jobs equivalent, and for how long.

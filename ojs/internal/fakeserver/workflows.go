@@ -118,8 +118,15 @@ func (s *Server) newWorkflow(d definition, parent *step) *workflow {
 }
 
 // begin starts all steps whose dependencies have completed, and cancels those for which this can never be.
-// A step whose dependency has failed is cancelled, and so in turn those that depend on it, in the order in which they stand.
+// A step whose dependency has failed is cancelled, and so in turn are those that depend on it, which may stand before it.
 func (s *Server) begin(w *workflow) {
+	for changed := true; changed; {
+		changed = s.beginSome(w)
+	}
+}
+
+// beginSome looks at each step once, and reports whether one does not wait any more.
+func (s *Server) beginSome(w *workflow) (changed bool) {
 	for _, st := range w.steps {
 		if st.state != "waiting" {
 			continue
@@ -135,7 +142,9 @@ func (s *Server) begin(w *workflow) {
 		if ready && st.state == "waiting" {
 			s.start(st, w.results(st.deps))
 		}
+		changed = changed || st.state != "waiting"
 	}
+	return changed
 }
 
 // start inserts the job of a step. A job that is refused makes its step fail, without an error for anybody: look at the state
