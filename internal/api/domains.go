@@ -133,7 +133,7 @@ func NewDomains(d DomainDeps, c config.Config) Domains {
 		Crons:     crons,
 		Workflows: workflows,
 		Limits:    limited,
-		Webhooks:  webhook.NewStore(d.DB, c.Webhooks),
+		Webhooks:  webhook.NewStore(d.DB, c.Webhooks, d.Logger),
 		Tenants:   queueadmin.NewTenants(d.DB),
 		Cache:     workers, Configured: d.Queues, JobLimits: limits,
 	}

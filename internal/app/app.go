@@ -57,6 +57,9 @@ type Config struct {
 	// Empty: metrics are not pushed.
 	MetricsProtocol string
 
+	// Pool changes the pool of connections, for tests that let statements fail. Or nil.
+	Pool func(*pgxpool.Config)
+
 	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. Or nil.
 	OnStarted func(address, grpcAddress string)
 }
@@ -138,7 +141,10 @@ func Start(ctx context.Context, c Config) (*Node, error) {
 	if err := checkSchema(ctx, c); err != nil {
 		return nil, err
 	}
-	pool, err := pg.Connect(ctx, c.Database)
+	if c.Pool == nil {
+		c.Pool = func(*pgxpool.Config) {}
+	}
+	pool, err := pg.Connect(ctx, c.Database, c.Pool)
 	if err != nil {
 		return nil, err
 	}

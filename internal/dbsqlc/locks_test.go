@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -554,4 +555,83 @@ func (lc lockCase) called(ctx context.Context, pool *pgxpool.Pool, lockTimeout s
 		return nil, err
 	}
 	return lc.call(&call{dbsqlc.New(tx), ctx, tx})
+}
+
+var (
+	lockingClause = regexp.MustCompile(`\bFOR (?:NO KEY )?(?:UPDATE|SHARE|KEY SHARE)\b(?: OF (\w+))?( SKIP LOCKED)?`)
+	inner         = regexp.MustCompile(`\([^()]*\)`)
+	lockedTable   = regexp.MustCompile(`\b(?:FROM|JOIN) ojs\.(\w+)(?: (\w+)\b)?`)
+	inOrder       = regexp.MustCompile(` ORDER BY ([\w., ]+?)(?: LIMIT @\w+)? $`)
+)
+
+// TestLocksAreTakenInOrder: a query that waits for several rows of a table takes them in the ascending order of the primary key, or two such
+// queries would wait for each other. One that waits for a single row names its key.
+func TestLocksAreTakenInOrder(t *testing.T) {
+	t.Parallel()
+	pool := dbtest.New(t)
+	paths, err := filepath.Glob("../../queries/*.sql")
+	require.NoError(t, err)
+	waiting := 0
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for part := range strings.SplitSeq("\n"+string(text), "\n-- name: ") {
+			name, sql, _ := strings.Cut(part, " ")
+			_, sql, _ = strings.Cut(sql, "\n")
+			sql = strings.Join(strings.Fields(comment.ReplaceAllString(sql, "")), " ")
+			for _, at := range lockingClause.FindAllStringSubmatchIndex(sql, -1) {
+				if at[4] >= 0 { // SKIP LOCKED
+					continue
+				}
+				waiting++
+				of := ""
+				if at[2] >= 0 {
+					of = sql[at[2]:at[3]]
+				}
+				requireInOrder(t, pool, name, querySoFar(sql[:at[0]]), of)
+			}
+		}
+	}
+	require.Greater(t, waiting, 10, "the queries that wait")
+}
+
+var comment = regexp.MustCompile(`--.*`)
+
+// querySoFar is the SELECT in which the text ends, without what is in parentheses.
+func querySoFar(sql string) string {
+	for inner.MatchString(sql) {
+		sql = inner.ReplaceAllString(sql, "…")
+	}
+	return sql[strings.LastIndex(sql, "(")+1:]
+}
+
+// requireInOrder reads the primary key of the table that the SELECT locks. of is the alias in its locking clause, or "".
+func requireInOrder(t *testing.T, pool *pgxpool.Pool, name, query, of string) {
+	t.Helper()
+	var table string
+	for _, found := range lockedTable.FindAllStringSubmatch(query, -1) {
+		if of == "" || of == found[2] {
+			require.Empty(t, table, "%s locks rows of several tables", name)
+			table = found[1]
+		}
+	}
+	var key []string
+	err := pool.QueryRow(t.Context(), `SELECT array_agg(a.attname::text ORDER BY k.n) FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (col, n), pg_attribute a
+		WHERE i.indrelid = ('ojs.' || $1)::regclass AND i.indisprimary AND a.attrelid = i.indrelid AND a.attnum = k.col`, table).Scan(&key)
+	require.NoError(t, err, "%s locks rows of %q", name, table)
+
+	single := true
+	for _, column := range key {
+		single = single && regexp.MustCompile(`\b`+column+` = (@\w+|\d+)( |$)`).MatchString(query)
+	}
+	if single {
+		return
+	}
+	order := inOrder.FindStringSubmatch(query)
+	require.NotNil(t, order, "%s locks rows of %s in no order", name, table)
+	var terms []string
+	for term := range strings.SplitSeq(order[1], ", ") {
+		terms = append(terms, term[strings.LastIndex(term, ".")+1:])
+	}
+	require.Equal(t, key, terms, "%s locks rows of %s in another order than that of their keys", name, table)
 }

@@ -269,7 +269,7 @@ func (a *node) exercise(t *testing.T, e *endpoint) {
 	created := a.post("/ojs/v1/workflows", fmt.Sprintf(`{"type":"chain","options":{"queue":"%s"},"steps":[{"type":"t","args":[]},{"type":"group","jobs":[
 		{"type":"t","args":[]},{"type":"t","args":[]}]},{"type":"t","args":[]}]}`, flow)).is(201).at("id")
 	for range 3 {
-		a.ack(a.fetch(flow).at("jobs.0.id"), `"result":1`).is(200)
+		a.ack(a.fetch(flow, `"wait_ms":20000`).at("jobs.0.id"), `"result":1`).is(200)
 	}
 	a.get("/ojs/v1/workflows/" + created).is(200)
 	a.get("/ojs/v1/workflows?state=running").is(200)

@@ -176,7 +176,8 @@ func (d *DB) Reset(ctx context.Context) error {
 
 // Connect returns a pool of c.MaxConns connections, of which half serve slow reads at most (DB.Reading). It connects when it is used.
 // An error means that the configuration is wrong; a database that cannot be reached shows at the first use.
-func Connect(ctx context.Context, c config.Database) (*pgxpool.Pool, error) {
+// change is what tests change, last.
+func Connect(ctx context.Context, c config.Database, change ...func(*pgxpool.Config)) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
@@ -195,6 +196,9 @@ func Connect(ctx context.Context, c config.Database) (*pgxpool.Pool, error) {
 		maps.Copy(pc.ConnConfig.RuntimeParams, planSettings)
 		maps.Copy(pc.ConnConfig.RuntimeParams, sessionSettings)
 		maps.Copy(pc.ConnConfig.RuntimeParams, sharedSettings)
+	}
+	for _, f := range change {
+		f(pc)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {

@@ -80,7 +80,9 @@ func (s *Store) committed(ctx context.Context, name string, changes ...eventlog.
 		s.commits.Committed()
 	}
 	if err := s.queues.Refresh(ctx); err != nil {
-		s.queues.Changed() // the follower tries again
+		s.logger.WarnContext(ctx, "configuration of queues not read after a change; trying again", slog.String("category", "error"),
+			slog.Group("ojs", "queue", name), slog.Any("error", err))
+		s.queues.Changed() // for the follower
 	}
 	s.jobs.QueueChanged(name)
 }

@@ -304,7 +304,9 @@ func (s *Store) change(ctx context.Context, do func(q *dbsqlc.Queries) error) er
 	}
 	// The change holds all the same, so the error is not returned.
 	if _, err := s.index.Read(bounded); err != nil {
-		s.index.Forget() // read before the next check
+		s.logger.WarnContext(ctx, "schemas not read after a change; they are read before the next check", slog.String("category", "error"),
+			slog.Any("error", err))
+		s.index.Forget()
 	}
 	return nil
 }

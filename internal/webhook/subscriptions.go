@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -230,8 +231,8 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 		return s.oneWebhook(ctx, q, []Record{row}, id)
 	})
 	if err == nil {
-		_ = s.finishChange(ctx, id)
-		_ = s.db.Q.WebhookNotify(ctx) // a higher max_in_flight makes room for deliveries; a poll finds them without it
+		s.warnLeft(ctx, id, s.finishChange(ctx, id))
+		s.warnLeft(ctx, id, s.db.Q.WebhookNotify(ctx)) // a higher max_in_flight makes room for deliveries; a poll finds them without it
 	}
 	return changed, err
 }
@@ -263,9 +264,17 @@ func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 		return nil, err
 	})
 	if err == nil {
-		_ = s.cancelDeliveries(ctx, id) // the subscription is deleted all the same
+		s.warnLeft(ctx, id, s.cancelDeliveries(ctx, id))
 	}
 	return err
+}
+
+// warnLeft logs the error of what follows a change that is committed: the caller is told that the change is done, and a Dispatcher goes on.
+func (s *Store) warnLeft(ctx context.Context, id [16]byte, err error) {
+	if err != nil {
+		s.logger.WarnContext(ctx, "deliveries did not follow a change of their webhook subscription; trying again later",
+			slog.String("category", "webhook"), slog.Group("attributes", "subscription_id", ID(id)), slog.Any("error", err))
+	}
 }
 
 // lookUp reads what the database holds of a change whose commit was not answered. changed is what its transaction has returned.

@@ -11,6 +11,7 @@ package webhook
 import (
 	"context"
 	"crypto/x509"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -69,6 +70,7 @@ type Store struct {
 	db     *pg.DB
 	config config.Webhooks
 	vault  vault
+	logger *slog.Logger
 
 	maxLooked int32 // pg.MaxLooked; only tests change it
 
@@ -77,8 +79,8 @@ type Store struct {
 
 // NewStore returns a store on the database. Outcomes share a statement, as a node ends up to config.Webhooks.Workers requests at about the
 // same time. Key keeps two outcomes of one delivery out of one flush, where the second UPDATE of a row would be lost.
-func NewStore(db *pg.DB, c config.Webhooks) *Store {
-	s := &Store{db: db, config: c, vault: newVault(c.EncryptionKeys), maxLooked: pg.MaxLooked}
+func NewStore(db *pg.DB, c config.Webhooks, logger *slog.Logger) *Store {
+	s := &Store{db: db, config: c, vault: newVault(c.EncryptionKeys), logger: logger, maxLooked: pg.MaxLooked}
 	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
 		Flush: s.flushDeliveries, Split: pg.IsRowError, Retry: pg.IsTransient,
 		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },

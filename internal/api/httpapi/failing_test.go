@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,8 +38,8 @@ type failingNode struct {
 func newFailingNode(t *testing.T) *failingNode {
 	t.Helper()
 	n := &failingNode{t: t, pool: dbtest.New(t), statements: &domaintest.Failing{}}
-	n.healthy = handlerOn(t, n.pool)
-	n.sick = handlerOn(t, domaintest.Traced(t, n.pool, n.statements))
+	n.healthy, _ = handlerOn(t, n.pool)
+	n.sick, _ = handlerOn(t, domaintest.Traced(t, n.pool, n.statements))
 	rows, err := n.pool.Query(t.Context(), `SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1`)
 	require.NoError(t, err)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -51,15 +52,15 @@ func newFailingNode(t *testing.T) *failingNode {
 	return n
 }
 
-func handlerOn(t *testing.T, pool *pgxpool.Pool) http.Handler {
+func handlerOn(t *testing.T, pool *pgxpool.Pool, change ...func(*domaintest.Config)) (http.Handler, *domaintest.Bundle) {
 	t.Helper()
-	b := domaintest.On(t, pool)
+	b := domaintest.On(t, pool, change...)
 	b.Events = eventlog.NewReader(b.DB, eventlog.NewRelay(b.Archetype, pool, eventlog.RelayConfig{Events: config.Default().Events}))
 	return New(config.Default(), Deps{
 		Domains: b.Domains, Logger: slog.New(slog.DiscardHandler), Health: healthOf(0, "ok"),
 		Streams:   api.NewStreams(config.Default().Realtime),
 		NextPrune: func() time.Duration { return time.Minute },
-	}).Handler()
+	}).Handler(), b
 }
 
 // snapshot is everything that is stored.
@@ -163,6 +164,10 @@ func (n *failingNode) fixture(name string) string {
 		return n.send("POST", "/ojs/v1/workers/fetch", `{"queues":["`+queue+`"],"worker_id":"w"}`).Get("jobs.0.id").Str
 	case "$webhook":
 		return n.send("POST", "/ojs/v1/webhooks", `{"url":"https://example.com/x","events":["job.completed"],"secret":"whsec_failing-failing-failing"}`).Get("id").Str
+	case "$rotated":
+		id := n.fixture("$webhook")
+		n.send("POST", "/ojs/v1/webhooks/"+id+"/rotate-secret", `{"secret":"whsec_failing-failing-failing-2"}`)
+		return id
 	case "$delivery":
 		var id string
 		require.NoError(n.t, n.pool.QueryRow(n.t.Context(), `INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, created_at, status, completed_at)
@@ -180,6 +185,10 @@ func (n *failingNode) fixture(name string) string {
 		name := n.name("schema")
 		n.send("PUT", "/ojs/v1/admin/schemas/"+name+"/1", `{"schema":{"type":"array"}}`)
 		return name
+	case "$uri":
+		uri := "urn:x:" + n.name("uri")
+		n.send("POST", "/ojs/v1/schemas", `{"uri":"`+uri+`","type":"`+n.name("typed")+`","version":"1","schema":{"type":"array"}}`)
+		return uri
 	case "$free":
 		n.made++
 		return fmt.Sprintf("01890000-0000-7000-9000-%012d", n.made)
@@ -248,10 +257,12 @@ var tolerated = []struct{ request, statements, why string }{
 	{"DELETE /queues", "QueueConfigVersion QueueConfigList", refresh},
 	{"PUT /admin/schemas", "SchemaChangeVersion SchemaListAll", refresh},
 	{"POST /schemas", "SchemaChangeVersion SchemaListAll", refresh},
+	{"DELETE /schemas", "SchemaChangeVersion SchemaListAll", refresh},
 	{"DELETE /admin/schemas", "SchemaChangeVersion SchemaListAll", refresh},
 	{"POST /admin/system/maintenance", "MaintenanceGet", refresh},
 	{"DELETE /workflows", "WorkflowGet WorkflowGetStart WorkflowStepListTree", figures},
 	{"PUT /rate-limits", "LimitGet", figures},
+	{"PUT /admin/queues", "QueueConfigVersion QueueConfigList", figures},
 	{"DELETE /rate-limits", "LimitGet", figures},
 	{"PUT /admin/pools", "PoolWorkers PoolActive PoolQueueCounts", figures},
 	{"POST /queues/$queue/drain", "QueueFence QueueCountListByQueue", figures},
@@ -267,7 +278,7 @@ func isTolerated(request, statement string) bool {
 	})
 }
 
-// failingRequests change or read something of every domain.
+// failingRequests change or read something of every domain. One that is refused when no statement fails begins with its status.
 var failingRequests = strings.Split(strings.TrimSpace(`
 POST /jobs {"type":"t","args":[1]}
 POST /jobs {"type":"t","args":[1],"id":"$free"}
@@ -286,6 +297,7 @@ GET /jobs/$job
 GET /jobs/$completed
 GET /jobs/$active/explain
 GET /jobs/$completed/result
+POST /jobs/results {"ids":["$completed","$job"]}
 GET /jobs/$completed/history
 GET /jobs/$discarded/retries
 GET /jobs/$discarded/lineage
@@ -317,6 +329,8 @@ POST /workers/nack {"job_id":"$active","error":{"code":"boom"}}
 POST /workers/nack {"job_id":"$active","error":{"code":"boom","retryable":false}}
 POST /workers/nack {"job_id":"$step","error":{"code":"boom","retryable":false}}
 POST /workers/nack {"job_id":"$active","requeue":true}
+POST /workers/nack/batch {"nacks":[{"job_id":"$active","error":{"code":"boom"}}]}
+POST /workers/progress {"job_id":"$active","percentage":50}
 POST /workers/heartbeat {"worker_id":"w","active_jobs":["$active"]}
 POST /workers/register {"worker_id":"$new"}
 GET /workers
@@ -324,6 +338,7 @@ GET /workers/$worker
 GET /workers/$worker/health
 DELETE /workers/$worker
 POST /admin/workers/$worker/quiet
+POST /admin/workers/directive {"directive":"quiet"}
 GET /dead-letter
 GET /dead-letter/stats
 GET /dead-letter/$discarded
@@ -337,6 +352,8 @@ GET /admin/jobs/$completed
 GET /admin/queues
 GET /admin/queues/$busy
 DELETE /admin/queues/$queue/jobs {"states":["available","scheduled"],"confirm":true}
+PUT /admin/queues/$busy/rate-limit {"concurrency":5}
+GET /admin/scheduling/stats
 GET /admin/stats
 GET /admin/stats/history?period=1h&since=2h
 GET /admin/system/maintenance
@@ -357,13 +374,17 @@ PUT /queues/$idle/config {"concurrency":3,"backpressure":{"max_depth":100}}
 GET /rate-limits
 GET /rate-limits/$key
 PUT /rate-limits/$key {"concurrency":2}
+PUT /rate-limits/$key/override {"concurrency":2}
 DELETE /rate-limits/$key/override
 GET /admin/pools
 GET /admin/pools/$pool
 PUT /admin/pools/$new {"queues":["a"]}
 DELETE /admin/pools/$pool
 POST /schemas {"uri":"urn:x:$new","type":"typed.$new","version":"1","schema":{"type":"array"}}
+409 POST /schemas {"uri":"$uri","type":"typed.$new","version":"1","schema":{"type":"array"}}
 GET /schemas
+GET /schemas/$uri
+DELETE /schemas/$uri
 GET /admin/schemas/$schema/1
 GET /admin/schemas
 GET /admin/schemas/$schema
@@ -393,6 +414,7 @@ GET /webhooks/$webhook
 PATCH /webhooks/$webhook {"metadata":{"k":1}}
 DELETE /webhooks/$webhook
 POST /webhooks/$webhook/rotate-secret {"secret":"whsec_failing-failing-failing-2"}
+DELETE /webhooks/$rotated/secrets/previous
 POST /webhooks/$webhook/replay {"since":"1h"}
 GET /webhooks/$webhook/deliveries
 GET /webhooks/deliveries
@@ -422,6 +444,10 @@ func TestFailingStatements(t *testing.T) {
 func (n *failingNode) requireErrors(text string) {
 	n.t.Helper()
 	var unnoticed []string
+	status, text, refused := strings.Cut(text, " ")
+	if _, err := strconv.Atoi(status); err != nil {
+		text, refused = status+" "+text, false
+	}
 	for i := 0; ; i++ {
 		method, path, body := n.request(text)
 		before := n.snapshot()
@@ -430,7 +456,11 @@ func (n *failingNode) requireErrors(text string) {
 		failed := n.statements.Heal()
 		switch {
 		case failed == "":
-			require.Less(n.t, w.Code, 400, w.Body)
+			if refused {
+				require.Equal(n.t, status, strconv.Itoa(w.Code), w.Body)
+			} else {
+				require.Less(n.t, w.Code, 400, w.Body)
+			}
 			require.Positive(n.t, i, "it sends no statement")
 			require.Empty(n.t, unnoticed)
 			return
@@ -441,4 +471,71 @@ func (n *failingNode) requireErrors(text string) {
 			unnoticed = append(unnoticed, failed+" failed, and something is stored")
 		}
 	}
+}
+
+// withoutPlace are the reads of failingRequests that need no place among the slow reads (pg.DB.Reading): they read one row, or few.
+var withoutPlace = strings.Split(strings.TrimSpace(`
+GET /admin/jobs/$completed
+GET /admin/pools
+GET /admin/pools/$pool
+GET /admin/queues
+GET /admin/queues/$busy
+GET /admin/scheduling/stats
+GET /admin/schemas
+GET /admin/schemas/$schema
+GET /admin/schemas/$schema/1
+GET /admin/stats
+GET /admin/stats/history?period=1h&since=2h
+GET /admin/system/maintenance
+GET /cron/$cron
+GET /dead-letter/$discarded
+GET /events/$event
+GET /jobs/$completed
+GET /jobs/$completed/result
+GET /jobs/$discarded/lineage
+GET /jobs/$job
+GET /jobs/$progressing/checkpoint
+GET /jobs/$progressing/progress
+GET /queues/$busy
+GET /queues/$busy/stats
+GET /queues/$idle/config
+GET /rate-limits/$key
+GET /schemas
+GET /schemas/$uri
+GET /webhooks/$webhook
+GET /webhooks/deliveries/$delivery
+GET /workers/$worker
+GET /workers/$worker/health
+`), "\n")
+
+// TestReadsWithoutAPlace has each read find all places taken until its time is over. The answer must be an error: one that is dropped
+// answers 200 with a list that is empty.
+func TestReadsWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	n := newFailingNode(t)
+	busy, b := handlerOn(t, n.pool, func(c *domaintest.Config) { c.Database.StatementTimeout = 300 * time.Millisecond })
+	for range max(1, n.pool.Config().MaxConns/2) {
+		_, done, err := b.DB.Reading(t.Context())
+		require.NoError(t, err)
+		defer done()
+	}
+	var answered []string
+	var mu sync.Mutex
+	var reads sync.WaitGroup
+	for _, text := range failingRequests {
+		if !strings.HasPrefix(text, "GET ") && !strings.HasPrefix(text, "POST /jobs/results ") {
+			continue
+		}
+		method, path, body := n.request(text)
+		reads.Go(func() {
+			if w := call(busy, method, path, body); w.Code < 500 {
+				mu.Lock()
+				defer mu.Unlock()
+				answered = append(answered, text)
+			}
+		})
+	}
+	reads.Wait()
+	slices.Sort(answered)
+	require.Subset(t, withoutPlace, answered)
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -211,7 +212,11 @@ func showShortWindow(p job.LimitPolicy) object {
 func (a *API) rateLimitHeaders(c echo.Context, j *job.Job) {
 	p, err := a.Limits.OfJob(c.Request().Context(), j)
 	// An error here must not turn a stored job into a failure that its client repeats.
-	if err != nil || p == nil {
+	if err != nil && c.Request().Context().Err() == nil {
+		a.logger.WarnContext(c.Request().Context(), "the answer to an enqueue has no X-RateLimit headers: the partition was not read",
+			slog.String("category", "http"), slog.Any("error", err))
+	}
+	if p == nil {
 		return
 	}
 	var most, left int64

@@ -45,9 +45,7 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 	}
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	if openMetrics {
-		if format, err = expfmt.NewOpenMetricsFormat(expfmt.OpenMetricsVersion_1_0_0); err != nil {
-			return fmt.Errorf("openmetrics: %w", err)
-		}
+		format = expfmt.NewFormat(expfmt.TypeOpenMetrics) // version 1.0.0
 	}
 	// OpenMetrics does not allow a counter whose name without _total is that of another family, such as go_memstats_alloc_bytes_total of
 	// the Go runtime. A reader may refuse the whole answer because of it.
