@@ -81,7 +81,10 @@ func TestDev(t *testing.T) {
 
 func TestServe(t *testing.T) {
 	url := dbtest.EmptyURL(t)
-	code, _, stderr := call(t, "serve", "--database-url="+url, "--listen="+freeAddress(t))
+	code, _, stderr := call(t, "serve", "--database-url="+url)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "OJS_LISTEN=:8080 is open to the network", "there is no key")
+	code, _, stderr = call(t, "serve", "--database-url="+url, "--listen="+freeAddress(t), "--grpc-listen=off")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "ojsd migrate up", "the schema is missing")
 	runUntilReady(t, "serve", "--migrate", "--database-url="+url)
