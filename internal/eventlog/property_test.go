@@ -209,7 +209,7 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 // deliver has two nodes make the deliveries of a subscription.
 func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 	for range 2 {
-		s := webhook.NewStore(pg.New(connect(t, url, 1), time.Minute), config.Webhooks{})
+		s := webhook.NewStore(pg.New(connect(t, url, 1), time.Minute), config.Webhooks{}, slog.New(slog.DiscardHandler))
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.CreateDeliveries(t.Context()); err != nil && !w.shoot {
