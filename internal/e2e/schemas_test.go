@@ -57,6 +57,23 @@ func TestSchemaEndpoints(t *testing.T) {
 		require.Equal(t, "schema", a.del(path+"/10").is(404).at("error.details.resource_type"))
 	})
 
+	t.Run("WithoutADraft", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		path := "/ojs/v1/admin/schemas/tuple.send"
+		tuple := `"items":[{"type":"string"},{"type":"integer"}],"additionalItems":false`
+		r := a.put(path+"/1", `{"schema":{`+tuple+`},"enforce":true}`).is(201)
+		require.Equal(t, "http://json-schema.org/draft-07/schema#", r.at("read_as"))
+		require.Equal(t, r.at("read_as"), a.post("/ojs/v1/schemas", `{"uri":"urn:x:tuple","type":"tuple.other","version":"1","schema":{`+tuple+`}}`).is(201).at("read_as"))
+		a.post("/ojs/v1/jobs", `{"type":"tuple.send","args":["x",1]}`).is(201)
+		a.post("/ojs/v1/jobs", `{"type":"tuple.send","args":["x","y"]}`).is(422)
+		a.post("/ojs/v1/jobs", `{"type":"tuple.send","args":["x",1,2]}`).is(422)
+		require.False(t, a.put(path+"/2", `{"schema":{"prefixItems":[{"type":"string"}]}}`).is(201).has("read_as"), "the newest draft")
+		// A draft that is named counts, and what no draft understands is refused as the newest one says.
+		a.put(path+"/3", `{"schema":{"$schema":"https://json-schema.org/draft/2020-12/schema",`+tuple+`}}`).is(400)
+		require.Contains(t, a.put(path+"/4", `{"schema":{`+tuple+`,"type":"strin"}}`).is(400).at("error.message"), "$.schema.")
+	})
+
 	t.Run("ByURIAsSDKsDo", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

@@ -50,6 +50,7 @@ type compiled struct {
 	meter  *meter
 	schema *jsonschema.Schema
 	object bool // it describes an object, the only element of args
+	older  bool // it names no draft, and only draft-07 understands it
 	bytes  int  // of the document
 }
 
@@ -71,13 +72,28 @@ func compile(info Info, document []byte) (c *compiled, err error) {
 	if err := b.check(value, 1); err != nil {
 		return nil, err
 	}
+	c, err = compileAs(jsonschema.Draft2020, info, value)
+	if root, _ := value.(map[string]any); err != nil && root != nil && root["$schema"] == nil {
+		if older, olderErr := compileAs(jsonschema.Draft7, info, value); olderErr == nil {
+			older.older, c, err = true, older, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.bytes = len(document)
+	return c, nil
+}
+
+// compileAs reads a document that names no draft as one of that draft.
+func compileAs(draft *jsonschema.Draft, info Info, value any) (c *compiled, err error) {
 	// The meter bounds the patterns while the document is compiled, and the checks later: left is set anew for each.
-	c = &compiled{info: info, bytes: len(document), meter: &meter{left: maxPatterns}, object: describesObject(value)}
+	c = &compiled{info: info, meter: &meter{left: maxPatterns}, object: describesObject(value)}
 	var objects []*jsonschema.Schema
 	var weights []int
 	unit := 0
 	compiler := jsonschema.NewCompiler()
-	compiler.DefaultDraft(jsonschema.Draft2020)
+	compiler.DefaultDraft(draft)
 	// The standard loader reads files and URLs.
 	compiler.UseLoader(noLoader{})
 	compiler.UseRegexpEngine(c.meter.compilePattern)

@@ -94,9 +94,13 @@ func finish(o *jsonread.Object, in *Registration) (*Registration, *ojs.Error) {
 		return nil, spec.TooLarge("schema", MaxBytes, len(document))
 	}
 	in.Document = jsonread.Compact(document)
-	if _, err := compile(in.Info, in.Document); err != nil { // it names the place in the document, where the compiler tells it
-		wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
-		return nil, spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: err.Error()}})
+	c, invalid := compile(in.Info, in.Document)
+	if invalid != nil { // it names the place in the document, where the compiler tells it
+		wire := spec.InvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+invalid.Error()+".")
+		return nil, spec.With(wire, "validation_errors", []jsonread.Violation{{Path: "$.schema", Message: invalid.Error()}})
+	}
+	if c.older {
+		in.ReadAs = "http://json-schema.org/draft-07/schema#"
 	}
 	return in, nil
 }

@@ -178,7 +178,8 @@ func (s *Store) Forget() {
 // again.
 type Registration struct {
 	Schema
-	Enforce *bool // nil: not sent
+	Enforce *bool  // nil: not sent
+	ReadAs  string // the draft, if the document names none and is not read as the newest
 }
 
 // Put registers a schema. A version never changes: the same schema again changes at most whether it is enforced, and another one under

@@ -66,7 +66,7 @@ func (a *API) registerSchema(r *request, in *schema.Registration, location strin
 		status = http.StatusCreated
 		r.Response().Header().Set("Location", location)
 	}
-	return r.answer(status, show(stored))
+	return r.answer(status, append(show(stored), member{"read_as", given(in.ReadAs)}))
 }
 
 // schemaKey reads the type and the version in the path.
