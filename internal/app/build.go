@@ -110,7 +110,9 @@ func (n *Node) buildLoops() error {
 		KeepDone: func(ctx context.Context) time.Duration {
 			view, err := n.domains.Configured.View(ctx)
 			if err != nil {
-				return 0 // for ever, until it is known
+				n.config.Logger.WarnContext(ctx, "finished jobs are kept until the retention of the queues can be read", slog.String("category", "lifecycle"),
+					slog.Any("error", err))
+				return 0 // for ever
 			}
 			return queueadmin.KeepDone(view, c.Retention.Completed)
 		},

@@ -54,7 +54,7 @@ type Database struct {
 	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN and one for health checks."`
 	Migrate   bool   `env:"OJS_MIGRATE" default:"false" dev:"true" help:"Bring the schema up to date before serving; any number of nodes may do so at once."`
 
-	Copy      bool   `env:"OJS_COPY" default:"false" help:"The database is a copy of another one, for tests or analysis: before a node runs on it for the first time, all its crons are paused and all its webhooks deactivated."`
+	Copy bool `env:"OJS_COPY" default:"false" help:"The database is a copy of another one, for tests or analysis: before a node runs on it for the first time, all its crons are paused and all its webhooks deactivated."`
 
 	// StatementTimeout bounds every statement, waiting for a connection included. Clients know it as the time after which they get
 	// 504 (docs/reference/errors.md, Catalogue).

@@ -292,7 +292,7 @@ func TestCheckProtected(t *testing.T) {
 		"OJS_LISTEN=localhost:1 OJS_GRPC_LISTEN=[::1]:2": "", "OJS_LISTEN=0.0.0.0:8080 OJS_GRPC_LISTEN=off": "OJS_LISTEN=0.0.0.0:8080",
 		"OJS_LISTEN=10.0.0.7:8080 OJS_GRPC_LISTEN=off": "OJS_LISTEN=10.0.0.7:8080", "OJS_LISTEN=jobs.internal:8080": "OJS_LISTEN=jobs.internal:8080",
 		"OJS_ALLOW_UNAUTHENTICATED=true": "", "OJS_API_KEY=" + testKey: "",
-		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b": "OJS_GRPC_LISTEN=:9090",
+		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b":                       "OJS_GRPC_LISTEN=:9090",
 		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b OJS_GRPC_CLIENT_CA=/c": "",
 	} {
 		l, err := Load(Input{Settings: Table(), Environ: strings.Fields(env)})

@@ -43,7 +43,9 @@ func TestCopy(t *testing.T) {
 		b := a.another(e.quick, logged, func(c *app.Config) { c.Database.Copy = step.copied })
 		require.Equal(t, step.warned, strings.Contains(log.String()[before:], "was restored or copied"), step.name)
 		require.Equal(t, step.enabled, b.get("/ojs/v1/cron/often").at("enabled")+" "+b.get("/ojs/v1/webhooks/"+hook).at("active"), step.name)
-		eventually(t, func() bool { return b.one(`SELECT (timeline = ojs.database_identity())::text FROM ojs.event_relay`) == "true" })
+		eventually(t, func() bool {
+			return b.one(`SELECT (timeline = ojs.database_identity())::text FROM ojs.event_relay`) == "true"
+		})
 		require.NoError(t, b.app.Stop())
 	}
 	require.Equal(t, "copy", a.one(`SELECT disabled_reason FROM ojs.webhooks`))

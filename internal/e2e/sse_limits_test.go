@@ -280,7 +280,7 @@ func TestStreamClosesBlockedClient(t *testing.T) {
 	socket := a.socket()
 	socket.send(`{"action":"subscribe","channel":"events"}`)
 	socket.receive()
-	require.Equal(t, 2, a.app.API().Streams())
+	eventually(t, func() bool { return a.app.API().Streams() == 2 })
 	a.fillUp(t)
 	eventually(t, func() bool { return a.app.API().Streams() == 0 })
 	require.Contains(t, log.String(), "client is too slow: stream closed")

@@ -156,7 +156,7 @@ func TestDeliveryClaim(t *testing.T) {
 		require.Equal(t, map[[16]byte]int{busy.ID: 2, quiet.ID: 1}, byHook)
 	})
 
-	// docs/reference/webhooks.md, Ordering: the order is that of a subject within a subscription.
+	// docs/reference/webhooks.md, Concurrency and order: the order is that of a subject within a subscription.
 	t.Run("OfOneSubjectOfTwoSubscriptions", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
