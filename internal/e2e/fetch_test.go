@@ -308,3 +308,24 @@ func TestFetchWaits(t *testing.T) {
 		require.Equal(t, id, a.fetch(q).at("jobs.0.id"))
 	})
 }
+
+// TestLimitedQueueWakesOtherNodes: a fetch that waits on one node for a queue at its concurrency gets its job when a run ends on another.
+func TestLimitedQueueWakesOtherNodes(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{"Concurrency": `{"concurrency":1}`, "RateLimit": `{"rate_limit":{"concurrency":1}}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := setup(t)
+			b := a.another()
+			q := queue()
+			a.put("/ojs/v1/queues/"+q+"/config", config).is(200)
+			a.pushMany(t, q, 2)
+			first := a.fetch(q).at("jobs.0.id")
+			answer := a.parked(q, `"wait_ms":15000`)
+			began := time.Now()
+			b.ack(first).is(200)
+			require.Equal(t, 1, (<-answer).count("jobs"))
+			require.Less(t, time.Since(began), 5*time.Second, "it was woken, and did not end by its wait")
+		})
+	}
+}

@@ -237,9 +237,9 @@ func TestRefusedBodyIsRead(t *testing.T) {
 			if name == "Chunked" {
 				body = "1000000\r\n" + body + "\r\n0\r\n\r\n"
 			}
-			_, err = io.WriteString(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\n"+c.headers+"\r\n\r\n"+body)
+			_, err = io.WriteString(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: localhost\r\n"+c.headers+"\r\n\r\n"+body)
 			require.NoError(t, err)
-			_, err = io.WriteString(conn, "GET /ojs/v1/jobs/x HTTP/1.1\r\nHost: x\r\n\r\n")
+			_, err = io.WriteString(conn, "GET /ojs/v1/jobs/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			require.NoError(t, err)
 			in := bufio.NewReader(conn)
 			for _, status := range []int{c.status, 404} { // the connection goes on

@@ -77,7 +77,7 @@ func TestStop(t *testing.T) {
 		conn, err := net.Dial("tcp", a.app.Addr())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, conn.Close()) }()
-		_, err = fmt.Fprintf(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(minimalJob), minimalJob)
+		_, err = fmt.Fprintf(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(minimalJob), minimalJob)
 		require.NoError(t, err)
 		a.waitForEnqueue()
 		stopped := make(chan error, 1)

@@ -119,6 +119,8 @@ func TestEnqueueClaimsForParkedFetches(t *testing.T) {
 		id := b.add("q", 0, "new")[0].ID
 		require.EqualValues(t, "available", b.State(id))
 		require.Empty(t, answers[0])
+		b.Drain() // nothing else ends the fetch
+		require.Empty(t, domaintest.Await(t, answers[0]))
 	})
 
 	t.Run("NotInMaintenance", func(t *testing.T) {
