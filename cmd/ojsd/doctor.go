@@ -90,8 +90,8 @@ const relayLate = 10 * time.Second
 func examine(ctx context.Context, conn *pgx.Conn, c config.Database) (findings []finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx), config: c}
-		for _, check := range []func(context.Context) error{e.writable, e.identity, e.counts, e.rows, e.relay, e.retention, e.tables, e.holders,
-			e.connections, e.slots, e.wraparound} {
+		for _, check := range []func(context.Context) error{e.writable, e.identity, e.counts, e.rows, e.relay, e.retention, e.tables,
+			e.holders, e.connections, e.slots, e.wraparound} {
 			if err := check(ctx); err != nil {
 				return err
 			}

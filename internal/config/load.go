@@ -135,7 +135,7 @@ func (l *Loaded) CheckProtected() error {
 	if c.Server.AllowAll || len(c.Server.APIKeys) > 0 {
 		return nil
 	}
-	open := ""
+	var open string
 	switch {
 	case !c.Server.Loopback():
 		open = l.name("listen") + "=" + c.Server.Listen

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/riverqueue/river/rivershared/util/ptrutil"
+
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
-	"github.com/riverqueue/river/rivershared/util/ptrutil"
 )
 
 // A handler reads its parameters one after the other and then asks once for request.err, before it does anything: the first that is

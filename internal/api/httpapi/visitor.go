@@ -27,7 +27,8 @@ func (a *API) allowedOrigin(r *http.Request) bool {
 }
 
 func foreignOrigin(r *http.Request) error {
-	refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not use this server.", map[string]any{"origin": r.Header.Get("Origin")})
+	refused := spec.NewError(ojs.ErrPermissionDenied, "Pages of this origin may not use this server.",
+		map[string]any{"origin": r.Header.Get("Origin")})
 	refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
 	return refused
 }
@@ -44,8 +45,9 @@ func (a *API) checkVisitor(r *http.Request) error {
 	if r.Method != http.MethodOptions && !a.allowedOrigin(r) {
 		return foreignOrigin(r)
 	}
-	// An Origin that is allowed says more than this header, which browsers send also where they leave out Origin.
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" && r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+	// Browsers send this header also where they leave out Origin. A link that somebody follows is no call of a page.
+	h := r.Header
+	if h.Get("Origin") == "" && h.Get("Sec-Fetch-Site") == "cross-site" && h.Get("Sec-Fetch-Mode") != "navigate" {
 		return foreignOrigin(r)
 	}
 	return nil

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/api"
-	"github.com/ojsd/ojsd/internal/config"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // TestVisitors covers docs/reference/http.md, Authentication: what a server without keys refuses to browsers.
