@@ -185,9 +185,9 @@ func (a *API) Routes() iter.Seq2[string, api.Reach] {
 
 func (a *API) handle(of route) echo.HandlerFunc {
 	parameters := strings.Fields(of.query)
-	do := of.do
+	do := func(c echo.Context) error { return of.do(&request{Context: c, parameters: parameters}) }
 	if of.body != noBody {
-		withBody := a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
+		do = a.withBody(a.bodyLimit(of.body), func(c echo.Context, body []byte) error {
 			if of.body == commandBody && !blank(body) {
 				o, wire := jsonread.OpenBody(body)
 				if o.RefuseOthers(); wire != nil || o.Err() != nil {
@@ -196,17 +196,18 @@ func (a *API) handle(of route) echo.HandlerFunc {
 			}
 			return of.do(&request{Context: c, parameters: parameters, body: body})
 		})
-		do = func(r *request) error { return withBody(r.Context) }
 	}
 	// Probes and scrapers may add parameters of their own.
-	open := !strings.HasPrefix(of.path, basePath) || of.reach == api.Everybody
+	if !strings.HasPrefix(of.path, basePath) || of.reach == api.Everybody {
+		return do
+	}
 	return func(c echo.Context) error {
-		if c.Request().URL.RawQuery != "" && !open {
+		if c.Request().URL.RawQuery != "" {
 			if err := checkQuery(c.Request(), parameters); err != nil {
 				return err
 			}
 		}
-		return do(&request{Context: c, parameters: parameters})
+		return do(c)
 	}
 }
 

@@ -43,6 +43,8 @@ type API struct {
 	prune    func() time.Duration
 	logger   *slog.Logger
 	keys     api.Keys
+	// localOnly: without keys, on loopback, it answers under the names of this machine only; see checkVisitor.
+	localOnly bool
 
 	table       []route // in the order of paths, for the answer to a request that matches none
 	tracer      *tracing.Tracer
@@ -102,7 +104,7 @@ type Deps struct {
 // It starts nothing and reads nothing. Streams of this API end with StopStreams.
 func New(c config.Config, deps Deps) *API {
 	return &API{
-		config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), version: deps.Version, Domains: deps.Domains,
+		config: c, localOnly: c.Server.Loopback() && !c.Server.AllowAll, tenancy: queueadmin.TenantMode(c.Server.Tenancy), version: deps.Version, Domains: deps.Domains,
 		streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
 		keys: api.NewKeys(c.Server.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, sendTest: deps.TestWebhook,
 		tracer: deps.Tracer, requestDone: deps.RequestDone, countBulk: deps.BulkDone, metrics: deps.Metrics,

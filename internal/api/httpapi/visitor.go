@@ -36,7 +36,7 @@ func foreignOrigin(r *http.Request) error {
 // checkVisitor protects a server without keys from the browsers of those who may reach it (docs/reference/http.md, Authentication): a page
 // of another site could send requests, and one whose host name leads to this machine could read the answers.
 func (a *API) checkVisitor(r *http.Request) error {
-	if a.config.Server.Loopback() && !a.config.Server.AllowAll && !localHost(r.Host) {
+	if a.localOnly && !localHost(r.Host) {
 		refused := spec.NewError(ojs.ErrPermissionDenied, "This server answers under the names of its own machine only.", map[string]any{"host": r.Host})
 		refused.Hint = "Call it as localhost or 127.0.0.1; for other names set OJS_API_KEY, or OJS_ALLOW_UNAUTHENTICATED=true."
 		return refused
@@ -46,8 +46,8 @@ func (a *API) checkVisitor(r *http.Request) error {
 		return foreignOrigin(r)
 	}
 	// Browsers send this header also where they leave out Origin. A link that somebody follows is no call of a page.
-	h := r.Header
-	if h.Get("Origin") == "" && h.Get("Sec-Fetch-Site") == "cross-site" && h.Get("Sec-Fetch-Mode") != "navigate" {
+	if site := r.Header["Sec-Fetch-Site"]; site != nil && site[0] == "cross-site" && r.Header.Get("Origin") == "" &&
+		r.Header.Get("Sec-Fetch-Mode") != "navigate" {
 		return foreignOrigin(r)
 	}
 	return nil
@@ -55,6 +55,9 @@ func (a *API) checkVisitor(r *http.Request) error {
 
 // localHost reports whether a Host header is a name of the machine itself, which no other machine can be reached by.
 func localHost(host string) bool {
+	if strings.HasPrefix(host, "127.0.0.1:") || strings.HasPrefix(host, "localhost:") { // nearly always
+		return true
+	}
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
