@@ -385,6 +385,23 @@ func TestClient(t *testing.T) {
 	t.Run("Unique", func(t *testing.T) {
 		t.Parallel()
 		_, c := setup(t)
+		// Without keys: type, queue and arguments.
+		for _, other := range []func() (*ojs.Job, error){
+			func() (*ojs.Job, error) { return c.Enqueue(ctx, "u", 1, ojs.WithUnique(ojs.UniquePolicy{})) },
+			func() (*ojs.Job, error) { return c.Enqueue(ctx, "u", 2, ojs.WithUnique(ojs.UniquePolicy{})) },
+			func() (*ojs.Job, error) {
+				return c.Enqueue(ctx, "u", 1, ojs.WithQueue("q2"), ojs.WithUnique(ojs.UniquePolicy{}))
+			},
+		} {
+			_, err := other()
+			require.NoError(t, err)
+			_, err = other()
+			require.ErrorIs(t, err, ojs.ErrDuplicateJob)
+		}
+		_, err := c.Enqueue(ctx, "u", 3, ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"type"}}))
+		require.NoError(t, err)
+		_, err = c.Enqueue(ctx, "u", 4, ojs.WithUnique(ojs.UniquePolicy{Keys: []string{"type"}}))
+		require.ErrorIs(t, err, ojs.ErrDuplicateJob, "the type alone")
 		first, err := c.Enqueue(ctx, "a", nil, ojs.WithUnique(ojs.UniquePolicy{}))
 		require.NoError(t, err)
 		require.False(t, first.Deduplicated)

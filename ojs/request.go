@@ -94,7 +94,9 @@ const (
 // UniquePolicy prevents equivalent jobs. Defaults and conflicts: docs/reference/unique.md, Policy. With OnConflict reject the
 // enqueue fails with [ErrDuplicateJob]; with ignore it returns the existing job, with Deduplicated set.
 type UniquePolicy struct {
-	Keys []string // what makes two jobs equivalent: type, queue, args, meta
+	// What makes two jobs equivalent: type, which always does, queue, args, meta. Without Keys, ArgsKeys and MetaKeys it is type, queue and
+	// args; to compare the type alone, say "type".
+	Keys []string
 	// Digits address an element of args, any other name a member of the first object in it that has it. A name that addresses
 	// nothing is refused. ArgsKeys and MetaKeys imply args and meta in Keys.
 	ArgsKeys []string      // only these members of args count
@@ -305,6 +307,9 @@ func (p *UniquePolicy) wire() map[string]any {
 	}
 	if len(p.MetaKeys) > 0 && !slices.Contains(keys, "meta") {
 		keys = append(keys, "meta")
+	}
+	if len(keys) == 0 {
+		keys = []string{"type", "queue", "args"} // a server takes no keys for the type alone
 	}
 	for name, list := range map[string][]string{"keys": keys, "args_keys": p.ArgsKeys, "meta_keys": p.MetaKeys} {
 		if len(list) > 0 {

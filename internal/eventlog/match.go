@@ -145,8 +145,12 @@ func WireError(err error) error {
 		case expired.Rewritten:
 			message = "The event of the cursor was lost in a failover of the database; start again from the current state, and go on after oldest_id."
 		}
-		return spec.NewError(ojs.ErrCursorExpired, message,
+		wire := spec.NewError(ojs.ErrCursorExpired, message,
 			map[string]any{"oldest_id": expired.OldestID, "oldest_time": spec.FormatTime(expired.OldestTime)})
+		if expired.Ahead || expired.Rewritten {
+			wire.Hint = "Read the current state of your jobs, then read the events behind oldest_id."
+		}
+		return wire
 	}
 	if bad, ok := errors.AsType[*PatternError](err); ok {
 		return spec.InvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
