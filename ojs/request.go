@@ -268,7 +268,7 @@ func (r JobRequest) options() map[string]any {
 		o["retry"] = r.Retry.wire()
 	}
 	if r.Unique != nil {
-		o["unique"] = r.Unique.wire()
+		o["unique"] = r.Unique.wire(r.UniqueKey == "")
 	}
 	if r.RateLimit != nil {
 		o["rate_limit"] = r.RateLimit.wire()
@@ -299,7 +299,8 @@ func (p *RetryPolicy) wire() map[string]any {
 	return o
 }
 
-func (p *UniquePolicy) wire() map[string]any {
+// wire has what makes the key if the server computes it.
+func (p *UniquePolicy) wire(computed bool) map[string]any {
 	o := optionSet{}
 	keys := slices.Clone(p.Keys)
 	if len(p.ArgsKeys) > 0 && !slices.Contains(keys, "args") {
@@ -308,7 +309,7 @@ func (p *UniquePolicy) wire() map[string]any {
 	if len(p.MetaKeys) > 0 && !slices.Contains(keys, "meta") {
 		keys = append(keys, "meta")
 	}
-	if len(keys) == 0 {
+	if computed && len(keys) == 0 {
 		keys = []string{"type", "queue", "args"} // a server takes no keys for the type alone
 	}
 	for name, list := range map[string][]string{"keys": keys, "args_keys": p.ArgsKeys, "meta_keys": p.MetaKeys} {
