@@ -104,7 +104,8 @@ type Deps struct {
 // It starts nothing and reads nothing. Streams of this API end with StopStreams.
 func New(c config.Config, deps Deps) *API {
 	return &API{
-		config: c, localOnly: c.Server.Loopback() && !c.Server.AllowAll, tenancy: queueadmin.TenantMode(c.Server.Tenancy), version: deps.Version, Domains: deps.Domains,
+		config: c, localOnly: c.Server.Loopback() && !c.Server.AllowAll, tenancy: queueadmin.TenantMode(c.Server.Tenancy),
+		version: deps.Version, Domains: deps.Domains,
 		streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
 		keys: api.NewKeys(c.Server.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, sendTest: deps.TestWebhook,
 		tracer: deps.Tracer, requestDone: deps.RequestDone, countBulk: deps.BulkDone, metrics: deps.Metrics,
