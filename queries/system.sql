@@ -116,8 +116,11 @@ SELECT s.tenancy, s.max_job_bytes FROM ojs.server_settings s;
 UPDATE ojs.server_settings SET tenancy = @tenancy, max_job_bytes = @max_job_bytes;
 
 -- name: SystemGetIdentity :one
--- The database as the relays have last found it, and as it is now; '': unknown. They differ on a copy, after a restore and after a failover.
-SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(ojs.database_identity(), '')::text AS present FROM ojs.event_relay r;
+-- The database as the relays have last found it, and as it is now; '': unknown. It has moved on a copy, after a restore and after a failover.
+-- The rule is that of ojs.event_epoch_check.
+SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(i.present, '')::text AS present,
+    COALESCE(NOT starts_with(i.present || '/', r.timeline || '/'), false)::boolean AS moved
+FROM ojs.event_relay r CROSS JOIN (SELECT ojs.database_identity() AS present) i;
 
 -- name: SystemQuietCopy :one
 -- Pauses all crons and deactivates all webhooks of a copy, once for each: what is registered on it later works.

@@ -128,7 +128,7 @@ func (e *examination) writable(ctx context.Context) error {
 // identity reports a copy, or a restored backup, on which no node has worked yet.
 func (e *examination) identity(ctx context.Context) error {
 	found, err := e.q.SystemGetIdentity(ctx)
-	if err == nil && found.Known != "" && found.Present != "" && !strings.HasPrefix(found.Present, found.Known) {
+	if err == nil && found.Moved {
 		e.addf(false, "the database was restored or copied, or its server has failed over, and no node has worked on it since: if it is a copy, start nodes with OJS_COPY=true, "+
 			"or they send its webhooks and fire its crons; consumers of events that are ahead of it are answered 410")
 	}

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -275,7 +274,7 @@ func (n *Node) checkIdentity(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("identify the database: %w", err)
 	}
-	if found.Known != "" && found.Present != "" && !strings.HasPrefix(found.Present, found.Known) {
+	if found.Moved {
 		n.config.Logger.WarnContext(ctx, "this database was restored or copied, or its server has failed over: its crons fire and its webhooks are sent from here; "+
 			"if it is a copy, stop this node and start it with OJS_COPY=true", lifecycle,
 			slog.Group("attributes", "before", found.Known, "now", found.Present))

@@ -364,19 +364,23 @@ func (q *Queries) SystemEndSession(ctx context.Context, arg SystemEndSessionPara
 }
 
 const systemGetIdentity = `-- name: SystemGetIdentity :one
-SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(ojs.database_identity(), '')::text AS present FROM ojs.event_relay r
+SELECT COALESCE(r.timeline, '')::text AS known, COALESCE(i.present, '')::text AS present,
+    COALESCE(NOT starts_with(i.present || '/', r.timeline || '/'), false)::boolean AS moved
+FROM ojs.event_relay r CROSS JOIN (SELECT ojs.database_identity() AS present) i
 `
 
 type SystemGetIdentityRow struct {
 	Known   string
 	Present string
+	Moved   bool
 }
 
-// The database as the relays have last found it, and as it is now; ”: unknown. They differ on a copy, after a restore and after a failover.
+// The database as the relays have last found it, and as it is now; ”: unknown. It has moved on a copy, after a restore and after a failover.
+// The rule is that of ojs.event_epoch_check.
 func (q *Queries) SystemGetIdentity(ctx context.Context) (SystemGetIdentityRow, error) {
 	row := q.db.QueryRow(ctx, systemGetIdentity)
 	var i SystemGetIdentityRow
-	err := row.Scan(&i.Known, &i.Present)
+	err := row.Scan(&i.Known, &i.Present, &i.Moved)
 	return i, err
 }
 

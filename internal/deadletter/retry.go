@@ -54,14 +54,11 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	return res, err
 }
 
-// sampled is how many ids a dry run shows.
-const sampled = 10
-
 // Matching counts the dead letters that match, and gives the ids of the oldest ten.
 func (s *Store) Matching(ctx context.Context, f Filter) (n int64, sample [][16]byte, err error) {
 	err = s.eachBatch(ctx, f, func(ids [][16]byte) error {
 		n += int64(len(ids))
-		sample = append(sample, ids[:min(len(ids), sampled-len(sample))]...)
+		sample = append(sample, ids[:min(len(ids), queue.Sampled-len(sample))]...)
 		return nil
 	})
 	return n, sample, err

@@ -14,6 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// Sampled is how many ids the answer to a dry run shows (docs/reference/http.md, Dry run).
+const Sampled = 10
+
 // BulkChange is a bulk operation over chosen jobs (docs/reference/http.md, Bulk change).
 type BulkChange struct {
 	Op job.BulkOp

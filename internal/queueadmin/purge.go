@@ -33,9 +33,6 @@ type Purged struct {
 	Sample [][16]byte // of a dry run: the first ten ids
 }
 
-// sampled is how many ids a dry run shows.
-const sampled = 10
-
 // Purge removes jobs of a queue.
 // Portions that were committed stay; after an error or a hang-up the rest is left, and another call goes on. The number is
 // right in each case. It may run twice at once: a job is counted by the one that has removed it. Jobs that are enqueued
@@ -73,7 +70,7 @@ func (s *Store) Purge(ctx context.Context, p Purge) (done Purged, err error) {
 func (d *Purged) count(rows []dbsqlc.JobListForPurgeRow) {
 	for _, r := range rows {
 		if r.Matches {
-			if d.Jobs++; d.Jobs <= sampled {
+			if d.Jobs++; d.Jobs <= queue.Sampled {
 				d.Sample = append(d.Sample, r.ID)
 			}
 		}

@@ -409,7 +409,7 @@ func (s selection) confirmedAnswer(in job.BulkSelect, res queue.BulkResult) (que
 	}
 	if in.DryRun {
 		changed := slices.DeleteFunc(slices.Clone(s.texts), func(text string) bool { id, _ := spec.ParseID(text); return !res.Changed[id] })
-		body["dry_run"], body["sample"] = true, changed[:min(len(changed), 10)]
+		body["dry_run"], body["sample"] = true, changed[:min(len(changed), queue.Sampled)]
 	}
 	text, err := marshal(body)
 	return queue.Answer{Status: http.StatusOK, Body: text}, err

@@ -99,8 +99,9 @@ type request struct {
 // values none is the one that was meant.
 func (r *request) QueryParam(name string) string {
 	r.checkDeclared(name)
-	if values := slices.Compact(slices.Clone(r.QueryParams()[name])); len(values) > 1 {
-		r.refuse(spec.InvalidRequest(name, "one value", values, name+" is sent twice; send it once."))
+	values := r.QueryParams()[name]
+	if slices.ContainsFunc(values, func(v string) bool { return v != values[0] }) {
+		r.refuse(spec.InvalidRequest(name, "one value", slices.Compact(slices.Clone(values)), name+" is sent twice; send it once."))
 	}
 	return r.Context.QueryParam(name)
 }
