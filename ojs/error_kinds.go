@@ -63,6 +63,8 @@ const (
 	// ErrResultPruned, like ErrCursorExpired, is 410: the result, or the events behind a cursor, are not kept any more.
 	ErrResultPruned  ErrorKind = "x_result_pruned"
 	ErrCursorExpired ErrorKind = "x_cursor_expired"
+	// ErrQueueExists is 409: a queue of this name exists.
+	ErrQueueExists ErrorKind = "x_queue_exists"
 	// ErrSchemaExists is 409: another document is registered under this version or URI.
 	ErrSchemaExists ErrorKind = "x_schema_exists"
 )

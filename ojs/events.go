@@ -34,9 +34,12 @@ const (
 	EventQueuePaused  = "queue.paused"
 	EventQueueResumed = "queue.resumed"
 
-	EventQueueCreated       = "queue.created" // only with OJS_EVENTS_EXTENSION_TYPES, like the next two
+	// EventQueueCreated and the next four are only written with OJS_EVENTS_EXTENSION_TYPES.
+	EventQueueCreated       = "queue.created"
 	EventQueueDeleted       = "queue.deleted"
 	EventQueueConfigUpdated = "queue.config_updated"
+	EventQueueDraining      = "queue.draining"  // takes no more jobs
+	EventQueueAccepting     = "queue.accepting" // takes jobs again
 
 	// EventCronTriggered: a tick has made a job. EventCronSkipped: it has not; data has the reason.
 	EventCronTriggered = "cron.triggered"
@@ -47,10 +50,12 @@ const (
 	EventWorkflowStepCompleted = "workflow.step_completed"
 	EventWorkflowCompleted     = "workflow.completed"
 	EventWorkflowFailed        = "workflow.failed"
+	EventWorkflowCancelled     = "workflow.cancelled" // only with OJS_EVENTS_EXTENSION_TYPES
 )
 
 // ExtensionEventTypes lists the public event types that a server writes only if OJS_EVENTS_EXTENSION_TYPES is on.
-var ExtensionEventTypes = []string{EventQueueCreated, EventQueueDeleted, EventQueueConfigUpdated}
+var ExtensionEventTypes = []string{EventQueueCreated, EventQueueDeleted, EventQueueConfigUpdated, EventQueueDraining, EventQueueAccepting,
+	EventWorkflowCancelled}
 
 // EventTypes lists all public event types. Those of ExtensionEventTypes are not among them.
 var EventTypes = []string{

@@ -125,7 +125,9 @@ WITH claimed AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.job_id, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
-        CASE WHEN NOT e.internal AND NOT @no_notify::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
+        CASE WHEN e.internal OR @no_notify::boolean THEN NULL WHEN @without_data::boolean
+            THEN ojs.event_head(e, r.service) || ',"data":{},"truncated":true,"dataref":"/ojs/v1/events/' || ojs.event_id(e.time, e.seq, e.sub) || '"}'
+            ELSE ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM claimed r CROSS JOIN ojs.events e
     WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq >= @after_seq::bigint AND e.seq <= @upto::bigint -- the second condition prunes partitions
         AND e.seq <> ALL(@passed::bigint[])

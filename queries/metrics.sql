@@ -10,7 +10,9 @@ SELECT set_config('statement_timeout', @statement::text, true), set_config('lock
 
 -- name: MetricsQueueCounts :many
 -- Jobs per queue and state: the counts of published events, plus the unpublished ones from the log if there are at most
--- max_rows. Queues beyond the first max_queues by name are added up under one name. Queues without jobs are included.
+-- max_rows. Queues beyond max_queues are added up under one name: first the named ones stay, then those with the most jobs, finished
+-- ones as long as they are kept. Powers of two are compared, so that the choice is the same on all nodes and seldom changes. Queues
+-- without jobs are included.
 WITH counted AS (
     SELECT c.queue, c.state, sum(c.n) AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
@@ -20,10 +22,13 @@ WITH counted AS (
         SELECT q.name, 'available', 0 FROM ojs.queues q WHERE q.name <> '_default'
     ) c GROUP BY c.queue, c.state
 ), ranked AS (
-    SELECT CASE WHEN dense_rank() OVER (ORDER BY c.queue COLLATE "C") <= @max_queues::bigint THEN c.queue ELSE @other::text END AS queue, c.state, c.n
-    FROM counted c
+    SELECT c.queue, row_number() OVER (ORDER BY c.queue = ANY(@named::text[]) DESC, floor(log(2, 1 + GREATEST(sum(c.n), 0))) DESC, c.queue COLLATE "C") AS place
+    FROM counted c GROUP BY c.queue
+), shown AS (
+    SELECT CASE WHEN r.place <= @max_queues::bigint THEN c.queue ELSE @other::text END AS queue, c.state, c.n
+    FROM counted c JOIN ranked r ON r.queue = c.queue
 )
-SELECT r.queue::text AS queue, r.state::text AS state, sum(r.n)::bigint AS count FROM ranked r GROUP BY r.queue, r.state;
+SELECT s.queue::text AS queue, s.state::text AS state, sum(s.n)::bigint AS count FROM shown s GROUP BY s.queue, s.state;
 
 -- name: MetricsEvents :one
 -- The size of the log and the lag of its publication. unpublished is exact up to max_rows. Above that numbers are counted

@@ -229,22 +229,23 @@ ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryClaim :many
--- Claims due deliveries in turns: the subscription with the fewest running and claimed deliveries comes next, and ties
--- are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
+-- Claims due deliveries in turns: the owner with the fewest deliveries that this node runs comes next, then the subscription with the
+-- fewest running and claimed ones, and ties are broken at random. An owner is a tenant, or a subscription without one; it gets at most
+-- owner_room places of the node, so that slow endpoints of one leave room for the others. running is what owners have already. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
 -- set to the end of the lease, when another node may claim the delivery. What a request needs of its subscription is
 -- carried along: joined again by webhook_id, all deliveries of the subscription were read.
 -- A delivery that is due and still leased has lost its lease: its node stopped, or could not record the outcome. lost counts that.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), subscription AS MATERIALIZED (
-    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS tiebreak,
+    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS tiebreak, COALESCE(w.tenant, w.id::text) AS owner,
         CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - r.running AS room
     FROM ojs.webhooks w CROSS JOIN LATERAL (
         SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN clock WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > clock.now
     ) r
     WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    SELECT d.id, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret, h.owner, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
     FROM subscription h CROSS JOIN clock CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
         WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= clock.now AND NOT (c.ordered AND EXISTS (
@@ -255,7 +256,11 @@ WITH clock AS MATERIALIZED (
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.url, d.timeout_ms, d.standard_webhooks, d.proven_secret, d.turn FROM due d ORDER BY d.turn, d.tiebreak LIMIT @max_rows::integer
+    SELECT o.id, o.url, o.timeout_ms, o.standard_webhooks, o.proven_secret, o.owner, o.turn FROM (
+        SELECT d.*, COALESCE((SELECT b.n FROM (SELECT unnest(@owners::text[]) AS owner, unnest(@running::bigint[]) AS n) b WHERE b.owner = d.owner), 0)
+            + row_number() OVER (PARTITION BY d.owner ORDER BY d.turn, d.tiebreak) AS place
+        FROM due d) o
+    WHERE o.place <= @owner_room::bigint ORDER BY o.place, o.turn, o.tiebreak LIMIT @max_rows::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
@@ -263,10 +268,10 @@ WITH clock AS MATERIALIZED (
     FROM picked k CROSS JOIN clock
     WHERE d.id = ANY(ARRAY[k.id])
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
-        d.attempt_count, d.round_start, k.turn, k.url, k.timeout_ms, k.standard_webhooks, k.proven_secret
+        d.attempt_count, d.round_start, k.turn, k.owner, k.url, k.timeout_ms, k.standard_webhooks, k.proven_secret
 )
 SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, format, claims, lost, attempt_count, round_start,
-    turn, url, timeout_ms, standard_webhooks, proven_secret
+    turn, owner::text AS owner, url, timeout_ms, standard_webhooks, proven_secret
 FROM claimed ORDER BY turn, event_seq, event_sub;
 
 -- name: WebhookDeliveryGetNextDue :one

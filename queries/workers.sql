@@ -1,5 +1,5 @@
--- The worker registry. A worker is quiet, and gets no jobs, while its directive or its reported state is quiet or
--- terminate. Every statement that changes whether a worker is quiet notifies channel ojs_workers, so that nodes can keep
+-- The worker registry. A worker is quiet, and gets no jobs, while it has reported terminate, or its directive, or without one what it
+-- has reported, is quiet or terminate. Every statement that changes whether a worker is quiet notifies channel ojs_workers, so that nodes can keep
 -- the quiet workers in memory.
 
 -- name: WorkerHeartbeat :many
@@ -37,7 +37,7 @@ WITH request AS (
             WHEN k.state = 'terminate' OR r.state = '' THEN k.state
             ELSE r.state END AS becomes,
         CASE WHEN k.directive = 'running' AND r.state = 'running' THEN NULL ELSE k.directive END AS directed,
-        (COALESCE(k.state, '') IN ('quiet', 'terminate') OR COALESCE(k.directive, '') IN ('quiet', 'terminate')) AS was_quiet
+        COALESCE(k.state = 'terminate' OR COALESCE(k.directive, k.state) IN ('quiet', 'terminate'), false) AS was_quiet
     FROM request r LEFT JOIN known k ON k.id = r.id
 ), updated AS (
     UPDATE ojs.workers w
@@ -90,7 +90,7 @@ WITH request AS (
 )
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
     b.event_types::text[] AS event_types,
-    (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
+    (CASE WHEN b.was_quiet <> (b.state = 'terminate' OR COALESCE(b.directive, b.state) IN ('quiet', 'terminate'))
         THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified,
     false AS taken
 FROM described b
@@ -113,13 +113,13 @@ WHERE w.id = ANY(ARRAY[a.id]);
 
 -- name: WorkerListQuiet :many
 -- The quiet workers.
-SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate');
+SELECT w.id FROM ojs.workers w WHERE w.state = 'terminate' OR COALESCE(w.directive, w.state) IN ('quiet', 'terminate');
 
 -- name: WorkerExpire :many
 -- Declares silent workers dead. From now on the jobs that they had fetched are not extended. The caller fails these jobs;
 -- if it stops before, another node does so after reap_at. The time of an outage is not silence.
 WITH silent AS MATERIALIZED (
-    SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
+    SELECT w.id, w.state = 'terminate' OR COALESCE(w.directive, w.state) IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
     WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * @expire_after_ms::bigint AND ojs.is_served()
         AND w.last_seen_at + ojs.outage_since(w.last_seen_at) <= now() - interval '1 millisecond' * @expire_after_ms::bigint
     ORDER BY w.last_seen_at
@@ -179,7 +179,7 @@ DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL AND (@tena
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = @id::text AND (@tenant::text = '' OR w.tenant = @tenant::text)
     RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
-        w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
+        w.state = 'terminate' OR COALESCE(w.directive, w.state) IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
     SELECT @event_type::text, @source::text, d.now, d.id, d.id, d.tenant, @node::integer,

@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +34,10 @@ func TestSignals(t *testing.T) {
 // The private PostgreSQL of a development server must not outlive it.
 func TestHangupStopsDev(t *testing.T) {
 	t.Parallel()
+	// Under nohup the tests ignore the signal, and the server would inherit that. What a process catches, its children do not ignore.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	dir, err := testdir.Make("ojsd-dev-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })

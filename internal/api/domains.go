@@ -118,7 +118,7 @@ func NewDomains(d DomainDeps, c config.Config) Domains {
 		Limits: stored,
 	})
 	workflows = workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas,
-		Limits: stored}, c.Workflows)
+		Limits: stored}, c)
 	limited = limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger})
 	return Domains{
 		DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: queueadmin.NewStatistics(d.DB), Schemas: schemas,

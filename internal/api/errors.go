@@ -93,6 +93,7 @@ var statuses = map[ojs.ErrorKind]Status{
 	ojs.ErrWaitTimeout:   {http.StatusRequestTimeout, codes.DeadlineExceeded},
 	ojs.ErrCursorExpired: {http.StatusGone, codes.OutOfRange},
 	ojs.ErrResultPruned:  {http.StatusGone, codes.NotFound},
+	ojs.ErrQueueExists:   {http.StatusConflict, codes.AlreadyExists},
 	ojs.ErrSchemaExists:  {http.StatusConflict, codes.FailedPrecondition},
 }
 

@@ -48,6 +48,7 @@ func TestStatusOfEveryKind(t *testing.T) {
 		ojs.ErrJobTypeNotAllowed:      {422, codes.FailedPrecondition},
 		ojs.ErrWaitTimeout:            {408, codes.DeadlineExceeded},
 		ojs.ErrResultPruned:           {410, codes.NotFound},
+		ojs.ErrQueueExists:            {409, codes.AlreadyExists},
 		ojs.ErrSchemaExists:           {409, codes.FailedPrecondition},
 		ojs.ErrCursorExpired:          {410, codes.OutOfRange},
 	}

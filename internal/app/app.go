@@ -19,6 +19,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/netutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
@@ -209,6 +210,7 @@ func (n *Node) start(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	n.addr = ln.Addr()
+	ln = netutil.LimitListener(ln, n.config.Server.MaxConnections)
 	if err := n.metrics.Push(context.WithoutCancel(ctx)); err != nil {
 		return errors.Join(err, ln.Close())
 	}

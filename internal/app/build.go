@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/riverqueue/river/rivershared/startstop"
 	"go.opentelemetry.io/otel"
+	"golang.org/x/net/netutil"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
@@ -214,6 +215,7 @@ func (n *Node) startGRPC() error {
 		return fmt.Errorf("listen for grpc (set another address with OJS_GRPC_LISTEN, or off): %w", err)
 	}
 	n.grpcAddr = ln.Addr()
+	ln = netutil.LimitListener(ln, n.config.Server.MaxConnections)
 	go func() {
 		if err := n.grpc.Serve(ln); err != nil {
 			n.fail(fmt.Errorf("serve grpc: %w", err))

@@ -79,6 +79,10 @@ type Server struct {
 	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
 	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM, before they are cut off."`
 
+	// What clients hold open costs memory and file descriptors.
+	MaxConnections    int `env:"OJS_MAX_CONNECTIONS" default:"20000" range:"10..1000000" help:"The most connections of HTTP, and of gRPC; a further one waits until another ends."`
+	MaxWaitingFetches int `env:"OJS_MAX_WAITING_FETCHES" default:"10000" range:"0..1000000" help:"The most fetches that wait for jobs on a node; a further one is answered at once, as without a wait."`
+
 	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits).
 	// MaxBatchSize also bounds the jobs that a call with a filter takes.
 	MaxBatchBytes Size `default:"32MiB"`
@@ -143,6 +147,7 @@ type Events struct {
 
 	JobHeartbeatMinInterval time.Duration `env:"OJS_EVENTS_JOB_HEARTBEAT_MIN_INTERVAL" default:"0" range:"0..36500d" help:"The least time between two events job.heartbeat of one attempt, for large fleets; 0: one for each heartbeat that extends the job."`
 	EnqueuedOnRequeue       bool          `env:"OJS_EVENTS_ENQUEUED_ON_REQUEUE" default:"false" help:"A job that becomes available again writes the public job.enqueued instead of job.state_changed."`
+	Notify                  string        `env:"OJS_EVENTS_NOTIFY" default:"full" values:"full|envelope" help:"What a notification on ojs_events has, which every role that may connect to the database can listen to: the event (full), or the event without data (envelope). All nodes need the same value."`
 	ExtensionTypes          bool          `env:"OJS_EVENTS_EXTENSION_TYPES" default:"false" help:"Write events of types that only extensions of the specification name, such as queue.created; without it they are only logged."`
 }
 
@@ -217,7 +222,14 @@ type Metrics struct {
 	// GaugeInterval is how often figures of the whole deployment are read at most: Prometheus scrapes less often.
 	GaugeInterval time.Duration `default:"10s"`
 
-	// MaxLabelValues is how many job types, queues and other values of clients have their own series; the others share __other__. It limits
+	Compat bool `env:"OJS_METRICS_COMPAT" default:"false" help:"Show the figures of jobs again under the names of the observability extension, ojs_job_…."`
+
+	// The bounds are those of an answer: a queue has about 700 bytes, a pair of job type and queue 3 KB.
+	Queues    []string `env:"OJS_METRICS_QUEUES" help:"Queues that have series of their own whatever the others do, separated by commas."`
+	MaxQueues int      `env:"OJS_METRICS_MAX_QUEUES" default:"50" range:"1..10000" help:"How many queues have series of their own, those of OJS_METRICS_QUEUES and then those with the most jobs; the others share __other__."`
+	MaxPairs  int      `env:"OJS_METRICS_MAX_PAIRS" default:"200" range:"1..100000" help:"How many pairs of job type and queue have series of their own; beyond, the job type is __other__."`
+
+	// MaxLabelValues is how many job types and other values of clients have their own series; the others share __other__. It limits
 	// the series that a client can create with ever new job types.
 	MaxLabelValues int `default:"1000"`
 }

@@ -696,10 +696,12 @@ WITH claimed AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.job_id, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
-        CASE WHEN NOT e.internal AND NOT $1::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
+        CASE WHEN e.internal OR $1::boolean THEN NULL WHEN $5::boolean
+            THEN ojs.event_head(e, r.service) || ',"data":{},"truncated":true,"dataref":"/ojs/v1/events/' || ojs.event_id(e.time, e.seq, e.sub) || '"}'
+            ELSE ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM claimed r CROSS JOIN ojs.events e
-    WHERE (e.seq, e.sub) > ($5::bigint, $6::integer) AND e.seq >= $5::bigint AND e.seq <= $2::bigint -- the second condition prunes partitions
-        AND e.seq <> ALL($7::bigint[])
+    WHERE (e.seq, e.sub) > ($6::bigint, $7::integer) AND e.seq >= $6::bigint AND e.seq <= $2::bigint -- the second condition prunes partitions
+        AND e.seq <> ALL($8::bigint[])
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
@@ -732,7 +734,7 @@ WITH claimed AS MATERIALIZED (
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms,
         durations = ojs.durations_add(s.durations, EXCLUDED.durations)
 ), advanced AS (
-    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), scanned = CASE WHEN $8::text = '' THEN r.scanned ELSE CAST(NULLIF($8::text, 'none') AS pg_snapshot) END, kept = r.kept + s.public,
+    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), scanned = CASE WHEN $9::text = '' THEN r.scanned ELSE CAST(NULLIF($9::text, 'none') AS pg_snapshot) END, kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
         SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
@@ -752,7 +754,7 @@ WITH claimed AS MATERIALIZED (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
     FROM published p WHERE p.full_text IS NOT NULL
 ), tenant_counted AS (
-    SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add($5::bigint, $6::integer, $2::bigint, $7::bigint[]) END AS n
+    SELECT CASE WHEN EXISTS (SELECT FROM published p WHERE p.lane <> '') THEN ojs.tenant_counts_add($6::bigint, $7::integer, $2::bigint, $8::bigint[]) END AS n
 ), unlisted AS MATERIALIZED (
     SELECT array_agg(n.queue) AS names FROM (SELECT DISTINCT d.queue FROM delta d WHERE d.to_state IN ('available', 'scheduled', 'retryable', 'pending')) n
     WHERE (SELECT true FROM ojs.queues q WHERE q.name = n.queue) IS NULL
@@ -779,14 +781,15 @@ FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CRO
 `
 
 type RelayPublishParams struct {
-	NoNotify  bool
-	Upto      int64
-	Durable   bool
-	Watermark int64
-	AfterSeq  int64
-	AfterSub  int32
-	Passed    []int64
-	Scanned   string
+	NoNotify    bool
+	Upto        int64
+	Durable     bool
+	Watermark   int64
+	WithoutData bool
+	AfterSeq    int64
+	AfterSub    int32
+	Passed      []int64
+	Scanned     string
 }
 
 type RelayPublishRow struct {
@@ -817,6 +820,7 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 		arg.Upto,
 		arg.Durable,
 		arg.Watermark,
+		arg.WithoutData,
 		arg.AfterSeq,
 		arg.AfterSub,
 		arg.Passed,

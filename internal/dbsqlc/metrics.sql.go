@@ -196,14 +196,18 @@ WITH counted AS (
         SELECT q.name, 'available', 0 FROM ojs.queues q WHERE q.name <> '_default'
     ) c GROUP BY c.queue, c.state
 ), ranked AS (
-    SELECT CASE WHEN dense_rank() OVER (ORDER BY c.queue COLLATE "C") <= $2::bigint THEN c.queue ELSE $3::text END AS queue, c.state, c.n
-    FROM counted c
+    SELECT c.queue, row_number() OVER (ORDER BY c.queue = ANY($2::text[]) DESC, floor(log(2, 1 + GREATEST(sum(c.n), 0))) DESC, c.queue COLLATE "C") AS place
+    FROM counted c GROUP BY c.queue
+), shown AS (
+    SELECT CASE WHEN r.place <= $3::bigint THEN c.queue ELSE $4::text END AS queue, c.state, c.n
+    FROM counted c JOIN ranked r ON r.queue = c.queue
 )
-SELECT r.queue::text AS queue, r.state::text AS state, sum(r.n)::bigint AS count FROM ranked r GROUP BY r.queue, r.state
+SELECT s.queue::text AS queue, s.state::text AS state, sum(s.n)::bigint AS count FROM shown s GROUP BY s.queue, s.state
 `
 
 type MetricsQueueCountsParams struct {
 	MaxRows   int64
+	Named     []string
 	MaxQueues int64
 	Other     string
 }
@@ -215,9 +219,16 @@ type MetricsQueueCountsRow struct {
 }
 
 // Jobs per queue and state: the counts of published events, plus the unpublished ones from the log if there are at most
-// max_rows. Queues beyond the first max_queues by name are added up under one name. Queues without jobs are included.
+// max_rows. Queues beyond max_queues are added up under one name: first the named ones stay, then those with the most jobs, finished
+// ones as long as they are kept. Powers of two are compared, so that the choice is the same on all nodes and seldom changes. Queues
+// without jobs are included.
 func (q *Queries) MetricsQueueCounts(ctx context.Context, arg MetricsQueueCountsParams) ([]MetricsQueueCountsRow, error) {
-	rows, err := q.db.Query(ctx, metricsQueueCounts, arg.MaxRows, arg.MaxQueues, arg.Other)
+	rows, err := q.db.Query(ctx, metricsQueueCounts,
+		arg.MaxRows,
+		arg.Named,
+		arg.MaxQueues,
+		arg.Other,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -557,7 +557,13 @@ WITH locked AS MATERIALIZED (
         FROM result r WHERE r.moved AND r.status = 'paused'
         UNION ALL
         SELECT 1, 'queue.resumed', r.updated_at, '{"queue":"' || $2::text || '","resumed_by":' || to_json($5::text)::text || '}'
-        FROM result r WHERE r.moved AND (r.previous = 'paused' OR r.previous = 'draining' AND r.status = 'active')
+        FROM result r WHERE r.moved AND r.previous = 'paused'
+        UNION ALL
+        SELECT 2, 'queue.draining', r.updated_at, '{"queue":"' || $2::text || '","drained_by":' || to_json($5::text)::text || '}'
+        FROM result r WHERE r.moved AND r.status = 'draining' AND $4::boolean
+        UNION ALL
+        SELECT 2, 'queue.accepting', r.updated_at, '{"queue":"' || $2::text || '","accepted_by":' || to_json($5::text)::text || '}'
+        FROM result r WHERE r.moved AND r.previous = 'draining' AND $4::boolean
     ) e ORDER BY e.step
 )
 SELECT r.previous::text AS previous, r.moved::boolean AS moved, r.refused::boolean AS refused, r.status::text AS status, r.paused_at::timestamptz AS paused_at, r.updated_at::timestamptz AS updated_at FROM result r

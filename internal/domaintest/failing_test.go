@@ -160,7 +160,7 @@ func TestFailingPasses(t *testing.T) {
 		"DeliverWebhooks": {
 			prepare: delivery,
 			do: func(b *domaintest.Bundle) error {
-				claimed, err := b.Webhooks.ClaimDeliveries(b.T.Context(), 5)
+				claimed, err := b.Webhooks.ClaimDeliveries(b.T.Context(), webhook.Share{Want: 5, OwnerRoom: 5})
 				for _, d := range claimed.Deliveries {
 					_, recordErr := b.Webhooks.RecordDelivery(b.T.Context(), webhook.DeliveryOutcome{ID: d.ID, Claims: d.Claims, Status: "delivered", Code: 200, Secret: d.Secrets[0].ID})
 					err = errors.Join(err, recordErr)

@@ -224,6 +224,7 @@ func TestMetricsAreExact(t *testing.T) {
 		c.Database.URL, c.Tests.EnableReset = url, false
 		c.Jobs.VisibilityTimeout, c.Workers.DeadAfter = 500*time.Millisecond, time.Second
 		c.DeadLetter.MaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
+		c.Metrics.Compat = true
 	}
 	nodes := []*node{setup(t, freshGauges, change), setup(t, freshGauges, change)}
 	pool, err := pgxpool.New(t.Context(), url)

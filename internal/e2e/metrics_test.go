@@ -123,7 +123,7 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 	// Subtests may wait a minute for their turn, and the worker must not be dead by then.
-	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.Workers.DeadAfter = time.Hour })
+	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.Workers.DeadAfter, c.Metrics.Compat = time.Hour, true })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
 	for _, path := range []string{"/ojs/v1/jobs/bulk/cancel", "/ojs/v1/admin/jobs/bulk/cancel"} {
@@ -306,7 +306,7 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("BoundLabels", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, freshGauges, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
+		a := setup(t, freshGauges, func(c *app.Config) { c.Metrics.MaxLabelValues, c.Metrics.MaxQueues = 3, 3 })
 		for i := range 6 {
 			a.push(`"type":"t%d","args":[],"queue":"q%d"`, i, i)
 		}

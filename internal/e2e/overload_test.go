@@ -2,6 +2,8 @@ package e2e_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
@@ -33,6 +36,59 @@ func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
 	require.True(t, all(), "they wait until the health was read")
 	release()
 	reads.Wait()
+}
+
+// What clients hold open is bounded: docs/reference/http.md, Bodies and Fetch.
+func TestHeldOpen(t *testing.T) {
+	t.Parallel()
+
+	t.Run("WaitingFetches", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t, func(c *app.Config) { c.Server.MaxWaitingFetches = 2 })
+		waiting := []<-chan reply{a.parked("q", `"wait_ms":20000`), a.parked("q", `"wait_ms":20000`)}
+		start := time.Now()
+		require.Equal(t, `{"jobs":[]}`, a.fetch("q", `"wait_ms":20000`).body)
+		require.Less(t, time.Since(start), beforeItsTime)
+		id := a.push(`"type":"t","args":[],"queue":"other"`)
+		require.Equal(t, id, a.fetch("other", `"wait_ms":20000`).at("jobs.0.id"), "what is there")
+		for range waiting {
+			a.push(`"type":"t","args":[],"queue":"q"`)
+		}
+		for _, got := range waiting {
+			require.Equal(t, 1, (<-got).count("jobs"))
+		}
+		a.parked("q", `"wait_ms":1000`)
+	})
+
+	t.Run("Connections", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t, func(c *app.Config) { c.Server.MaxConnections = 10 })
+		a.client.CloseIdleConnections()
+		address := strings.TrimPrefix(a.url, "http://")
+		var open []net.Conn
+		ask := func() (net.Conn, error) {
+			conn, err := net.Dial("tcp", address)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close() })
+			_, err = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			require.NoError(t, err)
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
+			_, err = conn.Read(make([]byte, 1))
+			return conn, err
+		}
+		for {
+			conn, err := ask()
+			if err != nil {
+				open[0].Close()
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitFor)))
+				_, err = conn.Read(make([]byte, 1))
+				require.NoError(t, err, "when another has ended")
+				break
+			}
+			open = append(open, conn)
+			require.LessOrEqual(t, len(open), 10)
+		}
+	})
 }
 
 // TestFetchOfManyLargeJobs asks for all jobs at once, as often as there are some, and counts each.

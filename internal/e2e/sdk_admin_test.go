@@ -199,7 +199,7 @@ func TestSDKAdmin(t *testing.T) {
 		},
 		"Queues": func(t *testing.T, q string) {
 			require.NoError(t, c.CreateQueue(t.Context(), q, ojsadmin.QueueConfig{"concurrency": 3}))
-			require.ErrorIs(t, c.CreateQueue(t.Context(), q, nil), ojs.ErrInvalidStateTransition)
+			require.ErrorIs(t, c.CreateQueue(t.Context(), q, nil), ojs.ErrQueueExists)
 			config, err := c.ConfigureQueue(t.Context(), q, ojsadmin.QueueConfig{"concurrency": nil, "default_timeout": 60})
 			require.NoError(t, err)
 			require.NotContains(t, config, "concurrency")

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,28 +17,36 @@ import (
 // TestWebhookSlowEndpoints: an endpoint that hangs and one that fails do not delay a third.
 func TestWebhookSlowEndpoints(t *testing.T) {
 	t.Parallel()
-	e := newEndpoint(t)
-	release := make(chan struct{})
-	e.on(func(w http.ResponseWriter, c call) {
-		switch c.path {
-		case "/hangs":
-			<-release
-		case "/fails":
-			w.WriteHeader(http.StatusBadGateway)
-		}
-	})
-	defer close(release)
-	a := setup(t, e.quick)
-	hangs := a.subscribe(e, "/hangs", `"job.enqueued"`, `"max_in_flight":3`, `"timeout_ms":60000`)
-	a.subscribe(e, "/fails", `"job.enqueued"`)
-	a.subscribe(e, "/works", `"job.enqueued"`)
-	const jobs = 60
-	for range jobs {
-		a.push(`"type":"t","args":[]`)
+	for name, test := range map[string]struct{ inFlight, requests int }{
+		"OwnLimit":    {3, 100},
+		"HalfOfANode": {100, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEndpoint(t)
+			release := make(chan struct{})
+			e.on(func(w http.ResponseWriter, c call) {
+				switch c.path {
+				case "/hangs":
+					<-release
+				case "/fails":
+					w.WriteHeader(http.StatusBadGateway)
+				}
+			})
+			defer close(release)
+			a := setup(t, e.quick, func(c *app.Config) { c.Webhooks.Workers = test.requests })
+			hangs := a.subscribe(e, "/hangs", `"job.enqueued"`, fmt.Sprintf(`"max_in_flight":%d`, test.inFlight), `"timeout_ms":60000`)
+			a.subscribe(e, "/fails", `"job.enqueued"`)
+			a.subscribe(e, "/works", `"job.enqueued"`)
+			const jobs = 60
+			for range jobs {
+				a.push(`"type":"t","args":[]`)
+			}
+			e.await(t, "/works", jobs)
+			eventually(t, func() bool { return len(e.received("/hangs")) == 3 })
+			require.Equal(t, 3, a.deliveries("status=delivering&subscription_id="+hangs).count("deliveries"))
+		})
 	}
-	e.await(t, "/works", jobs)
-	eventually(t, func() bool { return len(e.received("/hangs")) == 3 })
-	require.Equal(t, 3, a.deliveries("status=delivering&subscription_id="+hangs).count("deliveries"))
 }
 
 // TestWebhookNodes: nodes share the deliveries; none is sent twice, and never more at a time than the subscription allows.

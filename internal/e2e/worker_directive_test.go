@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -87,10 +86,18 @@ func TestWorkerDirectives(t *testing.T) {
 			a.withoutParking(func() {
 				require.Equal(t, `{"jobs":[]}`, a.fetch(q, `"worker_id":"`+w+`"`, `"wait_ms":20000`).body, name)
 			})
-			if strings.HasPrefix(name, "directed") {
-				a.direct(w, "resume").is(200)
-				a.beat(w, `"state":"running"`)
-				require.Equal(t, id, a.fetch(q, `"worker_id":"`+w+`"`).at("jobs.0.id"), name)
+			// An operator's resume holds at once, but not for a worker that said that it ends.
+			a.direct(w, "resume").is(200)
+			for _, report := range []string{"", `"state":"running"`} {
+				if report != "" {
+					a.beat(w, report)
+					id = a.push(`"type":"t","args":[],"queue":"%s"`, q)
+				}
+				if got := a.fetch(q, `"worker_id":"`+w+`"`); name == "reported terminate" {
+					require.Equal(t, `{"jobs":[]}`, got.body, name)
+				} else {
+					require.Equal(t, id, got.at("jobs.0.id"), name)
+				}
 			}
 		}
 	})

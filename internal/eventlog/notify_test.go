@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 // ear is a SQL client that listens.
@@ -78,6 +80,20 @@ func TestNotify(t *testing.T) {
 			require.Contains(t, payload, `"event":"job.completed"`)
 			require.Less(t, len(payload), 8000)
 		}
+	})
+
+	// Any role that may connect can listen.
+	t.Run("WithoutData", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{Events: config.Events{Notify: "envelope"}})
+		client := b.listen(t, "ojs_events")
+		b.exec(t, insertCompleted, nil, `{"result":"a secret"}`)
+		b.publishAll(t)
+		payload := client.next(t)
+		var id, whole string
+		require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT id, payload FROM ojs.events_after()").Scan(&id, &whole))
+		require.Contains(t, whole, "a secret")
+		require.Equal(t, whole[:strings.Index(whole, `,"event":`)]+`,"data":{},"truncated":true,"dataref":"/ojs/v1/events/`+id+`"}`, payload)
 	})
 
 	t.Run("KeepsTheErrorOfAFailure", func(t *testing.T) {

@@ -392,6 +392,7 @@ func (p *publication) publishNext(ctx context.Context, d decision) error {
 func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublishParams) error {
 	params.Watermark = p.found.watermark
 	params.NoNotify = p.relay.Time.Now().Before(p.relay.noNotifyUntil)
+	params.WithoutData = p.relay.config.Events.Notify == "envelope"
 	// ojs.event_uncounted goes by it. Gaps of rolled back transactions may be left: they have no rows to count.
 	switch {
 	case !p.done.gaps:

@@ -204,7 +204,7 @@ func ahead(log *dbsqlc.EventListAfterRow) error {
 }
 
 // ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were
-// looked at, counted up to 10 000. It ignores Query.After. Pages are numbered by offset, so an event that is published between
+// looked at, counted up to 1 000 or, if that is further, up to the first behind the page. It ignores Query.After. Pages are numbered by offset, so an event that is published between
 // two calls moves the others down: an entry may be shown twice.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
@@ -219,14 +219,14 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	params := dbsqlc.EventListNewestParams{
 		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues,
 		JobTypes: f.jobTypes, WorkflowID: f.workflowID, Since: f.since, Until: f.until, Tenant: f.tenant, MaxLooked: r.maxLooked,
-		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
+		MaxTotal: int32(max(maxTotal, offset+f.limit+1)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
 	rows, err := r.q.EventListNewest(ctx, params)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list newest events: %w", err)
 	}
 	for _, row := range rows {
-		total = min(row.Total, maxTotal)
+		total = row.Total
 		if row.Seq > 0 {
 			events = append(events, eventOf(dbsqlc.OjsEventShown{
 				Seq: row.Seq, Sub: row.Sub, Time: row.Time, Type: row.Type, Internal: row.Internal, JobID: row.JobID, JobType: row.JobType,
@@ -390,7 +390,7 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		before = query.Before.place()
 	}
 	rows, err := r.q.HistoryListNewest(ctx, dbsqlc.HistoryListNewestParams{
-		Before: before, MaxLooked: r.maxLooked, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
+		Before: before, MaxLooked: r.maxLooked, MaxRows: int32(query.Limit + 1), MaxTotal: int32(max(maxTotal, query.Limit+1)),
 		Types: nonEmpty(query.Types), Actors: nonEmpty(query.Actors), Queues: nonEmpty(query.Queues), JobTypes: nonEmpty(query.JobTypes),
 		Since: optionalTime(query.Since), Until: optionalTime(query.Until), Tenant: pg.Text(query.Tenant),
 	})

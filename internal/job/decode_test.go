@@ -135,7 +135,7 @@ func TestDecodeJobTellsAllProblems(t *testing.T) {
 	b, err := json.Marshal(e.Details["validation_errors"])
 	require.NoError(t, err)
 	require.JSONEq(t, `[
-		{"path":"$.type","message":"'type' must be a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render, got \"A\"."},
+		{"path":"$.type","message":"'type' must be a job type of words joined by dots, each a lower-case letter and then lower-case letters, digits, _ and -, such as invoice.render, got \"A\"."},
 		{"path":"$.args","message":"'args' is required: send an array."},
 		{"path":"$.options.queue","message":"'queue' must be a queue name of lower-case letters, digits, - and ., starting with a letter or digit, got \"_\"."},
 		{"path":"$.options.priority","message":"'priority' must be an integer from -100 to 100, or HIGH, NORMAL or LOW, got 7.5."},

@@ -387,7 +387,7 @@ func (d *decoder) identity(j *Job) {
 	case len(text) > maxTypeBytes:
 		d.refuse(ojs.ErrJobTypeTooLong, g, "at most 255 bytes long")
 	case !ok || !ValidType(text):
-		d.refuse(ojs.ErrInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
+		d.refuse(ojs.ErrInvalidJobType, g, "a job type of words joined by dots, each a lower-case letter and then lower-case letters, digits, _ and -, such as invoice.render")
 	}
 	j.Type = text
 	d.args()

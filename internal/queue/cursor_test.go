@@ -166,7 +166,7 @@ func TestWaiterThatWasTakenIsWokenDuringItsOwnClaim(t *testing.T) {
 	t.Parallel()
 	c := knowing("q")
 	c.lower(Place{"q", "", 0, 1})
-	w := c.park(job.Fetch{Queues: []string{"q"}})
+	w := c.park(job.Fetch{Queues: []string{"q"}}, 1)
 	c.offer(w)
 	taken := c.take([]*job.Job{{Queue: "q"}}, func([]string) bool { return false })
 	require.Equal(t, []*waiter{w}, taken)

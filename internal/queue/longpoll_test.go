@@ -13,7 +13,7 @@ import (
 func TestWakes(t *testing.T) {
 	t.Parallel()
 	park := func(c *cursors, tenant string) *waiter {
-		return c.park(job.Fetch{Queues: []string{"q"}, Tenant: tenant})
+		return c.park(job.Fetch{Queues: []string{"q"}, Tenant: tenant}, 1000)
 	}
 
 	t.Run("OneThatIsNotUsedGoesToTheNextWaiter", func(t *testing.T) {

@@ -36,16 +36,20 @@ type waiter struct {
 // It holds no connection while it waits. Its claims run on the context of the request: what a client that hangs up has claimed is
 // handed back by the API layer.
 func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
-	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
+	claim := by.Claim
+	if claim == nil {
+		claim = func(ctx context.Context) ([]*job.Record, error) { return s.Claim(ctx, f) }
+	}
+	// Before the claim, or a job that commits after it would not wake the fetch.
+	w := s.cursors.park(f, s.config.Server.MaxWaitingFetches)
+	if w == nil {
+		return claim(ctx)
+	}
 	w.until = by.Until
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
 	timeout := time.NewTimer(f.Wait)
 	defer timeout.Stop()
-	claim := by.Claim
-	if claim == nil {
-		claim = func(ctx context.Context) ([]*job.Record, error) { return s.Claim(ctx, f) }
-	}
 	for {
 		if by.Changed != nil {
 			w.changed = by.Changed() // before the claim, or a change between both would be missed
@@ -165,11 +169,14 @@ func (s *Store) poll(ctx context.Context) error {
 	return errors.Join(lost, err)
 }
 
-// park registers a waiter.
-func (c *cursors) park(f job.Fetch) *waiter {
+// park registers a waiter; nil: as many wait as may.
+func (c *cursors) park(f job.Fetch, most int) *waiter {
 	w := &waiter{fetch: f, wake: make(chan struct{}, 1), handed: make(chan []*job.Record, 1)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.parked >= most {
+		return nil
+	}
 	c.parked++
 	for _, of := range scopes(f.Queues, f.Tenant) {
 		c.waiters[of] = append(c.waiters[of], w)

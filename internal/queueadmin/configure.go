@@ -2,7 +2,6 @@ package queueadmin
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -188,18 +187,17 @@ func (s *Store) statusChanges(ctx context.Context, name string, r dbsqlc.QueueSe
 	if r.Previous == "" {
 		changes = s.changed(ctx, ojs.EventQueueCreated, "queue created", name)
 	}
-	eventType := ""
-	switch {
-	case r.Status == queueconfig.Paused:
-		eventType = ojs.EventQueuePaused
-	case r.Previous == queueconfig.Paused, r.Previous == queueconfig.Draining:
-		eventType = ojs.EventQueueResumed
+	if r.Status == queueconfig.Paused {
+		changes = append(changes, eventlog.Change{Type: ojs.EventQueuePaused, Subject: name, Queue: name, At: r.UpdatedAt.Time})
 	}
-	if eventType != "" {
-		changes = append(changes, eventlog.Change{Type: eventType, Subject: name, Queue: name, At: r.UpdatedAt.Time})
+	if r.Previous == queueconfig.Paused {
+		changes = append(changes, eventlog.Change{Type: ojs.EventQueueResumed, Subject: name, Queue: name, At: r.UpdatedAt.Time})
 	}
 	if r.Status == queueconfig.Draining {
-		s.logger.InfoContext(ctx, "queue draining", slog.String("category", "queue"), slog.Group("ojs", "queue", name))
+		changes = append(changes, s.changed(ctx, ojs.EventQueueDraining, "queue draining", name)...)
+	}
+	if r.Previous == queueconfig.Draining {
+		changes = append(changes, s.changed(ctx, ojs.EventQueueAccepting, "queue accepting jobs", name)...)
 	}
 	return changes
 }

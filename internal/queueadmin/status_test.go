@@ -211,14 +211,27 @@ func TestDrain(t *testing.T) {
 
 	t.Run("OfAPausedQueueResumesFetches", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.Enqueued(domaintest.NewJob("q"))
-		_, err := b.Queues.Pause(t.Context(), "q", "a")
-		require.NoError(t, err)
-		_, err = b.Queues.Drain(t.Context(), "q", "b")
-		require.NoError(t, err)
-		require.Len(t, b.Fetched(1, "q"), 1)
-		require.Equal(t, []string{`queue.paused {"queue":"q","paused_by":"a"}`, `queue.resumed {"queue":"q","resumed_by":"b"}`}, b.events("q"))
+		for extension, b := range map[bool]*bundle{false: setup(t), true: setup(t, extended)} {
+			b.Enqueued(domaintest.NewJob("q"))
+			for _, change := range []func(context.Context, string, string) (queueadmin.Status, error){
+				b.Queues.Drain, b.Queues.Pause, b.Queues.Drain, b.Queues.Resume, b.Queues.Drain,
+			} {
+				_, err := change(t.Context(), "q", "a")
+				require.NoError(t, err)
+			}
+			require.Len(t, b.Fetched(1, "q"), 1)
+			want := []string{
+				`queue.draining {"queue":"q","drained_by":"a"}`,
+				`queue.paused {"queue":"q","paused_by":"a"}`, `queue.accepting {"queue":"q","accepted_by":"a"}`,
+				`queue.resumed {"queue":"q","resumed_by":"a"}`, `queue.draining {"queue":"q","drained_by":"a"}`,
+				`queue.accepting {"queue":"q","accepted_by":"a"}`,
+				`queue.draining {"queue":"q","drained_by":"a"}`,
+			}
+			if !extension {
+				want = []string{want[1], want[3]}
+			}
+			require.Equal(t, want, b.events("q"))
+		}
 	})
 }
 

@@ -43,7 +43,12 @@ func MethodNotAllowed(method, path string, allowed []string) *ojs.Error {
 
 // Validation refuses a well-formed but inadmissible policy: 422. message must contain the bare name of the field.
 func Validation(field string, received any, message string) *ojs.Error {
-	return InvalidField(ojs.ErrValidation, field, "", received, message)
+	e := InvalidField(ojs.ErrValidation, field, "", received, message)
+	// The name of the kind is that of its first use, retry policies, which misleads for anything else.
+	if !strings.HasPrefix(field, "retry") && field != "max_attempts" {
+		e.DocsURL = docsURL + "INVALID_PAYLOAD"
+	}
+	return e
 }
 
 // Unsupported refuses what this server does not offer: 422.
@@ -239,7 +244,8 @@ func ProducerNotAllowed(queue string) *ojs.Error {
 
 // QueueExists refuses to create a queue that exists: 409.
 func QueueExists(queue string) *ojs.Error {
-	return QueueState(queue, fmt.Sprintf("queue %s exists already; change it with PUT /ojs/v1/queues/%s/config.", queue, queue), nil)
+	return NewError(ojs.ErrQueueExists, fmt.Sprintf("queue %s exists already; change it with PUT /ojs/v1/queues/%s/config.", queue, queue),
+		map[string]any{"queue": queue})
 }
 
 // QueueState refuses a change that the state of a queue does not allow: 409.
@@ -348,7 +354,7 @@ type class struct {
 var catalogue = map[ojs.ErrorKind]class{
 	ojs.ErrInvalidPayload: {"", false, "", "Correct the field named in details and send the request again."},
 	ojs.ErrInvalidJobType: {"invalid_payload", false, "INVALID_PAYLOAD",
-		"Send a job type of lower-case words joined by dots, such as invoice.render."},
+		"Send a job type of lower-case words joined by dots, each beginning with a letter, such as invoice.render."},
 	ojs.ErrInvalidQueue: {"invalid_payload", false, "INVALID_PAYLOAD",
 		"Send a queue name of lower-case letters, digits, hyphens and dots."},
 	ojs.ErrInvalidArgs: {"invalid_payload", false, "INVALID_PAYLOAD",
@@ -389,6 +395,7 @@ var catalogue = map[ojs.ErrorKind]class{
 	ojs.ErrJobTypeNotAllowed: {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
 	ojs.ErrWaitTimeout:       {"", true, "", "Send the request again; the job has not finished yet."},
 	ojs.ErrCursorExpired:     {"", false, "", "Events were deleted since: read the current state of your jobs, then read the events that are kept by a request without after, because after leaves out the event that it names."},
+	ojs.ErrQueueExists:       {"conflict", false, "", "Use the queue as it is, or change its configuration."},
 	ojs.ErrSchemaExists:      {"conflict", false, "", "Register the changed schema as a new version, or delete the registered one before."},
 	ojs.ErrResultPruned:      {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
 }

@@ -85,6 +85,9 @@ func AppendID(b []byte, id [16]byte) []byte {
 	return hex.AppendEncode(append(b, '-'), id[10:16])
 }
 
+// docsURL is the beginning of the stable names of errors.
+const docsURL = "https://openjobspec.org/errors/"
+
 // NewError makes an error of a kind. details may be nil. It panics for a kind that is not in the catalogue, which is a mistake
 // of the program.
 func NewError(kind ojs.ErrorKind, message string, details map[string]any) *ojs.Error {
@@ -101,7 +104,7 @@ func NewError(kind ojs.ErrorKind, message string, details map[string]any) *ojs.E
 	}
 	return &ojs.Error{
 		Code: code, Type: string(kind), Message: message, Retryable: c.retryable,
-		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
+		Hint: c.hint, DocsURL: docsURL + doc, Details: details,
 	}
 }
 

@@ -39,6 +39,7 @@ func TestCatalogue(t *testing.T) {
 		ojs.ErrInternal: {"internal_error", true, "BACKEND_ERROR"}, ojs.ErrUnavailable: {"backend_error", true, "BACKEND_UNAVAILABLE"},
 		ojs.ErrTimeout: {"backend_error", true, "BACKEND_TIMEOUT"}, ojs.ErrJobTypeNotAllowed: {"x_job_type_not_allowed", false, "X_JOB_TYPE_NOT_ALLOWED"},
 		ojs.ErrWaitTimeout: {"x_wait_timeout", true, "X_WAIT_TIMEOUT"}, ojs.ErrResultPruned: {"x_result_pruned", false, "X_RESULT_PRUNED"},
+		ojs.ErrQueueExists:   {"conflict", false, "X_QUEUE_EXISTS"},
 		ojs.ErrSchemaExists:  {"conflict", false, "X_SCHEMA_EXISTS"},
 		ojs.ErrCursorExpired: {"x_cursor_expired", false, "X_CURSOR_EXPIRED"},
 	}

@@ -77,6 +77,7 @@ type Dispatcher struct {
 
 	wake    chan struct{}
 	running atomic.Int64
+	owners  owners
 	senders sync.WaitGroup
 	sent    atomic.Bool  // a delivery was sent since the last maintain
 	failing atomic.Int64 // clock.Running at the first failed claim since a successful one; 0: none
@@ -157,7 +158,7 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	// Before the claim, so that the claim finds what was released.
 	d.releaseLost(ctx)
 	// A stop must not cut the claim off from its result: what it has leased would wait for the end of the lease.
-	claimed, err := d.store.ClaimDeliveries(context.WithoutCancel(ctx), want)
+	claimed, err := d.store.ClaimDeliveries(context.WithoutCancel(ctx), d.owners.share(want, d.config.Webhooks.Workers))
 	if err != nil {
 		// claimed has what the claim has returned before its commit was sent.
 		if pg.IsUnknown(err) {
@@ -173,12 +174,18 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	d.failing.Store(0)
 	d.warnSealed(ctx, claimed.Sealed)
 	for i := range claimed.Deliveries {
+		delivery := &claimed.Deliveries[i]
 		d.running.Add(1)
+		d.owners.add(delivery.Owner, 1)
 		d.sent.Store(true)
 		d.senders.Go(func() {
-			defer d.Wake()          // another request may start, of this node and of this subscription
-			defer d.running.Add(-1) // before Wake, so that the pass that is woken sees the room
-			d.deliver(sending, &claimed.Deliveries[i])
+			defer d.Wake() // another request may start, of this node and of this subscription
+			// Before Wake, so that the pass that is woken sees the room.
+			defer func() {
+				d.owners.add(delivery.Owner, -1)
+				d.running.Add(-1)
+			}()
+			d.deliver(sending, delivery)
 		})
 	}
 	// After the start of the requests, which need not wait for it.
@@ -193,6 +200,34 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 		next = min(next, claimed.Next)
 	}
 	return next
+}
+
+// owners are the requests that a node runs for each owner of subscriptions: a tenant, or a subscription without one.
+type owners struct {
+	mu      sync.Mutex
+	running map[string]int64
+}
+
+func (o *owners) add(owner string, n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.running == nil {
+		o.running = map[string]int64{}
+	}
+	if o.running[owner] += n; o.running[owner] == 0 {
+		delete(o.running, owner)
+	}
+}
+
+// share is what a node with so many workers may claim: at most want, and for one owner half of the workers with what it has.
+func (o *owners) share(want, workers int) Share {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := Share{Want: want, OwnerRoom: max(1, workers/2)}
+	for owner, n := range o.running {
+		s.Owners, s.Running = append(s.Owners, owner), append(s.Running, n)
+	}
+	return s
 }
 
 // warn is for all lines of the loop: what has failed is tried again.
@@ -236,12 +271,20 @@ type Claimed struct {
 	Next       time.Duration // until the next delivery is due; negative: none waits
 }
 
-// ClaimDeliveries leases at most want due deliveries to this node (docs/reference/webhooks.md, Deliveries). The claim is
+// Share is what a node claims at most: Want deliveries, and OwnerRoom of one owner together with those that it runs, of which Running has the
+// number for each of Owners.
+type Share struct {
+	Want, OwnerRoom int
+	Owners          []string
+	Running         []int64
+}
+
+// ClaimDeliveries leases at most Want due deliveries to this node (docs/reference/webhooks.md, Deliveries). The claim is
 // committed when it returns; send them only then. After an error that pg.IsUnknown they may be leased all the same, and should be
 // released. Any number of nodes may call it at once: the locks of the subscriptions put the claims of one subscription in a
-// row, so max_in_flight holds over all nodes. It may return fewer than want although more are due. The clock is read in the
+// row, so max_in_flight holds over all nodes. It may return fewer than Want although more are due. The clock is read in the
 // same transaction, after the claim.
-func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
+func (s *Store) ClaimDeliveries(ctx context.Context, share Share) (c Claimed, err error) {
 	err = s.inPlannedTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		c = Claimed{}
 		// This is the first statement with a lock. The next ones have later snapshots, so they count what the holder before has
@@ -261,7 +304,8 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 			// same and finds nothing.
 			ours := slices.DeleteFunc(locked, func(id [16]byte) bool { return slices.Contains(sealed, id) })
 			rows, err := q.WebhookDeliveryClaim(ctx, dbsqlc.WebhookDeliveryClaimParams{
-				WebhookIds: ours, MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
+				WebhookIds: ours, MaxRows: int32(share.Want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
+				Owners: share.Owners, Running: share.Running, OwnerRoom: int64(share.OwnerRoom),
 			})
 			if err != nil {
 				return err

@@ -21,7 +21,7 @@ import (
 // subscribed makes a subscription to everything.
 func (b *bundle) claimed(want int) []webhook.Delivery {
 	b.T.Helper()
-	c, err := b.Webhooks.ClaimDeliveries(b.T.Context(), want)
+	c, err := b.Webhooks.ClaimDeliveries(b.T.Context(), webhook.Share{Want: want, OwnerRoom: want})
 	require.NoError(b.T, err)
 	return c.Deliveries
 }
@@ -176,7 +176,7 @@ func TestDeliveryClaim(t *testing.T) {
 			b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = now() + $1::interval WHERE id = $2`, in, b.Delivery(hook, 1, "s"))
 		}
 		next := func() time.Duration {
-			c, err := b.Webhooks.ClaimDeliveries(t.Context(), 1)
+			c, err := b.Webhooks.ClaimDeliveries(t.Context(), webhook.Share{Want: 1, OwnerRoom: 1})
 			require.NoError(t, err)
 			require.Empty(t, c.Deliveries)
 			return c.Next
@@ -215,7 +215,7 @@ func TestDeliveryClaim(t *testing.T) {
 			node := b.node()
 			nodes.Go(func() {
 				for range 100 {
-					c, err := node.Webhooks.ClaimDeliveries(t.Context(), 50)
+					c, err := node.Webhooks.ClaimDeliveries(t.Context(), webhook.Share{Want: 50, OwnerRoom: 50})
 					if err != nil {
 						t.Error(err)
 						return
@@ -712,7 +712,7 @@ func TestDeliveryOrder(t *testing.T) {
 			b.publish()
 			for name, call := range map[string]func(ctx context.Context) error{
 				"create": func(ctx context.Context) (err error) { _, err = b.Webhooks.CreateDeliveries(ctx); return err },
-				"claim":  func(ctx context.Context) (err error) { _, err = b.Webhooks.ClaimDeliveries(ctx, 1); return err },
+				"claim":  func(ctx context.Context) (err error) { _, err = b.Webhooks.ClaimDeliveries(ctx, webhook.Share{Want: 1, OwnerRoom: 1}); return err },
 				"record": func(ctx context.Context) (err error) {
 					_, err = b.Webhooks.RecordDelivery(ctx, webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200})
 					return err

@@ -47,3 +47,41 @@ func TestDeliveriesOfTenants(t *testing.T) {
 	require.Empty(t, page.Deliveries)
 	require.Zero(t, page.Total)
 }
+
+// Slow endpoints of one tenant, however many subscriptions it has, leave room for those of others.
+func TestClaimsOfTenants(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	of := func(tenant string) *webhook.Webhook {
+		return b.Subscribed(func(d *webhook.Definition) { d.Tenant, d.MaxInFlight = tenant, 100 })
+	}
+	for range 3 {
+		of("acme")
+	}
+	of("other")
+	mine := spec.FormatID(of("").ID)
+	var jobs []*job.Job
+	for range 10 {
+		for _, tenant := range []string{"acme", "other"} {
+			jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Lane = tenant }))
+		}
+	}
+	b.Enqueued(jobs...)
+	b.publish()
+	_, err := b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	claim := func(share webhook.Share) map[string]int {
+		claimed, err := b.Webhooks.ClaimDeliveries(t.Context(), share)
+		require.NoError(t, err)
+		owners := map[string]int{}
+		for _, d := range claimed.Deliveries {
+			owners[d.Owner]++
+		}
+		return owners
+	}
+	require.Equal(t, map[string]int{"acme": 2, "other": 2, mine: 2}, claim(webhook.Share{Want: 6, OwnerRoom: 5}), "in turns")
+	require.Equal(t, map[string]int{"acme": 1, "other": 3, mine: 5},
+		claim(webhook.Share{Want: 100, OwnerRoom: 5, Owners: []string{"acme", "other"}, Running: []int64{4, 2}}))
+	require.Equal(t, map[string]int{mine: 5}, claim(webhook.Share{Want: 100, OwnerRoom: 5, Owners: []string{"acme", "other"}, Running: []int64{5, 7}}))
+	require.Equal(t, map[string]int{"acme": 27, "other": 5, mine: 8}, claim(webhook.Share{Want: 100, OwnerRoom: 100}))
+}

@@ -133,7 +133,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 			}
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
 			answer.State = desiredState(r.State, r.Directive, "")
-			s.workers.SetQuiet(r.ID, isQuiet(r.State) || isQuiet(r.Directive))
+			s.workers.SetQuiet(r.ID, isQuiet(answer.State))
 		}
 	}
 	if len(at) > 0 {

@@ -201,9 +201,9 @@ const (
 	terminate = "terminate"
 )
 
-// isQuiet reports whether a worker with that state or directive gets no jobs. The cache of quiet workers is made by this
-// rule and WorkerListQuiet by the same in SQL; both must agree.
-func isQuiet(state string) bool { return state == quiet || state == terminate }
+// isQuiet reports whether a worker in that desired state gets no jobs. The cache of quiet workers is made by this rule and WorkerListQuiet
+// by the same in SQL; both must agree.
+func isQuiet(desired string) bool { return desired == quiet || desired == terminate }
 
 // Direct stores an operator's directive: running, quiet or terminate. It is committed when it returns, and may be repeated.
 // This node follows at once, the others by the notification that the statement sends (docs/reference/workers.md, Quiet
@@ -219,7 +219,7 @@ func (s *Store) Direct(ctx context.Context, ref Ref, directive string) error {
 		return spec.NotFound("worker", ref.ID)
 	}
 	// After the commit, or a fetch could be refused for a change that is rolled back.
-	s.workers.SetQuiet(ref.ID, isQuiet(directive) || isQuiet(rows[0].State))
+	s.workers.SetQuiet(ref.ID, isQuiet(desiredState(rows[0].State, directive, "")))
 	return nil
 }
 
@@ -230,7 +230,7 @@ func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 	defer cancel()
 	rows, err := s.db.Q.WorkerUpdateDirectiveAll(ctx, directive)
 	for _, r := range rows {
-		s.workers.SetQuiet(r.ID, isQuiet(directive) || isQuiet(r.State))
+		s.workers.SetQuiet(r.ID, isQuiet(desiredState(r.State, directive, "")))
 	}
 	return len(rows), pg.WriteError(err)
 }

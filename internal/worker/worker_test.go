@@ -638,7 +638,7 @@ func TestQuietWorkers(t *testing.T) {
 			{reports: "quiet"},
 			{directive: "running", told: 1},
 			{reports: "quiet"},
-			{reports: "running", told: 1},
+			{reports: "running"},
 			{reports: "running"},
 			{reports: "terminate", told: 1},
 			{reports: ""},

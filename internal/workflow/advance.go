@@ -538,8 +538,8 @@ type cause struct {
 // counts. It is called after the statement that stores the row of the step, and may start steps, end f and, through end, be called for
 // the step of f in the workflow above.
 //
-// The order of the cases is the rule. Counts change in any case, so that the answer for an ended workflow tells what
-// became of its jobs. Then nothing follows in a workflow that has ended, and nothing follows for a member after callbacks
+// The order of the cases is the rule. Counts change in any case, and a step that completes has its event, so that the answer and the events
+// of an ended workflow tell what became of its jobs. Then nothing follows in a workflow that has ended, and nothing follows for a member after callbacks
 // were fired, or they would fire twice.
 func (p *pass) moved(ctx context.Context, st *step, to string, c cause) error {
 	from := st.state
@@ -553,6 +553,9 @@ func (p *pass) moved(ctx context.Context, st *step, to string, c cause) error {
 	st.state = to
 	p.count(f, st, from, -1)
 	p.count(f, st, to, +1)
+	if to == completed && st.kind == kindJob {
+		p.stepCompleted(f, st, c)
+	}
 	switch {
 	case !f.running() || st.kind != kindCallback && f.MembersFailed.Valid:
 		return nil
@@ -563,9 +566,6 @@ func (p *pass) moved(ctx context.Context, st *step, to string, c cause) error {
 			return p.end(ctx, f, st, c)
 		}
 		return nil
-	}
-	if to == completed && st.kind == kindJob {
-		p.stepCompleted(f, st, c)
 	}
 	return p.memberEnded(ctx, f, st, c)
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/spec"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // CancelCounts are the counts of jobs of a cancelled workflow. StepsCancelled counts leaves that this call has cancelled,
@@ -30,18 +32,20 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	// From here on nothing of the tree begins, whatever happens to the rest of this call.
-	// A retry of the transaction reads the tree anew. It writes no event and no row of jobs_done, so it needs no partitions: the end of
-	// a cancelled tree shows in job.cancelled of its jobs.
+	// A retry of the transaction reads the tree anew.
 	var counts CancelCounts
+	var p *pass
 	err := pg.Retry(func() error {
-		return s.db.InTx(bounded, func(tx pgx.Tx) (err error) {
-			counts, err = newPass(s, tx).cancelTree(bounded, id, force)
+		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+			p = newPass(s, tx)
+			counts, err = p.cancelTree(bounded, id, force, actor)
 			return err
 		})
 	})
 	if err != nil {
 		return nil, counts, pg.ClientError(err)
 	}
+	p.committed(ctx)
 	jobs, _, err := s.cancelJobs(bounded, id, force)
 	counts.StepsCancelled += jobs
 	if err != nil {
@@ -60,8 +64,9 @@ func (s *Store) Cancel(ctx context.Context, id [16]byte, force bool, actor strin
 }
 
 // cancelTree ends the tree and its steps that have no job. An advance that waits for the lock finds the root ended and only
-// counts. Changes that are pending at this moment count later, and StepsAlreadyCompleted lacks them.
-func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts CancelCounts, err error) {
+// counts. Changes that are pending at this moment count later, and StepsAlreadyCompleted lacks them. The event is that of an extension;
+// without it the end of the tree shows in job.cancelled of its jobs.
+func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool, actor string) (counts CancelCounts, err error) {
 	found, err := p.lock(ctx, id)
 	if err != nil {
 		return counts, err
@@ -88,6 +93,13 @@ func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts 
 	}
 	if p.root.LastFlow > 0 {
 		if err := p.cancelNested(ctx); err != nil {
+			return counts, err
+		}
+	}
+	if p.s.config.Events.ExtensionTypes {
+		b, _ := jsontext.AppendQuote(append(p.data(), `,"cancelled_by":`...), actor) // valid UTF-8, like all that clients send
+		p.events = append(p.events, event{ojs.EventWorkflowCancelled, "api", append(b, '}')})
+		if err := p.settle(ctx); err != nil {
 			return counts, err
 		}
 	}

@@ -30,7 +30,7 @@ const (
 
 // Decode is the function Decode with the depth of this server.
 func (s *Store) Decode(raw []byte, lim job.Limits) (*Definition, *ojs.Error) {
-	return Decode(raw, lim, s.config.MaxDepth)
+	return Decode(raw, lim, s.config.Workflows.MaxDepth)
 }
 
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,

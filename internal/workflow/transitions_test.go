@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
 )
 
 func TestJobTransitions(t *testing.T) {
@@ -238,7 +239,7 @@ func TestManualRetry(t *testing.T) {
 		require.Equal(t, "completed", b.read(w).Steps[0].State)
 	})
 
-	t.Run("AfterTheEndOnlyTheStepChanges", func(t *testing.T) {
+	t.Run("AfterTheEndNothingFollows", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		w := b.created(define(workflow.Chain, member(t, "a"), member(t, "b")))
@@ -252,7 +253,7 @@ func TestManualRetry(t *testing.T) {
 		w = b.read(w)
 		require.Equal(t, "failed a:completed b:cancelled", states(w))
 		require.Equal(t, [6]int{2, 1, 0, 2, 1, 0}, counts(w))
-		require.Equal(t, append(before, "job.enqueued t.a", "job.started t.a", "job.completed t.a"), b.events(w))
+		require.Equal(t, append(before, "job.enqueued t.a", "job.started t.a", "job.completed t.a", "workflow.step_completed a"), b.events(w))
 	})
 }
 
@@ -280,13 +281,25 @@ func TestCancelWorkflow(t *testing.T) {
 		b.ack(running, "")
 		b.nothing()
 		require.Equal(t, "cancelled a:completed b:completed n:cancelled[cancelled c:cancelled d:cancelled] on_complete:cancelled", states(b.read(w)))
-		for _, e := range b.events(w) {
-			require.NotContains(t, []string{"workflow.failed", "workflow.completed", "workflow.step_completed b"}, e)
-		}
+		events := b.events(w)
+		require.Equal(t, []string{"job.completed t.b", "workflow.step_completed b"}, events[len(events)-2:])
+		require.Equal(t, []string{"a 3", "b 2"}, b.Texts(`SELECT concat_ws(' ', data->>'step_id', data->>'steps_remaining') FROM ojs.events
+			WHERE workflow_id = $1 AND type = 'workflow.step_completed' ORDER BY id`, w.ID))
+		require.NotContains(t, events, "workflow.failed")
+		require.NotContains(t, events, "workflow.completed")
 		_, _, err := b.Workflows.Cancel(t.Context(), w.ID, false, "me")
 		wire := domainError(t, err)
 		require.Equal(t, "invalid_state_transition", wire.Type)
 		require.Equal(t, "cancelled", wire.Details["current_state"])
+	})
+
+	t.Run("HasAnEventWithExtensionTypes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, func(c *domaintest.Config) { c.Events.ExtensionTypes = true })
+		w := b.created(define(workflow.Chain, member(t, "a"), nested("n", define(workflow.Group, member(t, "b")))))
+		cancel(b, w, false)
+		require.Equal(t, []string{"job.enqueued t.a", "workflow.cancelled", "job.cancelled t.a"}, b.events(w))
+		require.Equal(t, `{"workflow_id":"`+spec.FormatID(w.ID)+`","workflow_name":"test","cancelled_by":"me"}`, b.eventData(w, "workflow.cancelled"))
 	})
 
 	t.Run("ForceCancelsActiveJobs", func(t *testing.T) {

@@ -91,7 +91,7 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	schemas *schema.Store
-	config  config.Workflows
+	config  config.Config
 	limits  job.Limits
 
 	mu    sync.Mutex
@@ -106,7 +106,7 @@ type Store struct {
 // New returns a store on the database. Nodes with different settings may serve one database: a definition is checked by the settings of the
 // node that takes it, and its later jobs by those of the node that advances it (see beginStep). Package queue is to call Follow when jobs
 // of workflows have ended (queue.Hooks).
-func New(deps Deps, c config.Workflows) *Store {
+func New(deps Deps, c config.Config) *Store {
 	// A pool of one connection has one place. The callers of Advance hold no connection while they wait for a place: queue
 	// calls it after its commit, when the connection is back in the pool. Otherwise acks and advances could wait for each
 	// other.

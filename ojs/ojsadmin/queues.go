@@ -39,7 +39,7 @@ func (c *Client) GetQueue(ctx context.Context, name string) (*QueueDetails, erro
 	return object[QueueDetails](ctx, c, get(queuePath(name, ""), nil))
 }
 
-// CreateQueue makes a queue. An enqueue makes the queue of its job by itself. One that exists is [ojs.ErrInvalidStateTransition];
+// CreateQueue makes a queue. An enqueue makes the queue of its job by itself. One that exists is [ojs.ErrQueueExists];
 // [Client.ConfigureQueue] changes it.
 func (c *Client) CreateQueue(ctx context.Context, name string, config QueueConfig) error {
 	body := map[string]any{"name": name, "config": config}

@@ -81,6 +81,9 @@ const pingsAllowed = 9 * time.Second
 // It keeps one connection from taking all memory for messages.
 const maxStreams = 250
 
+// maxHeaderBytes bounds the metadata of a call, as net/http bounds headers (docs/reference/grpc.md, Transport).
+const maxHeaderBytes = 1 << 20
+
 // New returns the API. It fails if the TLS files cannot be used.
 // It opens no port; Serve does.
 func New(c config.Config, deps Deps) (*API, error) {
@@ -91,6 +94,7 @@ func New(c config.Config, deps Deps) (*API, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		// It learns what became of the answers to fetches.
 		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(a.codec),

@@ -131,6 +131,7 @@ func (a *API) triggerCron(r *request, ref cron.Ref) error {
 	if err != nil {
 		return err
 	}
+	r.Response().Header().Set("Location", "/ojs/v1/jobs/"+spec.FormatID(job.ID))
 	return r.answer(http.StatusCreated, object{{"job_id", job.ID}, {"job", shownJob(job)}, {"cron_name", ref.Name}})
 }
 

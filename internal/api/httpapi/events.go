@@ -89,7 +89,7 @@ func (a *API) listNewestEvents(r *request, q eventlog.Query, cloud bool) error {
 	q.Limit = p.limit
 	ctx := r.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	// total is counted up to 10 000, among the newest 100 000 numbers.
+	// total is counted among the newest 100 000 numbers, and no further than is cheap.
 	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
 		return api.EventError(err)

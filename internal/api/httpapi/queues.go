@@ -34,7 +34,7 @@ func (a *API) queueRoutes() []route {
 		{"GET", "/queues/:name/priority-stats", api.Operators, noBody, "", about(queueName, a.getPriorityStats)},
 		{"POST", "/queues/:name/pause", api.Operators, configBody, "paused_by", about(queueName, a.pauseQueue)},
 		{"POST", "/queues/:name/resume", api.Operators, configBody, "resumed_by", about(queueName, a.resumeQueue)},
-		{"POST", "/queues/:name/drain", api.Operators, configBody, "resumed_by", about(queueName, a.drainQueue)},
+		{"POST", "/queues/:name/drain", api.Operators, configBody, "drained_by", about(queueName, a.drainQueue)},
 		{"POST", "/queues/:name/purge", api.Operators, configBody, "cancelled_by", about(queueName, a.purgeQueue)},
 		{"GET", "/queues/:name/config", api.Operators, noBody, "", about(configName, a.getQueueConfig)},
 		{"PUT", "/queues/:name/config", api.Operators, configBody, "", about(configName, a.putQueueConfig)},
@@ -322,7 +322,6 @@ func (a *API) pauseQueue(r *request, name string) error {
 
 // resumeQueue also ends a drain, and takes back a deletion that waits for active jobs.
 func (a *API) resumeQueue(r *request, name string) error {
-	// The event that it may write is queue.resumed; a drain has none of its own.
 	by, err := a.queueActor(r, "resumed_by")
 	if err != nil {
 		return err
@@ -337,7 +336,7 @@ func (a *API) resumeQueue(r *request, name string) error {
 // drainQueue takes 1 to 4 s (docs/reference/queues.md, Status): when it answers, no node takes jobs for the queue any more. A
 // client that hangs up before has drained it all the same. A queue that is being deleted is 409.
 func (a *API) drainQueue(r *request, name string) error {
-	by, err := a.queueActor(r, "resumed_by") // draining a paused queue resumes its fetches
+	by, err := a.queueActor(r, "drained_by")
 	if err != nil {
 		return err
 	}

@@ -265,7 +265,7 @@ func nearest(routes []route, method, path string) string {
 			best, least = r, d
 		}
 	}
-	if least < 0 || least > maxMisspelt {
+	if least < 0 || least > min(maxMisspelt, len(path)-2) { // a short path is near to each short route
 		return ""
 	}
 	// :id is written as {id}, like the documentation.

@@ -54,7 +54,7 @@ func (a *API) getAdminStats(r *request) error {
 	}
 	queues, workers, rates := d.Queues, d.Workers, d.Rates
 	return sendJSON(r, http.StatusOK, object{
-		{"queues", queues.Total}, {"workers", workers.Total}, {"jobs", showStates(d.Jobs)},
+		{"queues", queues.Total}, {"workers", workers.Total - workers.Stale}, {"jobs", showStates(d.Jobs)},
 		{"throughput", object{
 			{"processed_per_minute", round1(rates.Completed)}, {"failed_per_minute", round1(rates.Failed)},
 			{"enqueued_per_min", int64(math.Round(rates.Enqueued))},

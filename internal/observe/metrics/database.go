@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
@@ -85,9 +86,9 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 	return pg.ClientError(err)
 }
 
-// Gauges reads the gauges of the first maxQueues queues by name. The others are added up under OtherQueues.
+// Gauges reads the gauges of the configured queues and then of those with the most jobs. The others are added up under OtherQueues.
 // All reads are of one snapshot; an error of one loses all.
-func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
+func (d *Database) Gauges(ctx context.Context, c config.Metrics) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		e, err := q.MetricsEvents(ctx, maxUnpublished)
@@ -121,8 +122,8 @@ func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 		}
 		g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
 		g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
-		counts, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues),
-			Other: OtherQueues})
+		counts, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(c.MaxQueues),
+			Named: c.Queues, Other: OtherQueues})
 		if err != nil {
 			return err
 		}
@@ -139,12 +140,12 @@ func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 		if err != nil {
 			return err
 		}
-		// Queues that only workers name are added, up to maxQueues. All nodes choose the same ones.
+		// Queues that only workers name are added, up to MaxQueues. All nodes choose the same ones.
 		slices.SortFunc(busy, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) })
 		_, full := g.Queues[OtherQueues]
 		for _, r := range busy {
 			name := r.Queue
-			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
+			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= c.MaxQueues) {
 				// From the first queue that has no room on, all that are not known yet are added up, so the choice does not
 				// depend on the order of reading.
 				name, full = OtherQueues, true

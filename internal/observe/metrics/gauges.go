@@ -63,7 +63,7 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 // summary, so the figures there and here are the same.
 func (m *Metrics) Gauges(ctx context.Context) (Gauges, error) {
 	return m.gauges.overview.get(ctx, func(ctx context.Context) (Gauges, error) {
-		return m.sources().Database.Gauges(ctx, m.config.Metrics.MaxLabelValues)
+		return m.sources().Database.Gauges(ctx, m.config.Metrics)
 	})
 }
 

@@ -19,9 +19,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-func (b *bundle) gauges(maxQueues int) metrics.Gauges {
+func (b *bundle) gauges(maxQueues int, named ...string) metrics.Gauges {
 	b.T.Helper()
-	g, err := b.database.Gauges(b.T.Context(), maxQueues)
+	g, err := b.database.Gauges(b.T.Context(), config.Metrics{MaxQueues: maxQueues, Queues: named})
 	require.NoError(b.T, err)
 	return g
 }
@@ -59,10 +59,15 @@ func TestGauges(t *testing.T) {
 		b := setup(t)
 		b.Enqueued(domaintest.NewJob("a"), domaintest.NewJob("b"), domaintest.NewJob("c"), domaintest.NewJob("d"))
 		b.Exec(`INSERT INTO ojs.queues (name) VALUES ('aa')`)
-		g := b.gauges(3)
-		require.Len(t, g.Queues, 4)
-		require.Zero(t, g.Queues["aa"].Jobs[ojs.StateAvailable])
-		require.EqualValues(t, 2, g.Queues[metrics.OtherQueues].Jobs[ojs.StateAvailable])
+		g := b.gauges(4)
+		require.Len(t, g.Queues, 5)
+		require.Zero(t, g.Queues[metrics.OtherQueues].Jobs[ojs.StateAvailable], "aa, the emptiest")
+		g = b.gauges(2)
+		require.Len(t, g.Queues, 3)
+		require.EqualValues(t, 2, g.Queues[metrics.OtherQueues].Jobs[ojs.StateAvailable], "c and d")
+		require.Contains(t, b.gauges(2, "aa", "d").Queues, "aa")
+		b.Enqueued(domaintest.NewJob("d"), domaintest.NewJob("d"))
+		require.Contains(t, b.gauges(1).Queues, "d", "the one with the most jobs")
 	})
 
 	t.Run("ShowLimitsOfQueuesOfTheirOwn", func(t *testing.T) {
@@ -70,7 +75,7 @@ func TestGauges(t *testing.T) {
 		b := setup(t)
 		b.Enqueued(domaintest.NewJob("a"), domaintest.NewJob("b"), domaintest.NewJob("c"))
 		c := config.Default()
-		c.Metrics.MaxLabelValues, c.Metrics.GaugeInterval = 2, time.Minute
+		c.Metrics.MaxQueues, c.Metrics.GaugeInterval = 2, time.Minute
 		m, err := metrics.New(c, metrics.Deps{Sources: func() metrics.Sources {
 			limits := func(queue string) (int64, bool) {
 				return map[string]int64{"a": 4, metrics.OtherQueues: 9}[queue], queue != "a"

@@ -39,10 +39,6 @@ type jobCounters struct {
 	lost   [len(losses)]atomic.Int64
 }
 
-// maxPairs bounds the combinations of job type and queue, as a multiple of the values of each. It allows ten queues for each
-// type, or the other way round, on average.
-const maxPairs = 10
-
 // Changes counts the events that this node has committed; it subscribes to eventlog.Commits. It runs in every flush before
 // callers are answered, so it looks a cell up once per run of equal keys.
 func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
@@ -136,8 +132,8 @@ func (m *Metrics) CountPublished(c eventlog.Counts) {
 	}
 }
 
-// jobFamilies are the series that count job events (docs/reference/observability.md, Jobs). Each figure is shown under two
-// names: that of this server and that of the specification's extension.
+// jobFamilies are the series that count job events (docs/reference/observability.md, Jobs). With Compat some figures are shown under two
+// names: that of this server and that of the specification's extension. A family without series is not shown.
 func (m *Metrics) jobFamilies() []family {
 	var (
 		enqueued   = counter("ojs.jobs.enqueued", "{job}", "Jobs that became available by being enqueued, promoted on schedule, activated or retried from the dead letters.")
@@ -188,6 +184,9 @@ func (m *Metrics) jobFamilies() []family {
 			attempt.add(&j.ran[i], ranCompatBounds, ranBounds)
 		}
 		ran.show(labels, attempt)
+		if !m.config.Metrics.Compat {
+			return
+		}
 		// The names of the extension have the label type where this server says job_type.
 		short := attribute.NewSet(attribute.String("queue", k.queue), attribute.String("type", k.jobType))
 		cEnqueued.add(short, j.enqueued.Load())

@@ -115,18 +115,20 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 	m := &Metrics{config: c, deps: deps, start: time.Now(), process: prometheus.NewRegistry()}
 	m.sources = sync.OnceValue(m.deps.Sources)
 	limited := func() *limiter { return &limiter{max: m.config.Metrics.MaxLabelValues, values: map[string]struct{}{}} }
-	jobTypes, queues := limited(), limited()
+	jobTypes, queues := limited(), m.queueLimiter()
 	m.jobs = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
-		// Pairs are bounded as well as each label: a thousand types in a thousand queues would be a million series.
-		if m.jobs.len() >= maxPairs*m.config.Metrics.MaxLabelValues {
-			return jobKey{other, other}
+		k.queue = queues.label(k.queue)
+		// Pairs are bounded as well as each label: a thousand types in fifty queues would be fifty thousand series. The sums over a queue stay
+		// right.
+		if m.jobs.len() >= m.config.Metrics.MaxPairs {
+			return jobKey{other, k.queue}
 		}
-		return jobKey{jobTypes.label(k.jobType), queues.label(k.queue)}
+		return jobKey{jobTypes.label(k.jobType), k.queue}
 	}, func(k jobKey) attribute.Set {
 		return attribute.NewSet(attribute.String("job_type", k.jobType), attribute.String("queue", k.queue))
 	})
 	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
-	m.bounded = newVec[string, backpressure](limited().label, func(queue string) attribute.Set { return label("queue", queue) })
+	m.bounded = newVec[string, backpressure](m.queueLimiter().label, func(queue string) attribute.Set { return label("queue", queue) })
 	m.limited = newVec[string, atomic.Int64](limited().label, func(key string) attribute.Set { return label("key", key) })
 	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route),
@@ -163,6 +165,15 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 }
 
 func same(key string) string { return key }
+
+// queueLimiter has room for the configured queues from the beginning.
+func (m *Metrics) queueLimiter() *limiter {
+	l := &limiter{max: m.config.Metrics.MaxQueues, values: map[string]struct{}{}}
+	for _, name := range m.config.Metrics.Queues {
+		l.label(name)
+	}
+	return l
+}
 
 // Produce returns all metrics (sdkmetric.Producer). Prometheus and OTLP each call it for each of their reads; gauges are cached
 // for both.

@@ -99,14 +99,33 @@ func TestVec(t *testing.T) {
 
 	t.Run("BoundsPairs", func(t *testing.T) {
 		t.Parallel()
-		m := setup(t, Deps{}, func(c *config.Metrics) { c.MaxLabelValues = 50 })
-		for i := range 50 {
-			for j := range 50 {
+		m := setup(t, Deps{}, func(c *config.Metrics) { c.MaxQueues, c.MaxPairs, c.Queues = 3, 5, []string{"q8"} })
+		for i := range 10 {
+			for j := range 10 {
 				m.Changes(t.Context(), []eventlog.Change{completed(fmt.Sprint("t", i), fmt.Sprint("q", j), 0)})
 			}
 		}
-		require.LessOrEqual(t, m.jobs.len(), maxPairs*50+1)
-		require.EqualValues(t, 2500-maxPairs*50, m.jobs.at(jobKey{other, other}).completed.Load())
+		byQueue := map[string]int64{}
+		m.jobs.each(func(k jobKey, _ attribute.Set, j *jobCounters) { byQueue[k.queue] += j.completed.Load() })
+		require.Equal(t, map[string]int64{"q0": 10, "q1": 10, "q8": 10, other: 70}, byQueue, "the first queues and the configured one")
+		require.LessOrEqual(t, m.jobs.len(), 5+4)
+	})
+
+	// What docs/reference/observability.md, Size says of an answer with the default settings.
+	t.Run("BoundsTheAnswer", func(t *testing.T) {
+		t.Parallel()
+		for _, test := range []struct{ queues, types, most int }{{2000, 1, 200_000}, {200, 50, 900_000}, {10_000, 1000, 900_000}} {
+			m := setup(t, Deps{})
+			for i := range max(test.queues, test.types) {
+				for range 3 {
+					m.Changes(t.Context(), []eventlog.Change{completed(fmt.Sprintf("invoices.type-%d", i%test.types), fmt.Sprintf("tenant-queue-%d", i%test.queues), 0)})
+				}
+			}
+			var text strings.Builder
+			require.NoError(t, m.WriteText(t.Context(), &text, false))
+			t.Log(test, text.Len())
+			require.Less(t, text.Len(), test.most)
+		}
 	})
 }
 
@@ -270,7 +289,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestWriteText(t *testing.T) {
 	t.Parallel()
-	m := setup(t, Deps{})
+	m := setup(t, Deps{}, func(c *config.Metrics) { c.Compat = true })
 	m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
 	m.CountPublished(eventlog.Counts{
 		Types:   map[string]int64{"job.completed": 2},
@@ -291,6 +310,17 @@ func TestWriteText(t *testing.T) {
 		require.Contains(t, text, `ojs_events_published_total{type="job.completed"} 2`)
 		require.NotContains(t, text, `job_type="x"`)
 		require.Contains(t, text, "process_start_time_seconds")
+	})
+
+	t.Run("HasEachFigureOnceByDefault", func(t *testing.T) {
+		t.Parallel()
+		m := setup(t, Deps{})
+		m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond)})
+		text := m.text(t, false)
+		require.Contains(t, text, `ojs_jobs_completed_total{job_type="a",queue="q"} 1`)
+		for _, name := range []string{"ojs_job_completed", "ojs_job_duration", "ojs_job_queue_time"} {
+			require.NotContains(t, text, name)
+		}
 	})
 
 	t.Run("EndsWithTheConnection", func(t *testing.T) {
