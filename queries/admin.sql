@@ -2,30 +2,31 @@
 
 -- name: JobSearchNewest :one
 -- Up to max_rows - 1 jobs that match, newest id first, among max_looked: how many there are, and the ids of one page of them in the
--- order that was asked for. sort_by is priority, scheduled_at, or '' for ids. Both branches walk an index on id as in JobListPage; what
+-- order that was asked for. sort_by is priority, scheduled_at, started_at, or '' for ids. contains is a text in args or meta, '' for any. Both branches walk an index on id as in JobListPage; what
 -- is sorted has at most max_rows rows, and is narrow. last_looked is not zero if max_looked jobs were looked at:
 -- there may be more behind it.
 WITH found AS MATERIALIZED (
-    SELECT l.id, l.priority, l.scheduled_at, l.looked, l.matches FROM (
-        SELECT p.id, p.priority, p.scheduled_at, row_number() OVER (ORDER BY p.id DESC) AS looked,
+    SELECT l.id, l.priority, l.scheduled_at, l.started_at, l.looked, l.matches FROM (
+        SELECT p.id, p.priority, p.scheduled_at, p.started_at, row_number() OVER (ORDER BY p.id DESC) AS looked,
             (cardinality(@states::text[]) = 0 OR p.state = ANY(@states::text[]))
                 AND (cardinality(@queues::text[]) = 0 OR p.queue = ANY(@queues::text[]))
                 AND (cardinality(@types::text[]) + cardinality(@type_prefixes::text[]) = 0 OR p.type = ANY(@types::text[])
                     OR p.type ^@ ANY(@type_prefixes::text[]))
-                AND p.created_at >= @since::timestamptz AND p.created_at <= @until::timestamptz AS matches
+                AND p.created_at >= @since::timestamptz AND p.created_at <= @until::timestamptz
+                AND (@contains::text = '' OR strpos(p.args::text, @contains::text) > 0 OR strpos(COALESCE(p.meta::text, ''), @contains::text) > 0) AS matches
         FROM (
-            (SELECT j.id, j.state, j.queue, j.type, j.priority, j.scheduled_at, j.created_at FROM ojs.jobs j
+            (SELECT j.id, j.state, j.queue, j.type, j.priority, j.scheduled_at, j.started_at, j.created_at, j.args, j.meta FROM ojs.jobs j
              WHERE @tenant::text = '' AND j.id < @before::uuid AND j.id > @after::uuid ORDER BY j.id DESC LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT d.id, d.state, d.queue, d.type, d.priority, d.scheduled_at, d.created_at FROM ojs.jobs_done d
+            (SELECT d.id, d.state, d.queue, d.type, d.priority, d.scheduled_at, d.started_at, d.created_at, d.args, d.meta FROM ojs.jobs_done d
              WHERE @tenant::text = '' AND d.id < @before::uuid AND d.id > @after::uuid ORDER BY d.id DESC LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.created_at FROM ojs.jobs t
+            (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.started_at, t.created_at, t.args, t.meta FROM ojs.jobs t
              WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= @tenant::text AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, @before::uuid)
                 AND t.id > @after::uuid
              ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.created_at FROM ojs.jobs_done f
+            (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.started_at, f.created_at, f.args, f.meta FROM ojs.jobs_done f
              WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= @tenant::text AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, @before::uuid)
                 AND f.id > @after::uuid
              ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
@@ -37,7 +38,7 @@ WITH found AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches
-        ORDER BY CASE @sort_by::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) END
+        ORDER BY CASE @sort_by::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) WHEN 'started_at' THEN date_part('epoch', f.started_at) END
             * (CASE WHEN @ascending::boolean THEN 1 ELSE -1 END) NULLS LAST, f.id DESC
         OFFSET @skip_rows::bigint LIMIT @page_rows::bigint)::uuid[] AS ids,
     COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = @max_looked::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked;
@@ -51,20 +52,21 @@ WITH found AS MATERIALIZED (
                 AND (cardinality(@queues::text[]) = 0 OR p.queue = ANY(@queues::text[]))
                 AND (cardinality(@types::text[]) + cardinality(@type_prefixes::text[]) = 0 OR p.type = ANY(@types::text[])
                     OR p.type ^@ ANY(@type_prefixes::text[]))
-                AND p.created_at >= @since::timestamptz AND p.created_at <= @until::timestamptz AS matches
+                AND p.created_at >= @since::timestamptz AND p.created_at <= @until::timestamptz
+                AND (@contains::text = '' OR strpos(p.args::text, @contains::text) > 0 OR strpos(COALESCE(p.meta::text, ''), @contains::text) > 0) AS matches
         FROM (
-            (SELECT j.id, j.state, j.queue, j.type, j.created_at FROM ojs.jobs j
+            (SELECT j.id, j.state, j.queue, j.type, j.created_at, j.args, j.meta FROM ojs.jobs j
              WHERE @tenant::text = '' AND j.id < @before::uuid AND j.id > @after::uuid ORDER BY j.id LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT d.id, d.state, d.queue, d.type, d.created_at FROM ojs.jobs_done d
+            (SELECT d.id, d.state, d.queue, d.type, d.created_at, d.args, d.meta FROM ojs.jobs_done d
              WHERE @tenant::text = '' AND d.id < @before::uuid AND d.id > @after::uuid ORDER BY d.id LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT t.id, t.state, t.queue, t.type, t.created_at FROM ojs.jobs t
+            (SELECT t.id, t.state, t.queue, t.type, t.created_at, t.args, t.meta FROM ojs.jobs t
              WHERE @tenant::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= @tenant::text AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, @after::uuid)
                 AND t.id < @before::uuid
              ORDER BY split_part(t.lane, '/', 1), t.id LIMIT @max_looked::bigint)
             UNION ALL
-            (SELECT f.id, f.state, f.queue, f.type, f.created_at FROM ojs.jobs_done f
+            (SELECT f.id, f.state, f.queue, f.type, f.created_at, f.args, f.meta FROM ojs.jobs_done f
              WHERE @tenant::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= @tenant::text AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, @after::uuid)
                 AND f.id < @before::uuid
              ORDER BY split_part(f.lane, '/', 1), f.id LIMIT @max_looked::bigint)
@@ -132,6 +134,23 @@ WITH RECURSIVE level AS (
         LIMIT 1) n
 )
 SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 5000) h;
+
+-- name: StatsTypeList :many
+-- What the newest events say about each type of jobs, at most max_events of the newest max_looked numbers of the log: attempts that completed
+-- and failed, percentiles of run times and of waits, NULL without any, and the time of the oldest event of all. The slowest types come first.
+WITH newest AS MATERIALIZED (
+    SELECT ojs.event_newest((SELECT r.watermark + 1 - @max_looked::bigint FROM ojs.event_relay r), @max_events, false,
+        '{"job.completed","job.failed","job.started"}'::text[], '{}'::text[], @queues::text[], '{}'::text[], NULL, NULL, NULL, NULL, NULL)::bigint AS place
+), read AS MATERIALIZED (
+    SELECT e.job_type, e.type, e.duration_ms, e.time FROM newest n CROSS JOIN LATERAL (
+        SELECT o.job_type, o.type, o.duration_ms, o.time FROM ojs.events o WHERE o.seq = n.place >> 16 AND o.sub = (n.place & 65535)::integer OFFSET 0) e
+)
+SELECT COALESCE(t.job_type, '')::text AS type, count(*) FILTER (WHERE t.type = 'job.completed') AS completed, count(*) FILTER (WHERE t.type = 'job.failed') AS failed,
+    percentile_disc('{0.5,0.95,0.99}'::float8[]) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type <> 'job.started')::bigint[] AS ran,
+    percentile_disc('{0.5,0.95,0.99}'::float8[]) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type = 'job.started')::bigint[] AS waited,
+    (SELECT min(r.time) FROM read r)::timestamptz AS since
+FROM read t GROUP BY t.job_type
+ORDER BY (percentile_disc(0.95) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type <> 'job.started')) DESC NULLS LAST, t.job_type LIMIT @max_rows::bigint;
 
 -- name: StatsMinuteList :many
 -- The minutes of a queue, or of all for ''.

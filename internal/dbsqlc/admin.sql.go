@@ -82,38 +82,39 @@ func (q *Queries) JobListForPurge(ctx context.Context, arg JobListForPurgeParams
 const jobSearchNewest = `-- name: JobSearchNewest :one
 
 WITH found AS MATERIALIZED (
-    SELECT l.id, l.priority, l.scheduled_at, l.looked, l.matches FROM (
-        SELECT p.id, p.priority, p.scheduled_at, row_number() OVER (ORDER BY p.id DESC) AS looked,
+    SELECT l.id, l.priority, l.scheduled_at, l.started_at, l.looked, l.matches FROM (
+        SELECT p.id, p.priority, p.scheduled_at, p.started_at, row_number() OVER (ORDER BY p.id DESC) AS looked,
             (cardinality($6::text[]) = 0 OR p.state = ANY($6::text[]))
                 AND (cardinality($7::text[]) = 0 OR p.queue = ANY($7::text[]))
                 AND (cardinality($8::text[]) + cardinality($9::text[]) = 0 OR p.type = ANY($8::text[])
                     OR p.type ^@ ANY($9::text[]))
-                AND p.created_at >= $10::timestamptz AND p.created_at <= $11::timestamptz AS matches
+                AND p.created_at >= $10::timestamptz AND p.created_at <= $11::timestamptz
+                AND ($12::text = '' OR strpos(p.args::text, $12::text) > 0 OR strpos(COALESCE(p.meta::text, ''), $12::text) > 0) AS matches
         FROM (
-            (SELECT j.id, j.state, j.queue, j.type, j.priority, j.scheduled_at, j.created_at FROM ojs.jobs j
-             WHERE $12::text = '' AND j.id < $13::uuid AND j.id > $14::uuid ORDER BY j.id DESC LIMIT $5::bigint)
+            (SELECT j.id, j.state, j.queue, j.type, j.priority, j.scheduled_at, j.started_at, j.created_at, j.args, j.meta FROM ojs.jobs j
+             WHERE $13::text = '' AND j.id < $14::uuid AND j.id > $15::uuid ORDER BY j.id DESC LIMIT $5::bigint)
             UNION ALL
-            (SELECT d.id, d.state, d.queue, d.type, d.priority, d.scheduled_at, d.created_at FROM ojs.jobs_done d
-             WHERE $12::text = '' AND d.id < $13::uuid AND d.id > $14::uuid ORDER BY d.id DESC LIMIT $5::bigint)
+            (SELECT d.id, d.state, d.queue, d.type, d.priority, d.scheduled_at, d.started_at, d.created_at, d.args, d.meta FROM ojs.jobs_done d
+             WHERE $13::text = '' AND d.id < $14::uuid AND d.id > $15::uuid ORDER BY d.id DESC LIMIT $5::bigint)
             UNION ALL
-            (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.created_at FROM ojs.jobs t
-             WHERE $12::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= $12::text AND (split_part(t.lane, '/', 1), t.id) < ($12::text, $13::uuid)
-                AND t.id > $14::uuid
+            (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.started_at, t.created_at, t.args, t.meta FROM ojs.jobs t
+             WHERE $13::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) >= $13::text AND (split_part(t.lane, '/', 1), t.id) < ($13::text, $14::uuid)
+                AND t.id > $15::uuid
              ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $5::bigint)
             UNION ALL
-            (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.created_at FROM ojs.jobs_done f
-             WHERE $12::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= $12::text AND (split_part(f.lane, '/', 1), f.id) < ($12::text, $13::uuid)
-                AND f.id > $14::uuid
+            (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.started_at, f.created_at, f.args, f.meta FROM ojs.jobs_done f
+             WHERE $13::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) >= $13::text AND (split_part(f.lane, '/', 1), f.id) < ($13::text, $14::uuid)
+                AND f.id > $15::uuid
              ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $5::bigint)
             ORDER BY id DESC LIMIT $5::bigint
         ) p
     ) l
     WHERE l.matches OR l.looked = $5::bigint
-    ORDER BY l.id DESC LIMIT $15::bigint
+    ORDER BY l.id DESC LIMIT $16::bigint
 )
 SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches
-        ORDER BY CASE $1::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) END
+        ORDER BY CASE $1::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) WHEN 'started_at' THEN date_part('epoch', f.started_at) END
             * (CASE WHEN $2::boolean THEN 1 ELSE -1 END) NULLS LAST, f.id DESC
         OFFSET $3::bigint LIMIT $4::bigint)::uuid[] AS ids,
     COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = $5::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked
@@ -131,6 +132,7 @@ type JobSearchNewestParams struct {
 	TypePrefixes []string
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Contains     string
 	Tenant       string
 	Before       [16]byte
 	After        [16]byte
@@ -145,7 +147,7 @@ type JobSearchNewestRow struct {
 
 // What administrators look at: jobs by other orders than that of ids, figures of queues and of the deployment.
 // Up to max_rows - 1 jobs that match, newest id first, among max_looked: how many there are, and the ids of one page of them in the
-// order that was asked for. sort_by is priority, scheduled_at, or ” for ids. Both branches walk an index on id as in JobListPage; what
+// order that was asked for. sort_by is priority, scheduled_at, started_at, or ” for ids. contains is a text in args or meta, ” for any. Both branches walk an index on id as in JobListPage; what
 // is sorted has at most max_rows rows, and is narrow. last_looked is not zero if max_looked jobs were looked at:
 // there may be more behind it.
 func (q *Queries) JobSearchNewest(ctx context.Context, arg JobSearchNewestParams) (JobSearchNewestRow, error) {
@@ -161,6 +163,7 @@ func (q *Queries) JobSearchNewest(ctx context.Context, arg JobSearchNewestParams
 		arg.TypePrefixes,
 		arg.Since,
 		arg.Until,
+		arg.Contains,
 		arg.Tenant,
 		arg.Before,
 		arg.After,
@@ -179,28 +182,29 @@ WITH found AS MATERIALIZED (
                 AND (cardinality($5::text[]) = 0 OR p.queue = ANY($5::text[]))
                 AND (cardinality($6::text[]) + cardinality($7::text[]) = 0 OR p.type = ANY($6::text[])
                     OR p.type ^@ ANY($7::text[]))
-                AND p.created_at >= $8::timestamptz AND p.created_at <= $9::timestamptz AS matches
+                AND p.created_at >= $8::timestamptz AND p.created_at <= $9::timestamptz
+                AND ($10::text = '' OR strpos(p.args::text, $10::text) > 0 OR strpos(COALESCE(p.meta::text, ''), $10::text) > 0) AS matches
         FROM (
-            (SELECT j.id, j.state, j.queue, j.type, j.created_at FROM ojs.jobs j
-             WHERE $10::text = '' AND j.id < $11::uuid AND j.id > $12::uuid ORDER BY j.id LIMIT $3::bigint)
+            (SELECT j.id, j.state, j.queue, j.type, j.created_at, j.args, j.meta FROM ojs.jobs j
+             WHERE $11::text = '' AND j.id < $12::uuid AND j.id > $13::uuid ORDER BY j.id LIMIT $3::bigint)
             UNION ALL
-            (SELECT d.id, d.state, d.queue, d.type, d.created_at FROM ojs.jobs_done d
-             WHERE $10::text = '' AND d.id < $11::uuid AND d.id > $12::uuid ORDER BY d.id LIMIT $3::bigint)
+            (SELECT d.id, d.state, d.queue, d.type, d.created_at, d.args, d.meta FROM ojs.jobs_done d
+             WHERE $11::text = '' AND d.id < $12::uuid AND d.id > $13::uuid ORDER BY d.id LIMIT $3::bigint)
             UNION ALL
-            (SELECT t.id, t.state, t.queue, t.type, t.created_at FROM ojs.jobs t
-             WHERE $10::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= $10::text AND (split_part(t.lane, '/', 1), t.id) > ($10::text, $12::uuid)
-                AND t.id < $11::uuid
+            (SELECT t.id, t.state, t.queue, t.type, t.created_at, t.args, t.meta FROM ojs.jobs t
+             WHERE $11::text <> '' AND octet_length(t.lane) > 0 AND split_part(t.lane, '/', 1) <= $11::text AND (split_part(t.lane, '/', 1), t.id) > ($11::text, $13::uuid)
+                AND t.id < $12::uuid
              ORDER BY split_part(t.lane, '/', 1), t.id LIMIT $3::bigint)
             UNION ALL
-            (SELECT f.id, f.state, f.queue, f.type, f.created_at FROM ojs.jobs_done f
-             WHERE $10::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= $10::text AND (split_part(f.lane, '/', 1), f.id) > ($10::text, $12::uuid)
-                AND f.id < $11::uuid
+            (SELECT f.id, f.state, f.queue, f.type, f.created_at, f.args, f.meta FROM ojs.jobs_done f
+             WHERE $11::text <> '' AND octet_length(f.lane) > 0 AND split_part(f.lane, '/', 1) <= $11::text AND (split_part(f.lane, '/', 1), f.id) > ($11::text, $13::uuid)
+                AND f.id < $12::uuid
              ORDER BY split_part(f.lane, '/', 1), f.id LIMIT $3::bigint)
             ORDER BY id LIMIT $3::bigint
         ) p
     ) l
     WHERE l.matches OR l.looked = $3::bigint
-    ORDER BY l.id LIMIT $13::bigint
+    ORDER BY l.id LIMIT $14::bigint
 )
 SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches ORDER BY f.id OFFSET $1::bigint LIMIT $2::bigint)::uuid[] AS ids,
@@ -217,6 +221,7 @@ type JobSearchOldestParams struct {
 	TypePrefixes []string
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Contains     string
 	Tenant       string
 	Before       [16]byte
 	After        [16]byte
@@ -241,6 +246,7 @@ func (q *Queries) JobSearchOldest(ctx context.Context, arg JobSearchOldestParams
 		arg.TypePrefixes,
 		arg.Since,
 		arg.Until,
+		arg.Contains,
 		arg.Tenant,
 		arg.Before,
 		arg.After,
@@ -542,6 +548,72 @@ func (q *Queries) StatsQueueRateList(ctx context.Context, queues []string) ([]St
 			&i.Completed,
 			&i.Failed,
 			&i.Durations,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsTypeList = `-- name: StatsTypeList :many
+WITH newest AS MATERIALIZED (
+    SELECT ojs.event_newest((SELECT r.watermark + 1 - $2::bigint FROM ojs.event_relay r), $3, false,
+        '{"job.completed","job.failed","job.started"}'::text[], '{}'::text[], $4::text[], '{}'::text[], NULL, NULL, NULL, NULL, NULL)::bigint AS place
+), read AS MATERIALIZED (
+    SELECT e.job_type, e.type, e.duration_ms, e.time FROM newest n CROSS JOIN LATERAL (
+        SELECT o.job_type, o.type, o.duration_ms, o.time FROM ojs.events o WHERE o.seq = n.place >> 16 AND o.sub = (n.place & 65535)::integer OFFSET 0) e
+)
+SELECT COALESCE(t.job_type, '')::text AS type, count(*) FILTER (WHERE t.type = 'job.completed') AS completed, count(*) FILTER (WHERE t.type = 'job.failed') AS failed,
+    percentile_disc('{0.5,0.95,0.99}'::float8[]) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type <> 'job.started')::bigint[] AS ran,
+    percentile_disc('{0.5,0.95,0.99}'::float8[]) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type = 'job.started')::bigint[] AS waited,
+    (SELECT min(r.time) FROM read r)::timestamptz AS since
+FROM read t GROUP BY t.job_type
+ORDER BY (percentile_disc(0.95) WITHIN GROUP (ORDER BY t.duration_ms) FILTER (WHERE t.type <> 'job.started')) DESC NULLS LAST, t.job_type LIMIT $1::bigint
+`
+
+type StatsTypeListParams struct {
+	MaxRows   int64
+	MaxLooked int64
+	MaxEvents int32
+	Queues    []string
+}
+
+type StatsTypeListRow struct {
+	Type      string
+	Completed int64
+	Failed    int64
+	Ran       []int64
+	Waited    []int64
+	Since     pgtype.Timestamptz
+}
+
+// What the newest events say about each type of jobs, at most max_events of the newest max_looked numbers of the log: attempts that completed
+// and failed, percentiles of run times and of waits, NULL without any, and the time of the oldest event of all. The slowest types come first.
+func (q *Queries) StatsTypeList(ctx context.Context, arg StatsTypeListParams) ([]StatsTypeListRow, error) {
+	rows, err := q.db.Query(ctx, statsTypeList,
+		arg.MaxRows,
+		arg.MaxLooked,
+		arg.MaxEvents,
+		arg.Queues,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsTypeListRow
+	for rows.Next() {
+		var i StatsTypeListRow
+		if err := rows.Scan(
+			&i.Type,
+			&i.Completed,
+			&i.Failed,
+			&i.Ran,
+			&i.Waited,
+			&i.Since,
 		); err != nil {
 			return nil, err
 		}

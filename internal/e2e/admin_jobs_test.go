@@ -19,8 +19,8 @@ func TestAdminJobs(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
-		low := a.push(`"type":"mail.send","args":[1],"queue":"%s","priority":-5`, q)
-		later := a.push(`"type":"mail.read","args":[],"queue":"%s","scheduled_at":"PT2H"`, q)
+		low := a.push(`"type":"mail.send","args":[1,"ada@example.com"],"queue":"%s","priority":-5`, q)
+		later := a.push(`"type":"mail.read","args":[],"queue":"%s","scheduled_at":"PT2H","meta":{"order":"50%%_7"}`, q)
 		high := a.push(`"type":"sms.send","args":[],"queue":"%s","priority":9`, q)
 		soon := a.push(`"type":"sms","args":[],"queue":"%s","scheduled_at":"PT1H"`, q)
 		done := a.push(`"type":"mail","args":[],"queue":"%s","priority":20`, q)
@@ -35,6 +35,13 @@ func TestAdminJobs(t *testing.T) {
 			"sort=priority&order=asc":     "low soon later high done",
 			"sort=scheduled_at":           "later soon done high low",
 			"sort=scheduled_at&order=asc": "soon later done high low",
+			"sort=started_at":             "done soon high later low",
+			"contains=ada@example":        "low",
+			"contains=50%25_7":            "later",
+			"contains=%25":                "later",
+			"contains=nothing":            "",
+			"contains=ada&order=asc":      "low",
+			"contains=mail":               "", // a type is no argument
 			"state=completed":             "done",
 			"state=available,scheduled":   "soon high later low",
 			"type=mail.*":                 "later low",
@@ -97,7 +104,7 @@ func TestAdminJobs(t *testing.T) {
 		a := a.in(t)
 		for _, query := range []string{
 			"sort=size", "order=up", "state=flying", "since=yesterday", "until=%2B1h", "page=0", "per_page=x", "limit=-1", "offset=2000000", "cursor=x",
-			"sort=priority&cursor=" + newID(), "queue=%00", "type=%ff", "type=a%00*",
+			"sort=priority&cursor=" + newID(), "contains=%00", "contains=%ff", "contains=" + strings.Repeat("x", 256), "queue=%00", "type=%ff", "type=a%00*",
 		} {
 			a.get("/ojs/v1/admin/jobs?"+query).fails(400, "invalid_request", "invalid_request")
 		}

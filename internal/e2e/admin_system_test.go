@@ -107,6 +107,43 @@ func TestOldestAvailable(t *testing.T) {
 	require.Empty(t, oldest())
 }
 
+// The longest running jobs first, of each type the slowest first.
+func TestWhatIsSlow(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	require.Equal(t, `{"items":[]}`, a.get("/ojs/v1/admin/stats/types").is(200).body)
+	for i, age := range []string{"1 hour", "3 hours", "2 hours"} {
+		id := a.busy(fmt.Sprint("q", i), "")
+		a.exec(`UPDATE ojs.jobs SET started_at = now() - $2::text::interval WHERE id = $1::text::uuid`, id, age)
+	}
+	require.Equal(t, []string{"q1", "q2", "q0"}, a.get("/ojs/v1/admin/jobs?state=active&sort=started_at&order=asc").is(200).list("items", "queue"))
+
+	for i, kind := range []string{"fast", "slow", "slow", "fast", "waits"} {
+		id := a.push(`"type":"%s","args":[],"queue":"work"`, kind)
+		if kind == "waits" {
+			continue
+		}
+		a.fetch("work")
+		switch i {
+		case 3:
+			a.nack(id, `"error":{"message":"m","retryable":false}`).is(200)
+		default:
+			a.ack(id).is(200)
+		}
+		a.settled(id)
+	}
+	a.exec(`UPDATE ojs.events SET duration_ms = CASE job_type WHEN 'slow' THEN 5000 ELSE 7 END WHERE type IN ('job.completed', 'job.failed') AND queue = 'work'`)
+	a.exec(`UPDATE ojs.events SET duration_ms = 3 WHERE type = 'job.started' AND queue = 'work'`)
+	r := a.get("/ojs/v1/admin/stats/types?queue=work").is(200)
+	times := func(ms int) string { return fmt.Sprintf(`{"p50":%d,"p95":%d,"p99":%d}`, ms, ms, ms) }
+	require.Equal(t, fmt.Sprintf(`[{"type":"slow","completed":2,"failed":0,"run_ms":%s,"wait_ms":%s},{"type":"fast","completed":1,"failed":1,"run_ms":%s,"wait_ms":%s}]`,
+		times(5000), times(3), times(7), times(3)), r.at("items"))
+	require.Regexp(t, serverTime, r.at("since"))
+	require.Equal(t, []string{"slow", "fast", "t"}, a.get("/ojs/v1/admin/stats/types").is(200).list("items", "type"), "t has only begun")
+	require.Equal(t, `{"items":[]}`, a.get("/ojs/v1/admin/stats/types?queue=none").is(200).body)
+	a.get("/ojs/v1/admin/stats/types?queue=%00").is(400)
+}
+
 // TestAdminStats covers docs/reference/admin.md, Statistics.
 func TestAdminStats(t *testing.T) {
 	t.Parallel()
@@ -131,6 +168,10 @@ func TestAdminStats(t *testing.T) {
 		require.Equal(t, want, r.at(path), path)
 	}
 	require.Regexp(t, `^\d+$`, r.at("uptime_seconds"))
+	a.exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now()`)
+	r = a.get("/ojs/v1/admin/stats").is(200)
+	require.Equal(t, "0", r.at("workers"), "those that are not stale")
+	require.Equal(t, "1", r.at("worker_summary.total"))
 	require.Equal(t, "0", a.get("/ojs/v1/admin/stats?queue="+q).is(200).at("jobs.pending"))
 	require.Equal(t, "1", a.get("/ojs/v1/admin/stats?queue="+other).is(200).at("jobs.pending"))
 	require.Equal(t, "0", a.get("/ojs/v1/admin/stats?queue=none").is(200).at("jobs.pending"))

@@ -147,7 +147,11 @@ const (
 	SortCreated   = "created_at"
 	SortScheduled = "scheduled_at"
 	SortPriority  = "priority"
+	SortStarted   = "started_at" // ascending and active: the longest running jobs
 )
+
+// maxSearched is how many jobs a page of a search by text looks at; docs/reference/admin.md, Jobs. 10 000 of 10 KiB take 0.3 s.
+const maxSearched = 10_000
 
 // Search is what an administrator looks for (docs/reference/admin.md, Jobs). Empty fields match all.
 type Search struct {
@@ -156,6 +160,7 @@ type Search struct {
 	Types, TypePrefixes []string // either matches
 	// Ages are resolved by the clock of the database when the search begins.
 	Since, Until  job.When // of created_at
+	Contains      string   // in args or meta, as they are stored
 	Sort          string
 	Ascending     bool
 	Cursor        *[16]byte // only with SortCreated: the jobs behind it
@@ -214,11 +219,14 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
 		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types),
-		TypePrefixes: pg.Strings(f.TypePrefixes), Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID, MaxLooked: maxLooked,
+		TypePrefixes: pg.Strings(f.TypePrefixes), Contains: f.Contains, Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID, MaxLooked: maxLooked,
 		MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
 	}
 	if f.Sort != SortCreated {
 		p.SortBy = f.Sort
+	}
+	if f.Contains != "" { // each text that is looked at is read whole
+		p.MaxLooked = min(p.MaxLooked, maxSearched)
 	}
 	if f.Since.Set {
 		p.Since, p.After = pg.Timestamp(f.Since.At), idAt(f.Since.At.Add(-idSlack))
@@ -237,7 +245,7 @@ func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (
 		p.After = *f.Cursor
 	}
 	row, err := q.JobSearchOldest(ctx, dbsqlc.JobSearchOldestParams{
-		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Since: p.Since, Until: p.Until,
+		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Contains: p.Contains, Since: p.Since, Until: p.Until,
 		After: p.After, Before: p.Before, MaxLooked: p.MaxLooked, MaxRows: p.MaxRows, SkipRows: p.SkipRows, PageRows: p.PageRows,
 	})
 	return dbsqlc.JobSearchNewestRow(row), err

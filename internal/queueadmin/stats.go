@@ -208,6 +208,37 @@ func fill(ctx context.Context, q *dbsqlc.Queries, queues []QueueStatistics) erro
 	return err
 }
 
+// TypeStatistics are figures of a type of jobs. Ran and Waited are the 50th, 95th and 99th percentile in ms; empty: nothing happened.
+type TypeStatistics struct {
+	Type              string
+	Completed, Failed int64 // attempts
+	Ran, Waited       []int64
+}
+
+const (
+	// maxTypeEvents bounds the events from which Types reads, and with them its time: 50 ms.
+	maxTypeEvents = 10_000
+	maxTypes      = 1000
+)
+
+// Types reads the figures of each type from the newest events, the slowest first, and the time of the oldest of them; zero: there are none.
+func (s *Statistics) Types(ctx context.Context, queue string) (types []TypeStatistics, since time.Time, err error) {
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, since, pg.ClientError(err)
+	}
+	defer done()
+	queues := []string{}
+	if queue != "" {
+		queues = append(queues, queue)
+	}
+	rows, err := s.db.Q.StatsTypeList(ctx, dbsqlc.StatsTypeListParams{MaxLooked: pg.MaxLooked, MaxEvents: maxTypeEvents, Queues: queues, MaxRows: maxTypes})
+	for _, r := range rows {
+		types, since = append(types, TypeStatistics{r.Type, r.Completed, r.Failed, r.Ran, r.Waited}), r.Since.Time
+	}
+	return types, since, pg.ClientError(err)
+}
+
 const (
 	// minutesKept and hoursKept are how long the figures per minute, and the sums of their hours, are kept.
 	minutesKept = 24 * time.Hour

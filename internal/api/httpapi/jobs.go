@@ -245,7 +245,7 @@ func shownBytes(jobs []*job.Record) int {
 // before they read anything. They take a filter only, which is small, where /jobs/bulk may list ids.
 func (a *API) adminJobRoutes() []route {
 	return []route{
-		{"GET", "/admin/jobs", api.Confined, noBody, paging + "state queue type since until sort order", a.searchJobs},
+		{"GET", "/admin/jobs", api.Confined, noBody, paging + "state queue type contains since until sort order", a.searchJobs},
 		{"GET", "/admin/jobs/:id", api.AboutJob, noBody, "", about(jobID, a.getAdminJob)},
 		{"PATCH", "/admin/jobs/:id", api.AboutJob, oneBody, "", a.patchJob},
 		{"POST", "/admin/jobs/:id/cancel", api.AboutJob, oneBody, "cancelled_by", about(jobID, a.adminCancelJob)},
@@ -255,6 +255,9 @@ func (a *API) adminJobRoutes() []route {
 		{"POST", "/admin/jobs/bulk/delete", api.Confined, oneBody, "cancelled_by", a.confirmedBulk(job.BulkDelete)},
 	}
 }
+
+// maxContains bounds the text that a search compares with each job.
+const maxContains = 255
 
 // searchJobs lists jobs of any state. The snapshot in which the ids are found is also that in which the jobs are read, so a
 // page never shows a job in a state that the filter excludes. It has a share of the connections like all lists:
@@ -275,8 +278,11 @@ func (a *API) searchJobs(r *request) error {
 			f.Types = append(f.Types, t)
 		}
 	}
+	if f.Contains = r.QueryParam("contains"); !api.Storable(f.Contains) || len(f.Contains) > maxContains {
+		r.refuse(spec.InvalidRequest("contains", "text of at most 255 bytes without U+0000", f.Contains, "contains must be text of at most 255 bytes without U+0000."))
+	}
 	f.Since, f.Until = r.age("since"), r.age("until")
-	f.Sort = r.oneOf("sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority)
+	f.Sort = r.oneOf("sort", queue.SortCreated, queue.SortScheduled, queue.SortPriority, queue.SortStarted)
 	f.Ascending = r.oneOf("order", "desc", "asc") == "asc"
 	numbered := f.Sort != queue.SortCreated
 	if numbered {

@@ -16,6 +16,7 @@ func (a *API) adminStatsRoutes() []route {
 	return []route{
 		{"GET", "/admin/stats", api.Operators, noBody, "queue", a.getAdminStats},
 		{"GET", "/admin/stats/history", api.Operators, noBody, "queue period since until", a.getStatsHistory},
+		{"GET", "/admin/stats/types", api.Operators, noBody, "queue", a.getStatsTypes},
 		{"GET", "/admin/stats/stream", api.Operators, noBody, "", a.streamStats},
 	}
 }
@@ -66,6 +67,33 @@ func (a *API) getAdminStats(r *request) error {
 			{"terminate", workers.Terminate}, {"stale", workers.Stale}}},
 		{"uptime_seconds", int64(a.health.Uptime().Seconds())},
 	})
+}
+
+// getStatsTypes shows what the newest events say about each type of jobs, the slowest first. Unlike the figures of queues they are exact, and
+// of the latest jobs only.
+func (a *API) getStatsTypes(r *request) error {
+	queue := r.queue()
+	if r.err != nil {
+		return r.err
+	}
+	types, since, err := a.Stats.Types(r.Request().Context(), queue)
+	if err != nil {
+		return err
+	}
+	return sendJSON(r, http.StatusOK, object{{"items", each(types, func(t *queueadmin.TypeStatistics) object {
+		return object{
+			{"type", t.Type}, {"completed", t.Completed}, {"failed", t.Failed}, {"run_ms", showPercentiles(t.Ran)},
+			{"wait_ms", showPercentiles(t.Waited)},
+		}
+	})}, {"since", since}})
+}
+
+// showPercentiles leaves out what did not happen.
+func showPercentiles(p []int64) any {
+	if len(p) == 0 {
+		return omitted{}
+	}
+	return object{{"p50", p[0]}, {"p95", p[1]}, {"p99", p[2]}}
 }
 
 // queue reads the name of one queue; "": not sent.
