@@ -120,6 +120,7 @@ func TestCronEndpoints(t *testing.T) {
 			r := a.post(path+"/trigger", "").is(201)
 			require.Equal(t, q, r.at("cron_name"))
 			require.Equal(t, r.at("job_id"), r.at("job.id"))
+			require.Equal(t, "/ojs/v1/jobs/"+r.at("job_id"), r.header.Get("Location"))
 			require.Equal(t, "available", r.at("job.state"))
 			require.Equal(t, q, r.at("job.meta.cron_name"))
 		}

@@ -91,7 +91,7 @@ func TestQueues(t *testing.T) {
 		require.Equal(t, "100", r.at("config.max_size"))
 		require.Equal(t, "4", r.at("config.concurrency"))
 		require.Equal(t, "/ojs/v1/queues/"+q, r.header.Get("Location"))
-		a.post("/ojs/v1/queues", `{"name":"`+q+`"}`).fails(409, "conflict", "invalid_state_transition")
+		a.post("/ojs/v1/queues", `{"name":"`+q+`"}`).fails(409, "conflict", "x_queue_exists")
 		a.post("/ojs/v1/queues", `{}`).invalid("name")
 		a.post("/ojs/v1/queues", `{"name":"a","config":5}`).invalid("config")
 		a.post("/ojs/v1/queues", `{"name":"a","config":{"concurrency":-1}}`).invalid("concurrency")

@@ -115,6 +115,7 @@ func TestWebhookSubscriptions(t *testing.T) {
 			for _, member := range members {
 				body := `{"url":"https://example.com","secret":"1234567890123456","events":["*"],` + member + `}`
 				r := a.in(t).post("/ojs/v1/webhooks", body).fails(422, "validation_error", "validation_error")
+				require.NotContains(t, r.at("error.docs_url"), "RETRY_POLICY")
 				require.Equal(t, field, r.at("error.details.field"), r.body)
 				if field == "secret" {
 					require.NotContains(t, r.body, "short\"")

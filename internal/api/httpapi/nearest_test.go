@@ -24,6 +24,8 @@ func TestUnknownRouteNamesTheNearest(t *testing.T) {
 		"GET /ojs/v1/" + strings.Repeat("x", 200):  "",
 		"PATCH /ojs/v1/webhook/sub_1":              "PATCH /ojs/v1/webhooks/{id}",
 		"GET /foo":                                 "",
+		"GET /":                                    "",
+		"GET /x":                                   "",
 		"POST /ojs/v1/workflow":                    "POST /ojs/v1/workflows",
 		"POST /ojs/v1/greetings/mail/hello":        "",
 		"GET /healthx":                             "GET /health",
