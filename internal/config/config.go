@@ -81,7 +81,7 @@ type Server struct {
 
 	// What clients hold open costs memory and file descriptors.
 	MaxConnections    int `env:"OJS_MAX_CONNECTIONS" default:"20000" range:"10..1000000" help:"The most connections of HTTP, and of gRPC; a further one waits until another ends."`
-	MaxWaitingFetches int `env:"OJS_MAX_WAITING_FETCHES" default:"10000" range:"0..1000000" help:"The most fetches that wait for jobs on a node; a further one is answered at once, as without a wait."`
+	MaxWaitingFetches int `env:"OJS_MAX_WAITING_FETCHES" default:"10000" range:"0..1000000" help:"The most fetches that wait for jobs on a node; a further one is answered at once, as without a wait; 0: none waits."`
 
 	// MaxBatchBytes bounds the body of a batch call after decompression, MaxBatchSize its items (docs/reference/jobs.md, Limits).
 	// MaxBatchSize also bounds the jobs that a call with a filter takes.

@@ -25,10 +25,10 @@ func TestCreate(t *testing.T) {
 	require.Equal(t, "active", q.Status)
 	require.JSONEq(t, `{"backpressure":{"max_depth":100},"max_size":100}`, string(q.Own()))
 	_, err = b.Queues.Create(t.Context(), "q", queueconfig.Change{})
-	requireKind(t, ojs.ErrInvalidStateTransition, err)
+	requireKind(t, ojs.ErrQueueExists, err)
 	b.Enqueued(domaintest.NewJob("implicit"))
 	_, err = b.Queues.Create(t.Context(), "implicit", queueconfig.Change{})
-	requireKind(t, ojs.ErrInvalidStateTransition, err)
+	requireKind(t, ojs.ErrQueueExists, err)
 	require.Equal(t, []string{`queue.created {"queue":"q"}`}, b.events("q"))
 }
 

@@ -712,7 +712,10 @@ func TestDeliveryOrder(t *testing.T) {
 			b.publish()
 			for name, call := range map[string]func(ctx context.Context) error{
 				"create": func(ctx context.Context) (err error) { _, err = b.Webhooks.CreateDeliveries(ctx); return err },
-				"claim":  func(ctx context.Context) (err error) { _, err = b.Webhooks.ClaimDeliveries(ctx, webhook.Share{Want: 1, OwnerRoom: 1}); return err },
+				"claim": func(ctx context.Context) (err error) {
+					_, err = b.Webhooks.ClaimDeliveries(ctx, webhook.Share{Want: 1, OwnerRoom: 1})
+					return err
+				},
 				"record": func(ctx context.Context) (err error) {
 					_, err = b.Webhooks.RecordDelivery(ctx, webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200})
 					return err

@@ -284,7 +284,7 @@ func TestCancelWorkflow(t *testing.T) {
 		events := b.events(w)
 		require.Equal(t, []string{"job.completed t.b", "workflow.step_completed b"}, events[len(events)-2:])
 		require.Equal(t, []string{"a 3", "b 2"}, b.Texts(`SELECT concat_ws(' ', data->>'step_id', data->>'steps_remaining') FROM ojs.events
-			WHERE workflow_id = $1 AND type = 'workflow.step_completed' ORDER BY id`, w.ID))
+			WHERE workflow_id = $1 AND type = 'workflow.step_completed' ORDER BY seq, sub`, w.ID))
 		require.NotContains(t, events, "workflow.failed")
 		require.NotContains(t, events, "workflow.completed")
 		_, _, err := b.Workflows.Cancel(t.Context(), w.ID, false, "me")

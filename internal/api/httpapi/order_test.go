@@ -18,7 +18,7 @@ var parameterOrders = map[string][]string{
 	":id reason": {"DELETE /jobs/:id"},
 	":id force":  {"DELETE /workflows/:id", "POST /workflows/:id/cancel"},
 	"limit per_page offset page cursor include queue type error_type error_code since until older_than":             {"GET /admin/dead-letter", "GET /dead-letter"},
-	"limit per_page offset page state queue type since until sort order cursor":                                     {"GET /admin/jobs"},
+	"limit per_page offset page state queue type contains since until sort order cursor":                            {"GET /admin/jobs"},
 	"limit per_page offset page cursor":                                                                             {"GET /admin/pools", "GET /admin/queues", "GET /admin/schemas", "GET /admin/tenants", "GET /cron/:name/history", "GET /crons/:name/history", "GET /queues", "GET /rate-limits", "GET /schemas", "GET /unique-jobs"},
 	"queue period since until":                                                                                      {"GET /admin/stats/history"},
 	"limit per_page offset page state queue cursor":                                                                 {"GET /admin/workers", "GET /workers"},
