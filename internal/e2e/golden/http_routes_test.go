@@ -216,6 +216,7 @@ var routes = slices.Concat(
 		send("DELETE", "/admin/queues/:name/jobs", "/admin/queues/$queue/jobs", need(arr("states", `["completed"]`)), need(boolean("confirm")), str("older_than", "7d", 0)).good(`{"states":["available"],"confirm":true}`, `{"states":["available"]}`, `{"states":["active"],"confirm":true}`),
 		post("/admin/queues/:name/pause", "/admin/queues/$queue/pause", str("paused_by", "me", 255)), post("/admin/queues/:name/resume", "/admin/queues/$queue/resume", str("resumed_by", "me", 255)),
 		get("/admin/stats", "/admin/stats", ask("queue=golden")).seeded("$completed"), get("/admin/stats/history", "/admin/stats/history", ask("period=1h", "since=2h", "until=2099-01-01T00:00:00Z", "queue=golden")).figures(),
+		get("/admin/stats/types", "/admin/stats/types", ask("queue=golden")).figures(),
 		get("/admin/system/maintenance", "/admin/system/maintenance").also("GET", "/ojs/v1/admin/maintenance", "/ojs/v1/admin/maintenance"),
 		post("/admin/system/maintenance", "/admin/system/maintenance", need(boolean("enabled")), str("reason", "upgrade", 1024), str("duration", "30m", 0), str("estimated_duration", "30m", 0), str("started_by", "me", 255)).good(`{"enabled":false}`).also("POST", "/ojs/v1/admin/maintenance", "/ojs/v1/admin/maintenance"),
 		get("/admin/system/config", "/admin/system/config").also("GET", "/ojs/v1/admin/config", "/ojs/v1/admin/config"), get("/middleware", "/middleware"),
