@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -58,6 +59,9 @@ func TestFailoverLosesEvents(t *testing.T) {
 	require.Equal(t, []string{"new2"}, queues(b.list(t, Query{After: &fresh[3].Position}).Events), "of the new epoch, in the place of a lost one")
 	require.Equal(t, []string{"new2"}, b.sqlAfter(t, fresh[3].ID()))
 	require.Equal(t, all[1:], b.sqlAfter(t, old[0].ID()))
+	late := NewPosition(fresh[3].Position.Time(), fresh[3].Position.Seq, 1)
+	require.Equal(t, all[3:], b.sqlAfter(t, late.String()), "a late row that was lost, although its number is used again")
+	require.Equal(t, all, b.sqlAfter(t, NewPosition(time.UnixMilli(0), 0, 0).String()), "the beginning")
 
 	f.Wake()
 	for name, s := range map[string]*Subscription{"live": live, "resumed": f.subscribe(t, Query{}, &old[5].Position)} {
