@@ -82,6 +82,19 @@ func TestOtherQueue(t *testing.T) {
 	}
 }
 
+// Of the jobs that a fetch meets, those that cannot wait take the place before those that can.
+func TestOtherQueueWithoutPatience(t *testing.T) {
+	t.Parallel()
+	for _, effect := range []string{"drop", "reschedule"} {
+		b := setup(t)
+		b.added(in(t, "a", `{"key":"k","concurrency":1}`))
+		waits := b.added(in(t, "b", `{"key":"k","concurrency":1}`))
+		hurries := b.added(in(t, "b", `{"key":"k","concurrency":1,"on_limit":"`+effect+`"}`))
+		require.Equal(t, [][16]byte{hurries}, b.fetched("b"), effect)
+		require.Equal(t, ojs.StateAvailable, b.State(waits))
+	}
+}
+
 // A job that another transaction has locked neither gives way nor takes a place, and no fetch waits for it.
 func TestOtherQueueWithLockedJob(t *testing.T) {
 	t.Parallel()
