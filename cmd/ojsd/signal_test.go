@@ -29,6 +29,10 @@ func TestSignals(t *testing.T) {
 	require.Contains(t, log, "SIGHUP is ignored")
 	require.Contains(t, log, "server stopped")
 	require.NotContains(t, log, `"severity":"ERROR"`)
+	for line := range strings.Lines(log) {
+		// A healthy node warns of nothing but its settings.
+		require.False(t, strings.Contains(line, `"severity":"WARN"`) && !strings.Contains(line, "OJS_"), line)
+	}
 }
 
 // The private PostgreSQL of a development server must not outlive it.
