@@ -9,6 +9,14 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 )
 
+// A stream takes a quarter of a second's events at a time, and at least one.
+func TestStreamsBatch(t *testing.T) {
+	t.Parallel()
+	for rate, want := range map[int]int{0: 256, 1: 1, 3: 1, 8: 2, 1000: 250, 10_000: 256} {
+		require.Equal(t, want, api.NewStreams(config.Realtime{RateLimitPerSecond: rate}).Batch(), rate)
+	}
+}
+
 func TestStreamsAdmit(t *testing.T) {
 	t.Parallel()
 	s := api.NewStreams(config.Realtime{MaxConnections: 3, MaxConnectionsPerClient: 2})

@@ -325,6 +325,40 @@ func TestRetentionLetsThePassOfTheRelayEnd(t *testing.T) {
 	}
 }
 
+// A pass of the relay may find that a number is missing while a partition is about to be detached: the partition stays.
+func TestDetachSeesTheGapsOfAPass(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	b.exec(t, insertEvent, "old")
+	b.age(t, "2 days")
+	b.publishAll(t)
+	b.jump(t, partitionSize)
+	b.exec(t, insertEvent, "new")
+	b.publishAll(t)
+	b.exec(t, "UPDATE ojs.event_relay SET max_age = '1 hour'")
+	b.exec(t, "SELECT ojs.event_floor_raise(1000)")
+	b.exec(t, "ALTER FUNCTION ojs.event_partition_leave() SET lock_timeout = '10s'")
+	pass := b.open(t)
+	_, err := pass.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+	require.NoError(t, err)
+	var leaves bool
+	ended := make(chan error, 1)
+	go func() {
+		ended <- b.pool.QueryRow(context.Background(), "SELECT ojs.event_partition_leave()").Scan(&leaves)
+	}()
+	require.Eventually(t, func() bool {
+		return len(ended) > 0 || b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	}, waitFor, time.Millisecond)
+	_, err = pass.Exec(t.Context(), "INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed) VALUES (2, now(), pg_current_xact_id(), false)")
+	require.NoError(t, err)
+	require.NoError(t, pass.Commit(t.Context()))
+	require.NoError(t, await(t, ended))
+	require.False(t, leaves)
+	b.exec(t, "DELETE FROM ojs.event_gaps")
+	require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.event_partition_leave()").Scan(&leaves))
+	require.True(t, leaves)
+}
+
 // waitingReset begins a reset, and requires that it waits for a lock.
 func (b *testBundle) waitingReset(t *testing.T) <-chan error {
 	t.Helper()

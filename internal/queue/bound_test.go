@@ -477,6 +477,37 @@ func TestBlockedEnqueue(t *testing.T) {
 		waiting(t, b, 0)
 	})
 
+	t.Run("ForTheQueueThatRefusesNow", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		refusedBy := make(chan string, 100)
+		for _, q := range []string{"first", "second"} {
+			b.bound(q, `{"max_depth":1,"strategy":"block"}`)
+			b.add(q, 0, "1")
+		}
+		done := make(chan error, 1)
+		go func() {
+			done <- b.RetryFull(context.Background(), time.Minute, func() error {
+				_, errs, err := b.EnqueueAll(context.Background(), []*job.Job{domaintest.NewJob("first"), domaintest.NewJob("second")})
+				for i, q := range []string{"first", "second"} {
+					if err == nil && errs != nil && errs[i] != nil {
+						err = errs[i]
+						refusedBy <- q
+					}
+				}
+				return err
+			})
+		}()
+		waiting(t, b, 1)
+		require.Equal(t, "first", <-refusedBy)
+		require.Len(t, b.Fetched(1, "first"), 1)
+		require.Eventually(t, func() bool { return <-refusedBy == "second" }, domaintest.WaitFor, time.Millisecond)
+		waiting(t, b, 1)
+		require.Len(t, b.Fetched(1, "second"), 1)
+		require.NoError(t, domaintest.Await(t, done))
+		waiting(t, b, 0)
+	})
+
 	t.Run("WhenAJobLeavesOnAnotherNode", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
