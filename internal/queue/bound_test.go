@@ -488,12 +488,10 @@ func TestBlockedEnqueue(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- b.RetryFull(context.Background(), time.Minute, func() error {
-				_, errs, err := b.EnqueueAll(context.Background(), []*job.Job{domaintest.NewJob("first"), domaintest.NewJob("second")})
-				for i, q := range []string{"first", "second"} {
-					if err == nil && errs != nil && errs[i] != nil {
-						err = errs[i]
-						refusedBy <- q
-					}
+				_, _, err := b.EnqueueAll(context.Background(), []*job.Job{domaintest.NewJob("first"), domaintest.NewJob("second")})
+				var wire *ojs.Error
+				if errors.As(err, &wire) {
+					refusedBy <- fmt.Sprint(wire.Details["queue"])
 				}
 				return err
 			})
