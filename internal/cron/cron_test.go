@@ -179,6 +179,12 @@ func TestRefused(t *testing.T) {
 	}
 	_, err := Parse("0 * * * * * *", "UTC")
 	require.EqualError(t, err, "it has 7 fields, not 5 or 6")
+	for expression, says := range map[string]string{
+		"* * * * 5#6": "the day-of-week field takes #1 to #5", "* * * * L": "the day-of-week field needs a day before L, such as 5L or FRIL",
+	} {
+		_, err := Parse(expression, "UTC")
+		require.ErrorContains(t, err, says)
+	}
 }
 
 func TestNeverFires(t *testing.T) {

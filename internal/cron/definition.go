@@ -248,10 +248,7 @@ func (r *reader) content() {
 		}
 		r.c.Type = text
 	}
-	if v := either("args"); v != nil {
-		if v[0] != '[' {
-			r.RefuseValue(ojs.ErrInvalidArgs, "args", "an array", v)
-		}
+	if v := either("args"); v != nil { // whether it is an array is checked with the job
 		r.c.Args = jsonread.Compact(v)
 	}
 	if r.c.Args == nil {

@@ -169,6 +169,14 @@ func TestUnique(t *testing.T) {
 		requireDuplicate(t, err, second)
 		_, err = b.Enqueue(ctx, uniqueJob("period", "reject"))
 		requireDuplicate(t, err, first)
+
+		// It counts from the creation of a job also when that ended a moment ago.
+		ended := func(j *job.Job) { states(ojs.StateCompleted)(j); j.Unique.Period = 59 * time.Minute }
+		old := b.Enqueued(uniqueJob("ended", "reject", func(j *job.Job) { j.Queue = "ended" }))[0]
+		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '1 hour' WHERE id = $1`, old.ID)
+		_, err = b.Complete(ctx, job.Ack{JobID: b.Fetched(1, old.Queue)[0].ID, Attempt: -1})
+		require.NoError(t, err)
+		b.Enqueued(uniqueJob("ended", "reject", ended))
 	})
 
 	t.Run("AClientsKeyIsUsedInsteadOfAFingerprint", func(t *testing.T) {
