@@ -10,19 +10,34 @@
 // until there is nothing left to do. [NewContext] is for a test that calls a handler by itself. The server does what clients and
 // workers need: jobs with retries, workflows, events; it does not check all that a real one checks, fires no crons and delivers
 // no webhooks.
+//
+// # Transactions
+//
+// Code that enqueues in its own transaction, by package ojssql, needs a real PostgreSQL, and no server. [RequireEnqueuedTx] looks into the
+// transaction while it is open; package ojspgxtest has the same for pgx:
+//
+//	tx, err := db.BeginTx(t.Context(), nil)
+//	…
+//	defer tx.Rollback() // the database stays as it is
+//	err = acceptOrder(t.Context(), tx, order)
+//	…
+//	ojstest.RequireEnqueuedTx(t, tx, "invoice.render", ojstest.WithArgs(order))
+//
+// The database gets its schema from the function Up of package github.com/ojsd/ojsd/migrations, in the module of the server. It works as a role with
+// CREATE on the database, which owns the schema from then on. The role of the test needs what the code under test needs (docs/reference/sql.md, Roles)
+// and SELECT on the view ojs.job.
 package ojstest
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/enqueued"
 	"github.com/ojsd/ojsd/ojs/internal/fakeserver"
 )
 
@@ -62,7 +77,7 @@ func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
 	}()
 	s.fake.AwaitIdle(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the worker has its grace period to stop, for which the test does not wait
-		t.Fatalf("jobs are still available or active after %v: %s", limit, s.describe())
+		t.Fatalf("jobs are still available or active after %v: %s", limit, enqueued.Describe(s.Jobs()))
 		return
 	}
 	cancel()
@@ -71,8 +86,8 @@ func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
 	}
 }
 
-// Match chooses jobs in assertions. The job is a copy: changing it changes nothing in the server. A Match must not call the
-// server, whose lock is held.
+// Match chooses jobs in assertions. For what no function here has, write one: func(j *ojs.Job) bool { return j.MaxAttempts == 5 }. The job is
+// a copy: changing it changes nothing in the server.
 type Match func(*ojs.Job) bool
 
 // InQueue matches the queue.
@@ -80,6 +95,32 @@ func InQueue(name string) Match { return func(j *ojs.Job) bool { return j.Queue 
 
 // InState matches the state.
 func InState(state ojs.JobState) Match { return func(j *ojs.Job) bool { return j.State == state } }
+
+// WithPriority matches the priority.
+func WithPriority(priority int) Match { return func(j *ojs.Job) bool { return j.Priority == priority } }
+
+// WithTags matches jobs that have all of these tags, and maybe more.
+func WithTags(tags ...string) Match {
+	return func(j *ojs.Job) bool {
+		return !slices.ContainsFunc(tags, func(tag string) bool { return !slices.Contains(j.Tags, tag) })
+	}
+}
+
+// WithMeta matches jobs that have the member in meta. Values are compared as arguments are by [WithArgs].
+func WithMeta(key string, value any) Match {
+	want, err := json.Marshal(value)
+	return func(j *ojs.Job) bool {
+		found, there := j.Meta[key]
+		got, gotErr := json.Marshal(found)
+		return there && err == nil && gotErr == nil && canonical(got) == canonical(want)
+	}
+}
+
+// RunsAt matches jobs that were enqueued to run at a time, or at most tolerance before or after it. A delay counts from the enqueue, so a
+// test does not know its end exactly.
+func RunsAt(at time.Time, tolerance time.Duration) Match {
+	return func(j *ojs.Job) bool { return !j.ScheduledAt.IsZero() && j.ScheduledAt.Sub(at).Abs() <= tolerance }
+}
 
 // WithArgs matches the arguments, which are encoded as those of an enqueue. Comparison is by value: the order of members and
 // white space do not matter, but 1 and "1" differ. Numbers are compared as float64, so integers above 2⁵³ may compare as equal.
@@ -115,33 +156,20 @@ func canonical(data []byte) string {
 // Jobs lists all jobs that match, in the order in which they were enqueued. Jobs that have ended are among them. The result is
 // a copy of this moment; call it again after a worker has run.
 func (s *Server) Jobs(matches ...Match) []*ojs.Job {
-	return s.fake.Jobs(func(j *ojs.Job) bool {
-		return !slices.ContainsFunc(matches, func(m Match) bool { return !m(j) })
-	})
-}
-
-func ofType(jobType string, matches []Match) []Match {
-	return append([]Match{func(j *ojs.Job) bool { return j.Type == jobType }}, matches...)
+	return enqueued.Jobs(s.fake.Jobs(nil), matches)
 }
 
 // RequireEnqueued fails the test unless exactly one job of the type was enqueued that matches, and returns it.
 // Jobs count whatever has become of them since. The message of a failure lists all jobs of the server.
 func (s *Server) RequireEnqueued(t testing.TB, jobType string, matches ...Match) *ojs.Job {
 	t.Helper()
-	list := s.Jobs(ofType(jobType, matches)...)
-	if len(list) != 1 {
-		t.Fatalf("%d jobs of type %s match, not one; all jobs: %s", len(list), jobType, s.describe())
-		return nil // a test in disguise may go on
-	}
-	return list[0]
+	return enqueued.RequireOne(t, s.Jobs(), "", jobType, matches)
 }
 
 // RequireNotEnqueued fails the test if a job of the type was enqueued that matches.
 func (s *Server) RequireNotEnqueued(t testing.TB, jobType string, matches ...Match) {
 	t.Helper()
-	if list := s.Jobs(ofType(jobType, matches)...); len(list) > 0 {
-		t.Fatalf("%d jobs of type %s match, not none; all jobs: %s", len(list), jobType, s.describe())
-	}
+	enqueued.RequireNone(t, s.Jobs(), "", jobType, matches)
 }
 
 // RequireState fails the test unless a job is in a state, and returns it. It looks once and does not wait: use it after
@@ -150,24 +178,13 @@ func (s *Server) RequireState(t testing.TB, id string, state ojs.JobState) *ojs.
 	t.Helper()
 	j := s.fake.Job(id)
 	if j == nil {
-		t.Fatalf("there is no job %s; all jobs: %s", id, s.describe())
+		t.Fatalf("there is no job %s; all jobs: %s", id, enqueued.Describe(s.Jobs()))
 		return nil
 	}
 	if j.State != state {
 		t.Fatalf("job %s is %s, not %s; its error: %v", id, j.State, state, j.Error)
 	}
 	return j
-}
-
-func (s *Server) describe() string {
-	var text strings.Builder
-	for _, j := range s.Jobs() {
-		fmt.Fprintf(&text, "\n\t%s %s in %s: %s, args %s", j.ID, j.Type, j.Queue, j.State, j.RawArgs)
-	}
-	if text.Len() == 0 {
-		return "none"
-	}
-	return text.String()
 }
 
 // NewContext makes the context of a job of its first attempt, for a test that calls a handler by itself. The job is in no server:
