@@ -162,7 +162,7 @@ func TestWebhooks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "https://a.example", made.URL)
 	require.True(t, made.Active)
-	other, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://b.example"})
+	other, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://b.example", Events: []string{"job.failed"}})
 	require.NoError(t, err)
 	list, err := admin.ListWebhooks(ctx, ojsadmin.PageOptions{})
 	require.NoError(t, err)

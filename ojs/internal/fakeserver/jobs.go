@@ -38,24 +38,30 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 		return s.enqueueBatch(r)
 	case len(path) == 1 && path[0] == "bulk":
 		return s.enqueueBulk(r)
+	case len(path) == 2 && path[0] == "bulk":
+		return s.changeMany(path[1], r)
 	case len(path) == 0:
 		return noRoute(r)
 	}
-	j := s.jobs[path[0]]
+	j := s.jobs[strings.TrimPrefix(path[0], "job_")]
 	if j == nil {
 		return notFound("job", path[0])
 	}
 	switch action := strings.Join(path[1:], "/"); {
 	case action == "" && r.Method == http.MethodGet:
-		return ok(object{"job": j.Job})
+		return ok(object{"job": j.show()})
 	case action == "" && r.Method == http.MethodDelete:
 		return s.cancel(j)
+	case action == "" && r.Method == http.MethodPatch:
+		return s.setPriority(j, r)
+	case action == "explain":
+		return ok(s.explain(j))
 	case action == "activate":
 		return s.activate(j)
 	case action == "checkpoint":
 		return s.saveCheckpoint(j, r)
 	case action == "result":
-		return ok(object{"job_id": j.ID, "state": j.State, "result": j.Result, "error": j.Error, "completed_at": nullTime(j.CompletedAt)})
+		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error, "completed_at": nullTime(j.CompletedAt)})
 	case action == "progress":
 		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
 	}
@@ -76,10 +82,14 @@ func (s *Server) available(j *record) {
 
 // listJobs takes for newest what was enqueued last; a retry does not move a job.
 func (s *Server) listJobs(r *Request) answer {
-	all := []ojs.Job{}
+	if refused := oneOf(r, "state", ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted,
+		ojs.StateCancelled, ojs.StateDiscarded); refused != nil {
+		return refusal(refused)
+	}
+	all := []shownJob{}
 	for _, j := range slices.Backward(s.order) {
 		if in(r, "state", string(j.State)) && in(r, "queue", j.Queue) && in(r, "type", j.Type) {
-			all = append(all, j.Job)
+			all = append(all, j.show())
 		}
 	}
 	return page(r, "jobs", all)
@@ -98,13 +108,13 @@ func (s *Server) cancel(j *record) answer {
 	}
 	before := j.State
 	s.end(j, ojs.StateCancelled)
-	info := j.Job
+	info := j.show()
 	info.PreviousState = before
 	return ok(object{"job": info})
 }
 
-func conflict(j *record, expected ojs.JobState) answer {
-	return refuse(http.StatusConflict, wrongState(j, expected))
+func conflict(j *record, expected ...ojs.JobState) answer {
+	return refuse(http.StatusConflict, wrongState(j, expected...))
 }
 
 func (s *Server) activate(j *record) answer {
@@ -113,7 +123,9 @@ func (s *Server) activate(j *record) answer {
 	}
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
-	return ok(object{"job": j.Job})
+	info := j.show()
+	info.PreviousState = ojs.StatePending
+	return ok(object{"job": info})
 }
 
 // end brings a job to a final state. It also lets the workflow of the job go on, in the same step, so a test sees the next step
@@ -139,7 +151,12 @@ func (s *Server) end(j *record, state ojs.JobState) {
 func (s *Server) promote() {
 	now := s.now()
 	for _, j := range s.order {
+		ttl := j.request.TTL
 		switch {
+		case j.State != ojs.StateActive && !j.State.Terminal() && !j.ExpiresAt.IsZero() && j.ExpiresAt.Before(now):
+			s.expire(j, "expired")
+		case j.Attempt == 0 && !j.State.Terminal() && ttl > 0 && j.CreatedAt.Add(ttl).Before(now):
+			s.expire(j, "enqueue_ttl_expired")
 		case (j.State == ojs.StateScheduled || j.State == ojs.StateRetryable) && !j.due.After(now):
 			scheduled := j.State == ojs.StateScheduled
 			s.available(j)
@@ -150,6 +167,34 @@ func (s *Server) promote() {
 			s.loseLease(j)
 		}
 	}
+}
+
+// expire discards a job that was not started in time. It is a dead letter only if its policy says so.
+func (s *Server) expire(j *record, code string) {
+	j.Error = &ojs.JobError{Code: code, Type: code, Message: "the job was not started in time", Attempt: j.Attempt, OccurredAt: s.now()}
+	j.dead = j.request.Retry.onExhaustion == "dead_letter"
+	s.end(j, ojs.StateDiscarded)
+}
+
+func (s *Server) setPriority(j *record, r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "priority")
+	n, there := in.integer(in.pick("priority"), -100, 100)
+	if !there {
+		in.refuse(in.pick("priority"), "an integer from -100 to 100")
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	if j.State != ojs.StateAvailable && j.State != ojs.StateScheduled {
+		return conflict(j, ojs.StateAvailable, ojs.StateScheduled)
+	}
+	j.Priority = int(n)
+	return ok(object{"job": j.show()})
 }
 
 func (s *Server) emit(kind string, j *record, data object) {

@@ -34,10 +34,13 @@ type Server struct {
 	order      []*record // as they were enqueued
 	tick       int64     // counts entries into available
 	workflows  map[string]*workflow
-	crons      map[string]map[string]any
+	crons      map[string]*cron
 	webhooks   map[string]map[string]any
 	workers    map[string]*worker
 	paused     map[string]bool // queues
+	draining   map[string]bool
+	limits     map[string]*partition
+	began      time.Time
 	events     []*ojs.Event
 	requests   []Request
 	// faults are looked through in the order in which they were added; the first that fits is used up first.
@@ -57,6 +60,8 @@ type Request struct {
 type worker struct {
 	directive ojs.Directive
 	reported  ojs.Directive
+	seen      time.Time // latest heartbeat
+	active    int       // jobs that it has named
 }
 
 type fault struct {
@@ -81,8 +86,9 @@ func New(options ...Option) *Server {
 		extensions: []string{
 			ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, ojs.ExtensionRetryDelay, "urn:ojs:ext:realtime",
 		},
-		jobs: map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
-		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, changed: make(chan struct{}),
+		jobs: map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]*cron{},
+		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, draining: map[string]bool{},
+		limits: map[string]*partition{}, began: time.Now(), changed: make(chan struct{}),
 	}
 	for _, o := range options {
 		o(s)
@@ -211,7 +217,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   any
-	jobs   []ojs.Job // that were claimed for it
+	jobs   []shownJob // that were claimed for it
 	stream io.ReadCloser
 }
 
@@ -219,9 +225,6 @@ func ok(body any) answer                     { return answer{status: http.Status
 func created(body any) answer                { return answer{status: http.StatusCreated, body: body} }
 func refuse(status int, e *ojs.Error) answer { return answer{status: status, body: object{"error": e}} }
 func notFound(what, id string) answer        { return refuse(http.StatusNotFound, noSuch(what, id)) }
-func invalid(field string, err error) answer {
-	return refuse(http.StatusBadRequest, invalidPayload(field, "%s: %v", field, err))
-}
 
 type object = map[string]any
 
@@ -260,6 +263,9 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	case r.Path == "/events/stream":
 		return s.stream(ctx, r)
 	}
+	if refused := s.checkParameters(path, r); refused != nil {
+		return refusal(refused)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.promote()
@@ -281,6 +287,10 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 		return s.serveWebhooks(path[1:], r)
 	case "events":
 		return s.serveEvents(r)
+	case "rate-limits":
+		return s.serveLimits(path[1:], r)
+	case "admin":
+		return s.serveAdmin(path[1:], r)
 	}
 	return noRoute(r)
 }
@@ -297,21 +307,34 @@ func (s *Server) wake() {
 	s.changed = make(chan struct{})
 }
 
-// page cuts a list as its query says. Cursors are offsets here.
-func page[T any](r *Request, name string, all []T) answer {
-	limit, offset := 50, 0
-	if n, err := strconv.Atoi(r.Query.Get("limit")); err == nil {
-		limit = n
-	}
-	for _, key := range []string{"cursor", "offset"} {
-		if n, err := strconv.Atoi(r.Query.Get(key)); err == nil {
-			offset = n
+// page cuts a list as its query says, under its names. Cursors are offsets here.
+func page[T any](r *Request, name string, all []T, also ...string) answer {
+	number := func(names ...string) (n int, sent bool) {
+		for _, name := range names {
+			if n, err := strconv.Atoi(r.Query.Get(name)); err == nil {
+				return n, true
+			}
 		}
+		return 0, false
 	}
-	end := min(offset+limit, len(all))
-	p := object{"total": len(all), "limit": limit, "offset": offset, "has_more": end < len(all)}
+	limit, sent := number("limit", "per_page")
+	if !sent {
+		limit = 50
+	}
+	limit = max(1, min(limit, 200))
+	offset, sent := number("cursor", "offset")
+	if at, there := number("page"); !sent && there {
+		offset = (at - 1) * limit
+	}
+	end := min(max(offset, 0)+limit, len(all))
+	p := object{"total": len(all), "limit": limit, "offset": offset, "page": offset/limit + 1, "per_page": limit, "has_more": end < len(all)}
 	if end < len(all) {
 		p["next_cursor"] = strconv.Itoa(end)
 	}
-	return ok(object{name: append([]T{}, all[min(offset, end):end]...), "pagination": p})
+	items := append([]T{}, all[min(max(offset, 0), end):end]...)
+	body := object{"pagination": p, "total": len(all)}
+	for _, name := range append(also, name) {
+		body[name] = items
+	}
+	return ok(body)
 }

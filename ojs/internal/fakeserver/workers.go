@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,19 +26,51 @@ type fetchBody struct {
 	VisibilityTimeoutMS int64    `json:"visibility_timeout_ms"`
 }
 
+var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights"}
+
+func readFetch(raw json.RawMessage) (body fetchBody, refused *ojs.Error) {
+	p := &problems{}
+	r, ok := p.open(raw)
+	if !ok {
+		return body, p.first
+	}
+	r.others(ojs.ErrInvalidRequest, fetchNames...)
+	m := r.pick("queues", "queue")
+	var names []json.RawMessage
+	if m.name == "queue" && m.value != nil {
+		names = []json.RawMessage{m.value}
+	} else if json.Unmarshal(m.value, &names) != nil || len(names) == 0 || len(names) > 100 {
+		r.refuseAs(ojs.ErrInvalidQueue, m, "an array of 1 to 100 names of queues")
+	}
+	for _, raw := range names {
+		name, kind := checkQueue(raw)
+		if kind != "" {
+			r.refuseAs(kind, m, "an array of 1 to 100 names of queues")
+		}
+		body.Queues = append(body.Queues, name)
+	}
+	count, _ := r.integer(r.pick("count", "max_jobs"), math.MinInt64, math.MaxInt64)
+	body.Count = int(max(0, min(count, 1000)))
+	body.WorkerID = r.text(r.pick("worker_id"), "a string of at most 255 bytes", func(text string) bool { return len(text) <= 255 })
+	body.VisibilityTimeoutMS, _ = r.integer(r.pick("visibility_timeout_ms"), 0, 604_800_000)
+	wait, _ := r.integer(r.pick("wait_ms"), 0, math.MaxInt64)
+	body.WaitMS = min(wait, 20_000)
+	return body, p.first
+}
+
 // fetch gives out jobs, and waits for some if it is asked to. It waits without the lock and looks again after every change;
 // wait_ms is in real time.
 func (s *Server) fetch(ctx context.Context, r *Request) answer {
-	var body fetchBody
-	if err := json.Unmarshal(r.Body, &body); err != nil || len(body.Queues) == 0 {
-		return invalid("queues", cmp.Or(err, errNoType))
+	body, refused := readFetch(r.Body)
+	if refused != nil {
+		return refusal(refused)
 	}
 	timer := time.NewTimer(time.Duration(body.WaitMS) * time.Millisecond)
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
 		s.promote()
-		jobs, open := []ojs.Job{}, s.open(body.WorkerID)
+		jobs, open := []shownJob{}, s.open(body.WorkerID)
 		if open && ctx.Err() == nil {
 			jobs = s.claim(body)
 		}
@@ -71,7 +104,7 @@ func (s *Server) open(worker string) bool {
 
 // handBack makes jobs available whose answer nobody gets. It serves CutNext: jobs of an answer that was cut would otherwise
 // stay reserved until their leases end.
-func (s *Server) handBack(jobs []ojs.Job) {
+func (s *Server) handBack(jobs []shownJob) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, j := range jobs {
@@ -91,7 +124,7 @@ func (s *Server) has(extension string) bool { return slices.Contains(s.extension
 
 // claim takes available jobs: by queue as listed, then priority, then age. The caller has the lock. A count below 1 counts as
 // 1.
-func (s *Server) claim(body fetchBody) []ojs.Job {
+func (s *Server) claim(body fetchBody) []shownJob {
 	var found []*record
 	queues, visibility := body.Queues, time.Duration(body.VisibilityTimeoutMS)*time.Millisecond
 	for _, j := range s.order {
@@ -104,8 +137,19 @@ func (s *Server) claim(body fetchBody) []ojs.Job {
 		return cmp.Or(cmp.Compare(slices.Index(queues, a.Queue), slices.Index(queues, b.Queue)), cmp.Compare(b.Priority, a.Priority),
 			cmp.Compare(a.tick, b.tick))
 	})
-	jobs := []ojs.Job{}
-	for _, j := range found[:min(max(body.Count, 1), len(found))] {
+	jobs := []shownJob{}
+	for _, j := range found {
+		if len(jobs) == max(body.Count, 1) {
+			break
+		}
+		if until, is := s.blocked(j); is {
+			s.limited(j, until)
+			continue
+		}
+		if l := j.request.Limit; l != nil {
+			p := s.partition(l.Key)
+			p.starts = append(p.starts, s.now())
+		}
 		j.lease = cmp.Or(visibility, time.Duration(j.VisibilityTimeoutMS)*time.Millisecond, lease)
 		j.State, j.WorkerID, j.StartedAt, j.reserved = ojs.StateActive, body.WorkerID, s.now(), s.now().Add(j.lease)
 		j.Attempt++
@@ -113,7 +157,7 @@ func (s *Server) claim(body fetchBody) []ojs.Job {
 		j.LeaseToken = strconv.FormatInt(s.tick, 36)
 		j.LastCheckpoint = j.checkpoint
 		s.emit(ojs.EventJobStarted, j, object{"worker_id": body.WorkerID, "attempt": j.Attempt})
-		jobs = append(jobs, j.Job)
+		jobs = append(jobs, j.show())
 	}
 	return jobs
 }
@@ -140,57 +184,163 @@ func (s *Server) serveWorkers(path []string, r *Request) answer {
 		return s.many(r, s.ack)
 	case "nack/batch":
 		return s.many(r, s.nack)
-	case "heartbeat":
+	case "heartbeat", "beat":
 		return s.heartbeat(r)
 	case "progress":
 		return s.progress(r)
 	case "register":
 		return s.register(r)
+	case "":
+		return s.listWorkers(r)
 	}
 	return noRoute(r)
 }
 
 // one answers a report about a job that was cancelled with acknowledged false and changes nothing.
 func (s *Server) one(r *Request, act func(outcome) (*record, *ojs.Error)) answer {
-	var o outcome
-	if err := json.Unmarshal(r.Body, &o); err != nil {
-		return invalid("body", err)
+	o, refused := readOutcome(r.Body, isNack(r))
+	if refused != nil {
+		return refusal(refused)
 	}
 	j, refused := act(o)
 	if refused != nil {
-		return refuse(statusOf(refused), refused)
+		return refusal(refused)
 	}
-	return ok(object{"acknowledged": j.State != ojs.StateCancelled, "job_id": j.ID, "state": j.State, "job": j.Job})
+	body := object{"acknowledged": j.State != ojs.StateCancelled, "id": j.ID, "job_id": j.ID, "state": j.State, "attempt": j.Attempt,
+		"max_attempts": j.MaxAttempts, "job": j.show()}
+	for name, at := range map[string]time.Time{"completed_at": j.CompletedAt, "discarded_at": j.DiscardedAt, "enqueued_at": j.EnqueuedAt, "scheduled_at": j.ScheduledAt,
+		"next_attempt_at": j.NextAttemptAt} {
+		if !at.IsZero() {
+			body[name] = at
+		}
+	}
+	if j.State == ojs.StateRetryable {
+		body["retry_delay_ms"] = j.RetryDelayMS
+	}
+	return ok(body)
 }
 
 // many goes on after a refused item. The fetch sees what the acks have made available.
 func (s *Server) many(r *Request, act func(outcome) (*record, *ojs.Error)) answer {
-	var body struct {
-		Acks  []outcome  `json:"acks"`
-		Nacks []outcome  `json:"nacks"`
-		Fetch *fetchBody `json:"fetch"`
-	}
-	if err := json.Unmarshal(r.Body, &body); err != nil || !s.has(ojs.ExtensionBatchAck) {
+	if !s.has(ojs.ExtensionBatchAck) {
 		return noRoute(r)
 	}
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	name := map[bool]string{true: "nacks", false: "acks"}[isNack(r)]
+	in.others(ojs.ErrInvalidRequest, name, "fetch")
+	var list []json.RawMessage
+	if m := in.pick(name); json.Unmarshal(m.value, &list) != nil || len(list) == 0 {
+		in.refuse(m, "an array of at least one item")
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	var next *fetchBody
+	if m := in.pick("fetch"); m.value != nil {
+		body, refused := readFetch(m.value)
+		if refused != nil {
+			return refusal(refused)
+		}
+		next = &body
+	}
 	items := []object{}
-	for _, o := range append(body.Acks, body.Nacks...) {
-		if j, refused := act(o); refused != nil {
+	for _, raw := range list {
+		o, refused := readOutcome(raw, isNack(r))
+		var j *record
+		if refused == nil {
+			j, refused = act(o)
+		}
+		if refused != nil {
 			items = append(items, object{"job_id": o.JobID, "status": "failed", "error": refused})
 		} else {
-			items = append(items, object{"job_id": o.JobID, "status": "ok", "job": j.Job})
+			items = append(items, object{"job_id": o.JobID, "status": "ok", "job": j.show()})
 		}
 	}
-	if body.Fetch == nil {
+	if next == nil {
 		return ok(object{"items": items})
 	}
-	jobs := []ojs.Job{}
-	if s.open(body.Fetch.WorkerID) {
-		jobs = s.claim(*body.Fetch)
+	jobs := []shownJob{}
+	if s.open(next.WorkerID) {
+		jobs = s.claim(*next)
 	}
 	a := ok(object{"items": items, "jobs": jobs})
 	a.jobs = jobs
 	return a
+}
+
+func isNack(r *Request) bool { return strings.Contains(r.Path, "nack") }
+
+var (
+	ackNames  = []string{"job_id", "result", "worker_id", "attempt", "lease_token"}
+	nackNames = []string{"job_id", "error", "worker_id", "attempt", "lease_token", "requeue", "delay_ms"}
+)
+
+func readOutcome(raw json.RawMessage, nack bool) (o outcome, refused *ojs.Error) {
+	p := &problems{}
+	r, ok := p.open(raw)
+	if !ok {
+		return o, p.first
+	}
+	names := ackNames
+	if nack {
+		names = nackNames
+	}
+	r.others(ojs.ErrInvalidRequest, names...)
+	o.readRun(r)
+	if o.JobID == "" {
+		r.refuse(r.pick("job_id"), "the id of a job")
+	}
+	o.Requeue = r.boolean(r.pick("requeue"))
+	o.DelayMS, _ = r.integer(r.pick("delay_ms"), 0, maxDuration.Milliseconds())
+	// null is a result, too.
+	var sent struct {
+		Result json.RawMessage `json:"result"`
+	}
+	if json.Unmarshal(raw, &sent) == nil {
+		o.Result = sent.Result
+	}
+	if m := r.pick("error"); nack && !o.Requeue {
+		o.readError(r, m)
+	}
+	return o, p.first
+}
+
+// readRun reads what names a run of a job.
+func (o *outcome) readRun(r reader) {
+	o.JobID = strings.TrimPrefix(r.text(r.pick("job_id"), "the id of a job", nil), "job_")
+	o.WorkerID = r.text(r.pick("worker_id"), "a string of at most 255 bytes", func(text string) bool { return len(text) <= 255 })
+	attempt, _ := r.integer(r.pick("attempt"), 0, math.MaxInt32)
+	o.Attempt = int(attempt)
+	o.Lease = r.text(r.pick("lease_token"), "a lease_token of a fetch", nil)
+}
+
+// readError reads a failure. retryable is true if it was not sent, but for the codes of docs/reference/retries.md, Failure.
+func (o *outcome) readError(r reader, m member) {
+	if m.value == nil || m.value[0] != '{' {
+		r.refuse(m, "an object")
+		return
+	}
+	in, there := r.inner(m)
+	if !there {
+		return
+	}
+	in.others(ojs.ErrInvalidRequest, "code", "type", "message", "retryable", "details", "backtrace", "stack_trace", "rate_limit_until")
+	var e struct {
+		ojs.JobError
+		Retryable *bool `json:"retryable"`
+	}
+	if err := json.Unmarshal(m.value, &e); err != nil {
+		r.refuse(m, "an object with code, type, message, retryable, details and backtrace")
+	}
+	o.Error = e.JobError
+	final := []string{"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported", "job_cancelled", "non_retryable_error"}
+	if o.Error.Retryable = !slices.Contains(final, strings.ToLower(e.Code)); e.Retryable != nil {
+		o.Error.Retryable = *e.Retryable
+	}
 }
 
 // held finds the job of an outcome, if it is that of its present run. A cancelled job is answered to the worker that ran it
@@ -258,11 +408,28 @@ func (s *Server) register(r *Request) answer {
 	var body struct {
 		WorkerID string `json:"worker_id"`
 	}
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		return invalid("body", err)
+	if refused := readWorker(r.Body, &body, &body.WorkerID); refused != nil {
+		return refusal(refused)
 	}
 	s.known(body.WorkerID).reported = ""
 	return ok(object{"ok": true})
+}
+
+// readWorker reads what a worker says of itself; what else it sends is passed over.
+func readWorker(body json.RawMessage, into any, id *string) *ojs.Error {
+	p := &problems{}
+	r, ok := p.open(body)
+	if !ok {
+		return p.first
+	}
+	m := r.pick("worker_id")
+	if *id = r.text(m, "a string of 1 to 255 bytes", func(text string) bool { return text != "" && len(text) <= 255 }); m.value == nil {
+		r.refuse(m, "a string of 1 to 255 bytes")
+	}
+	if p.first == nil {
+		_ = json.Unmarshal(body, into) // numbers in the place of lists are those of other SDKs
+	}
+	return p.first
 }
 
 // heartbeat has a completed job in none of the three lists: its worker knows.
@@ -273,10 +440,11 @@ func (s *Server) heartbeat(r *Request) answer {
 		ActiveJobIDs []string          `json:"active_job_ids"`
 		LeaseTokens  map[string]string `json:"lease_tokens"`
 	}
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		return invalid("body", err)
+	if refused := readWorker(r.Body, &body, &body.WorkerID); refused != nil {
+		return refusal(refused)
 	}
 	w := s.known(body.WorkerID)
+	w.seen, w.active = s.now(), len(body.ActiveJobIDs)
 	// A worker that has reported terminate stays so; a new process of the same name registers first.
 	if w.reported != ojs.DirectiveTerminate {
 		w.reported = body.State
@@ -304,20 +472,38 @@ func (s *Server) heartbeat(r *Request) answer {
 
 // progress renews the reservation, by the length that was chosen when the job was fetched.
 func (s *Server) progress(r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint")
+	var o outcome
+	o.readRun(in)
+	if p.first != nil {
+		return refusal(p.first)
+	}
 	var body struct {
-		outcome
 		Percentage float64         `json:"percentage"`
+		Progress   float64         `json:"progress"`
 		Data       json.RawMessage `json:"data"`
 	}
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		return invalid("body", err)
-	}
-	j, refused := s.held(body.outcome)
+	j, refused := s.held(o)
 	if refused != nil {
-		return refuse(statusOf(refused), refused)
+		return refusal(refused)
 	}
-	j.Progress, j.ProgressData, j.reserved = body.Percentage/100, body.Data, s.now().Add(j.lease)
-	s.emit(ojs.EventJobProgress, j, object{"progress_percent": body.Percentage})
+	if json.Unmarshal(r.Body, &body) != nil || body.Percentage < 0 || body.Percentage > 100 {
+		in.refuse(in.pick("percentage", "progress"), "a number from 0 to 100")
+		return refusal(p.first)
+	}
+	share := body.Percentage / 100
+	if in.pick("percentage").value == nil {
+		if share = body.Progress; share > 1 {
+			share /= 100
+		}
+	}
+	j.Progress, j.ProgressData, j.reserved = share, body.Data, s.now().Add(j.lease)
+	s.emit(ojs.EventJobProgress, j, object{"progress_percent": share * 100})
 	return ok(object{"job_id": j.ID, "progress": j.Progress})
 }
 
@@ -327,7 +513,7 @@ func (s *Server) saveCheckpoint(j *record, r *Request) answer {
 		State json.RawMessage `json:"state"`
 	}
 	if err := json.Unmarshal(r.Body, &body); err != nil || r.Method == http.MethodGet {
-		return invalid("state", cmp.Or(err, errNoType))
+		return refusal(invalidPayload("state", "'state' is missing."))
 	}
 	j.checkpoint = body.State
 	return ok(object{"job_id": j.ID})
