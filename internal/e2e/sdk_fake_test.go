@@ -7,10 +7,12 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojsadmin"
 	"github.com/ojsd/ojsd/ojs/ojstest"
 )
 
@@ -348,4 +350,136 @@ func TestSDKFakeRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// summary is what a program sees of a server that it uses with packages ojs and ojsadmin.
+func summary(t *testing.T, client *ojs.Client) (lines []string) {
+	t.Helper()
+	ctx, admin := t.Context(), ojsadmin.New(client)
+	say := func(name string, values ...any) { lines = append(lines, name+" "+fmt.Sprint(values...)) }
+	kind := func(err error) string {
+		var refused *ojs.Error
+		if errors.As(err, &refused) {
+			return refused.Type
+		}
+		return fmt.Sprint(err)
+	}
+	enqueue := func(queue string, options ...ojs.EnqueueOption) *ojs.Job {
+		job, err := client.Enqueue(ctx, "a", nil, append(options, ojs.WithQueue(queue))...)
+		require.NoError(t, err)
+		return job
+	}
+	fetch := func(queue string, count int) (jobs []ojs.Job) {
+		var answer struct{ Jobs []ojs.Job }
+		require.NoError(t, client.Do(ctx, ojs.Call{Method: "POST", Path: "/workers/fetch", Body: map[string]any{"queues": []string{queue}, "count": count}}, &answer))
+		return answer.Jobs
+	}
+	report := func(kind, id string, body map[string]any) {
+		body["job_id"] = id
+		require.NoError(t, client.Do(ctx, ojs.Call{Method: "POST", Path: "/workers/" + kind, Body: body}, nil))
+	}
+	explain := func(name, id string) {
+		e, err := admin.Explain(ctx, id)
+		require.NoError(t, err)
+		say("explain "+name, e.State, " ", e.Running, " ", e.Reasons[0].Code, " ", e.Summary != "", " ", e.Estimate != nil)
+	}
+	one := 1
+
+	limited := ojs.WithRateLimit(ojs.RateLimit{Key: "k", Concurrency: &one})
+	enqueue("limits", limited)
+	second := enqueue("limits", limited)
+	first := fetch("limits", 2)
+	say("fetched", len(first))
+	explain("limited", second.ID)
+	explain("running", first[0].ID)
+	limit, err := admin.GetRateLimit(ctx, "k")
+	require.NoError(t, err)
+	say("limit", *limit.Concurrency, limit.Active, limit.Waiting)
+	two := 2
+	limit, err = admin.OverrideRateLimit(ctx, ojs.RateLimit{Key: "k", Concurrency: &two}, time.Time{})
+	require.NoError(t, err)
+	say("overridden", limit.Concurrency.Limit, limit.Override["concurrency"])
+	say("fetched", len(fetch("limits", 2)))
+	_, err = admin.GetRateLimit(ctx, "unknown")
+	say("unknown limit", kind(err))
+	_, err = admin.OverrideRateLimit(ctx, ojs.RateLimit{Key: "k"}, time.Time{})
+	say("empty override", kind(err))
+	report("ack", first[0].ID, map[string]any{"result": 1})
+	explain("ended", first[0].ID)
+
+	for _, code := range []string{"DISCARD", "DEAD_LETTER", "boom"} {
+		id := enqueue("fails", ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: 2, InitialInterval: time.Hour, MaxInterval: time.Hour})).ID
+		fetch("fails", 1)
+		report("nack", id, map[string]any{"error": map[string]any{"code": code, "message": "m", "retryable": true}})
+		explain(code, id)
+		_, err := admin.GetDeadLetter(ctx, id)
+		say("dead letter", kind(err))
+	}
+	dead, err := admin.ListDeadLetters(ctx, ojsadmin.DeadLetterFilter{Queues: []string{"fails"}, ErrorCodes: []string{"DEAD_LETTER"}})
+	require.NoError(t, err)
+	say("dead letters", dead.Total)
+	five := 5
+	again, err := admin.RetryDeadLetterWith(ctx, dead.Items[0].ID, ojsadmin.JobOverride{Queue: "again", Priority: &five, Args: "x"})
+	require.NoError(t, err)
+	say("retried", again.State, again.Queue, again.Priority, string(again.RawArgs), again.Attempt)
+	_, err = admin.RetryDeadLetterWith(ctx, again.ID, ojsadmin.JobOverride{})
+	say("retried again", kind(err))
+
+	explain("scheduled", enqueue("times", ojs.WithDelay(time.Hour)).ID)
+	explain("pending", enqueue("times", func(r *ojs.JobRequest) { r.Pending = true }).ID)
+	low, high := enqueue("times", ojs.WithPriority(1)), enqueue("times", ojs.WithPriority(2))
+	changed, err := admin.SetPriority(ctx, low.ID, 3)
+	require.NoError(t, err)
+	say("priority", changed.Priority)
+	priorities, err := admin.QueuePriorities(ctx, "times")
+	require.NoError(t, err)
+	say("priorities", priorities)
+	require.NoError(t, admin.PauseQueue(ctx, "times"))
+	explain("paused", high.ID)
+	say("fetched", len(fetch("times", 9)))
+	require.NoError(t, admin.ResumeQueue(ctx, "times"))
+	stats, err := admin.QueueStats(ctx, "times")
+	require.NoError(t, err)
+	say("queue", stats.Status, stats.Available, stats.Active, stats.Scheduled, stats.Retryable, stats.Discarded)
+	all, err := admin.Stats(ctx, "times")
+	require.NoError(t, err)
+	say("stats", all.Jobs)
+
+	bulk, err := admin.CancelJobs(ctx, ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: "times", Type: "a*"}})
+	require.NoError(t, err)
+	say("cancelled", bulk.Matched, bulk.Succeeded, bulk.Skipped)
+	bulk, err = admin.CancelJobs(ctx, ojsadmin.Bulk{IDs: []string{low.ID, fakeMissing}})
+	require.NoError(t, err)
+	say("cancelled", bulk.Succeeded, bulk.Items[0].Status, bulk.Items[0].Reason, bulk.Items[1].Reason)
+	bulk, err = admin.DeleteJobs(ctx, ojsadmin.Bulk{IDs: []string{low.ID, again.ID}, Atomic: true})
+	require.NoError(t, err)
+	say("deleted", bulk.Succeeded, bulk.Items[0].Status, bulk.Items[1].Reason)
+	_, err = admin.DeleteJobs(ctx, ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: "times"}})
+	say("delete without states", kind(err))
+	bulk, err = admin.RetryJobs(ctx, ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: "fails"}})
+	require.NoError(t, err)
+	say("retried", bulk.Succeeded)
+	deleted, more, err := admin.PurgeQueue(ctx, "times", ojs.StateCancelled)
+	require.NoError(t, err)
+	say("purged", deleted, more)
+	_, _, err = admin.PurgeQueue(ctx, "times", ojs.StateActive)
+	say("purge of active", kind(err))
+	remaining, err := admin.DrainQueue(ctx, "times")
+	require.NoError(t, err)
+	stats, err = admin.QueueStats(ctx, "times")
+	require.NoError(t, err)
+	say("draining", remaining, stats.Status)
+	details, err := admin.GetQueue(ctx, "again")
+	require.NoError(t, err)
+	say("queue", details.Name, details.Status, details.Depth, details.Running)
+	_, err = admin.GetQueue(ctx, "unknown")
+	say("unknown queue", kind(err))
+	say("unknown worker", kind(admin.DirectWorker(ctx, "unknown", ojs.DirectiveQuiet)))
+	return lines
+}
+
+// TestSDKFakeKnows: what operators' calls tell of jobs is the same from the server in memory and from the real one.
+func TestSDKFakeKnows(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, summary(t, sdk(t, setup(t).url)), summary(t, ojstest.New().Client()))
 }

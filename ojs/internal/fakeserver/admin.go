@@ -93,9 +93,10 @@ func (s *Server) serveDeadLetters(path []string, r *Request) answer {
 		}
 		return ok(object{"deleted": before - len(s.order)})
 	}
+	// A job that was discarded without being a dead letter is read and retried in the same way; lists leave it out.
 	j := s.jobs[strings.TrimPrefix(path[0], "job_")]
 	switch {
-	case j == nil || j.State != ojs.StateDiscarded || !j.dead:
+	case j == nil || j.State != ojs.StateDiscarded:
 		return notFound("dead_letter_job", path[0])
 	case r.Method == http.MethodDelete:
 		s.remove(j)
