@@ -383,6 +383,12 @@ func summary(t *testing.T, client *ojs.Client) (lines []string) {
 		require.NoError(t, err)
 		say("explain "+name, e.State, " ", e.Running, " ", e.Reasons[0].Code, " ", e.Summary != "", " ", e.Estimate != nil)
 	}
+	for i, expression := range []string{"0 9 * * *", "30 4 15W * *", "0 0 L * *", "15 3 LW * ?", "0 0 L-3 */2 *", "0 0 * * FRIL", "0 0 * * MON#2", "0 12 13 * FRI", "@yearly",
+		"0 0 29 2 *", "0 5 1-7 JAN-MAR 7", "30 15 5 10/7 * *"} {
+		c, err := admin.PutCron(ctx, ojsadmin.Cron{Name: fmt.Sprintf("c%d", i), Expression: expression, Timezone: []string{"", "Asia/Tokyo"}[i%2], Job: ojs.JobRequest{Type: "a"}})
+		require.NoError(t, err)
+		say(expression, c.NextRunAt.UTC())
+	}
 	one := 1
 
 	limited := ojs.WithRateLimit(ojs.RateLimit{Key: "k", Concurrency: &one})

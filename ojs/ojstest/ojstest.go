@@ -7,9 +7,21 @@
 //	}
 //
 // A [Server] is a server in memory: nothing listens, and [Server.Advance] moves its clock. [Server.Drain] runs a worker against it
-// until there is nothing left to do. [NewContext] is for a test that calls a handler by itself. The server does what clients and
-// workers need: jobs with retries, workflows, events; it does not check all that a real one checks, fires no crons and delivers
-// no webhooks.
+// until there is nothing left to do. [NewContext] is for a test that calls a handler by itself.
+//
+// # The server
+//
+// It does what clients, workers and package ojsadmin need: jobs with retries, workflows, crons, rate limits, dead letters, bulk changes, events. It
+// refuses what ojsd refuses, with the same kind of error and the same details.field: malformed types, queues, times and policies, crons
+// that cannot fire, workflows that cannot run, and names that a call does not know. Differences:
+//
+//   - retries come exactly after their intervals, without jitter;
+//   - a cron fires once for all ticks that an Advance passes over, as after an outage, and knows nothing of daylight saving;
+//   - it has no schemas, tenants, pools, configurations of queues, histories, total timeouts and limits of size;
+//   - it delivers no webhooks; those are kept only to be read.
+//
+// Of the conformance suites of the Open Job Spec it passes all 65 cases of level 0, 22 of 24 of level 1, and all of level 2 (13), level 3 (14) and
+// level 4 (16). The two are about directives that a server gives to workers in tests of its own. One more of level 1 no server passes.
 //
 // # Transactions
 //

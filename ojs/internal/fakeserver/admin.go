@@ -199,7 +199,7 @@ func (s *Server) override(j *record, body json.RawMessage) *ojs.Error {
 
 // revive has all its attempts again.
 func (s *Server) revive(j *record) {
-	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.dead = 0, nil, nil, time.Time{}, false
+	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.CompletedAt, j.dead = 0, nil, nil, time.Time{}, time.Time{}, false
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 }
@@ -232,6 +232,13 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 	}
 	c := counts[name]
 	shown := object{"queue": name, "name": name, "status": s.queueStatus(name), "paused": s.paused[name]}
+	if r.Header.Get("OJS-Version") == "" { // clients of the specification read an object there
+		info := object{"name": name, "status": s.queueStatus(name), "paused": s.paused[name]}
+		for _, state := range states {
+			info[string(state)] = c[state]
+		}
+		shown["queue"] = info
+	}
 	switch action := strings.Join(path[1:], "/"); action {
 	case "":
 		if c == nil {
@@ -243,6 +250,9 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 		s.paused[name] = action == "pause"
 		delete(s.draining, name)
 		shown["status"], shown["paused"] = s.queueStatus(name), s.paused[name]
+		if info, flat := shown["queue"].(object); flat {
+			info["status"], info["paused"] = shown["status"], shown["paused"]
+		}
 		return ok(shown)
 	case "drain":
 		s.draining[name] = true

@@ -34,6 +34,7 @@ type cron struct {
 	runs     int
 	enabled  bool
 	last     time.Time
+	next     time.Time // zero: it is paused
 }
 
 // readCron reads a cron on top of what it was before: nothing, or the current one, for a patch. name is that of the path.
@@ -146,7 +147,8 @@ func (c *cron) readSchedule(r reader, now time.Time) {
 		return
 	}
 	text, isText := textOf(m.value)
-	if !isText || !validExpression(text, now) {
+	every, isEvery := strings.CutPrefix(strings.Trim(text, " \t"), "@every")
+	if !isText || isEvery && !validEvery(every) || nextRun(text, time.UTC, now).IsZero() {
 		r.refuseAs(ojs.ErrInvalidCron, m, "five or six fields, a descriptor such as @daily, or @every 90s, that fires within 10 years")
 	}
 	c.fields["expression"] = m.value
@@ -160,25 +162,28 @@ type field struct {
 
 var cronFields = []field{{0, 59, ""}, {0, 59, ""}, {0, 23, ""}, {1, 31, ""}, {1, 12, "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC"}, {0, 7, "SUNMONTUEWEDTHUFRISAT"}}
 
-// validExpression follows docs/reference/scheduling.md, Expressions.
-func validExpression(text string, now time.Time) bool {
+// validEvery reads what stands behind @every.
+func validEvery(text string) bool {
+	amount := strings.TrimLeft(text, " \t")
+	d, err := time.ParseDuration(amount)
+	return err == nil && strings.Trim(amount, "0123456789.hms") == "" && amount != text && d <= maxReach
+}
+
+// parseExpression splits an expression into its six fields, in capitals, by docs/reference/scheduling.md, Expressions.
+func parseExpression(text string) (texts []string, ok bool) {
 	text = strings.Trim(text, " \t")
-	switch {
-	case len(text) > 1024:
-		return false
-	case strings.HasPrefix(text, "@every"):
-		amount := strings.TrimLeft(strings.TrimPrefix(text, "@every"), " \t")
-		d, err := time.ParseDuration(amount)
-		return err == nil && strings.Trim(amount, "0123456789.hms") == "" && amount != strings.TrimPrefix(text, "@every") && d <= maxReach
-	case strings.HasPrefix(text, "@"):
-		return descriptors[text] != ""
+	if len(text) > 1024 {
+		return nil, false
 	}
-	texts := strings.FieldsFunc(text, func(c rune) bool { return c == ' ' || c == '\t' })
+	if strings.HasPrefix(text, "@") {
+		text = descriptors[text]
+	}
+	texts = strings.FieldsFunc(text, func(c rune) bool { return c == ' ' || c == '\t' })
 	if len(texts) == 5 {
 		texts = append([]string{"0"}, texts...)
 	}
 	if len(texts) != 6 {
-		return false
+		return nil, false
 	}
 	for i, f := range cronFields {
 		for item := range strings.SplitSeq(strings.ToUpper(texts[i]), ",") {
@@ -187,11 +192,14 @@ func validExpression(text string, now time.Time) bool {
 				continue
 			}
 			if _, ok := f.values(item); !ok {
-				return false
+				return nil, false
 			}
 		}
 	}
-	return fires(texts[3], texts[4], texts[5], now)
+	for i := range texts {
+		texts[i] = strings.ToUpper(texts[i])
+	}
+	return texts, true
 }
 
 const maxReach = 3653 * 24 * time.Hour
@@ -247,24 +255,169 @@ func (f field) validWeekday(item string) bool {
 	return numbered && ok && len(n) == 1 && n >= "1" && n <= "5"
 }
 
-// fires reports whether days and months meet within 10 years. Only plain days of the month may be too late for their months.
-func fires(days, months, weekdays string, now time.Time) bool {
-	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
-	if free(days) || !free(weekdays) || strings.ContainsAny(strings.ToUpper(days), "LW") {
-		return true
-	}
-	has := func(f field, text string, n int) bool {
-		return slices.ContainsFunc(strings.Split(strings.ToUpper(text), ","), func(item string) bool {
-			v, ok := f.values(item)
-			return ok && n >= v[0] && n <= v[1] && (n-v[0])%v[2] == 0
-		})
-	}
-	for day := now; day.Before(now.Add(maxReach)); day = day.AddDate(0, 0, 1) {
-		if has(cronFields[3], days, day.Day()) && has(cronFields[4], months, int(day.Month())) {
+// matches reports whether a field takes a value.
+func (f field) matches(text string, n int) bool {
+	for item := range strings.SplitSeq(text, ",") {
+		if v, ok := f.values(item); ok && n >= v[0] && n <= v[1] && (n-v[0])%v[2] == 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// matchesDay follows both fields of days: if both restrict, one is enough.
+func matchesDay(texts []string, day time.Time) bool {
+	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
+	inMonth, inWeek := texts[3] == "?" || monthDayMatches(texts[3], day), texts[5] == "?" || weekdayMatches(texts[5], day)
+	if !free(texts[3]) && !free(texts[5]) {
+		return inMonth || inWeek
+	}
+	return inMonth && inWeek
+}
+
+func monthDayMatches(text string, day time.Time) bool {
+	last := time.Date(day.Year(), day.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()
+	nearest := func(n int) int { // the Monday to Friday nearest to day n, in the month
+		switch time.Date(day.Year(), day.Month(), n, 0, 0, 0, 0, time.UTC).Weekday() {
+		case time.Saturday:
+			if n == 1 {
+				return 3
+			}
+			return n - 1
+		case time.Sunday:
+			if n == last {
+				return n - 2
+			}
+			return n + 1
+		}
+		return n
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		back, isBack := strings.CutPrefix(item, "L-")
+		near, isNear := strings.CutSuffix(item, "W")
+		n, err := strconv.Atoi(back)
+		wanted, nearErr := strconv.Atoi(near)
+		switch {
+		case item == "L" && day.Day() == last, item == "LW" && day.Day() == nearest(last), isBack && err == nil && day.Day() == last-n,
+			isNear && nearErr == nil && wanted <= last && day.Day() == nearest(wanted), cronFields[3].matches(item, day.Day()):
+			return true
+		}
+	}
+	return false
+}
+
+func weekdayMatches(text string, day time.Time) bool {
+	f, weekday := cronFields[5], int(day.Weekday())
+	is := func(name string) bool {
+		n, ok := f.value(name)
+		return ok && n%7 == weekday
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		name, isLast := strings.CutSuffix(item, "L")
+		nth, number, isNth := strings.Cut(item, "#")
+		switch {
+		case f.matches(item, weekday), weekday == 0 && f.matches(item, 7), isLast && is(name) && day.AddDate(0, 0, 7).Month() != day.Month(),
+			isNth && is(nth) && strconv.Itoa((day.Day()-1)/7+1) == number:
+			return true
+		}
+	}
+	return false
+}
+
+// nextRun is the first time of an expression after an instant; zero: there is none within 10 years. Of local times that a change of the clock
+// leaves out or repeats it knows nothing.
+func nextRun(expression string, zone *time.Location, after time.Time) time.Time {
+	expression = strings.Trim(expression, " \t")
+	if amount, every := strings.CutPrefix(expression, "@every"); every {
+		d, err := time.ParseDuration(strings.TrimLeft(amount, " \t"))
+		if err != nil {
+			return time.Time{}
+		}
+		return after.Add(max(d, time.Second))
+	}
+	texts, ok := parseExpression(expression)
+	if !ok {
+		return time.Time{}
+	}
+	t := after.In(zone).Truncate(time.Second).Add(time.Second)
+	for end := after.Add(maxReach); t.Before(end); {
+		y, m, d := t.Date()
+		switch {
+		case !cronFields[4].matches(texts[4], int(m)):
+			t = time.Date(y, m+1, 1, 0, 0, 0, 0, zone)
+		case !matchesDay(texts, t):
+			t = time.Date(y, m, d+1, 0, 0, 0, 0, zone)
+		case !cronFields[2].matches(texts[2], t.Hour()):
+			t = t.Add(time.Hour - time.Duration(t.Minute())*time.Minute - time.Duration(t.Second())*time.Second)
+		case !cronFields[1].matches(texts[1], t.Minute()):
+			t = t.Add(time.Minute - time.Duration(t.Second())*time.Second)
+		case !cronFields[0].matches(texts[0], t.Second()):
+			t = t.Add(time.Second)
+		default:
+			return t.UTC()
+		}
+	}
+	return time.Time{}
+}
+
+// schedule sets the next run. A cron that is paused has none.
+func (c *cron) schedule(now time.Time) {
+	c.next = time.Time{}
+	if !c.enabled {
+		return
+	}
+	expression, _ := textOf(c.fields["expression"])
+	name, _ := textOf(c.fields["timezone"])
+	zone, err := time.LoadLocation(name) // "" is UTC
+	if err == nil {
+		c.next = nextRun(expression, zone, now)
+	}
+}
+
+// fireCrons makes the jobs of crons whose time has come: of several ticks that were missed only one, as by servers.
+func (s *Server) fireCrons(now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(s.crons)) {
+		c := s.crons[name]
+		if c.next.IsZero() || c.next.After(now) {
+			continue
+		}
+		at := c.next
+		c.schedule(now)
+		overlap, _ := textOf(c.fields["overlap_policy"])
+		unfinished := slices.DeleteFunc(slices.Clone(s.order), func(j *record) bool { return j.cron != name || j.State.Terminal() })
+		if overlap == "cancel_previous" || overlap == "cancel" {
+			for _, j := range unfinished {
+				s.end(j, ojs.StateCancelled)
+			}
+		} else if (overlap == "" || overlap == "skip") && len(unfinished) > 0 {
+			continue
+		}
+		if j, _, refused := s.fire(c, at); refused == nil {
+			s.emit(ojs.EventCronTriggered, j, object{"cron_name": name, "scheduled_at": at})
+		}
+	}
+}
+
+// fire makes a job of the template, or finds the one that its unique policy names.
+func (s *Server) fire(c *cron, at time.Time) (j *record, made bool, refused *ojs.Error) {
+	sub, refused := readJob(c.template, s.now())
+	if refused != nil {
+		return nil, false, refused
+	}
+	name, _ := textOf(c.fields["name"])
+	sub.Meta["cron_name"], sub.Meta["cron_triggered_at"] = name, at.Format(time.RFC3339)
+	p, refused := s.prepare(sub)
+	switch {
+	case refused != nil:
+		return nil, false, refused
+	case p.twin != nil:
+		return p.twin, false, nil
+	}
+	p.job.cron = name
+	c.runs++
+	c.last = at
+	s.store(p)
+	return p.job, true, nil
 }
 
 func quoted(text string) json.RawMessage {
@@ -278,7 +431,7 @@ func quoted(text string) json.RawMessage {
 func (c *cron) show() object {
 	o := object{"enabled": c.enabled, "status": map[bool]string{true: "active", false: "paused"}[c.enabled], "run_count": c.runs, "created_at": c.created,
 		"updated_at": c.created, "timezone": "UTC", "overlap_policy": "skip", "description": nil, "meta": object{}, "job_template": c.template,
-		"last_run_at": nullTime(c.last)}
+		"last_run_at": nullTime(c.last), "next_run_at": nullTime(c.next)}
 	for name, value := range c.fields {
 		o[name] = value
 	}
@@ -293,7 +446,6 @@ func (c *cron) show() object {
 	return o
 }
 
-// serveCrons has crons that never fire; trigger makes a job.
 func (s *Server) serveCrons(path []string, r *Request) answer {
 	if len(path) == 0 && r.Method == http.MethodGet {
 		all := []object{}
@@ -312,12 +464,21 @@ func (s *Server) serveCrons(path []string, r *Request) answer {
 			return refusal(refused)
 		}
 		_ = json.Unmarshal(c.fields["name"], &name) // it is a text
-		a := created(object{"cron_job": c.show(), "cron": c.show()})
-		if old := s.crons[name]; old != nil {
+		status := http.StatusCreated
+		old := s.crons[name]
+		if old != nil {
 			c.created, c.runs, c.last = old.created, old.runs, old.last
-			a.status = http.StatusOK
+			status = http.StatusOK
+		}
+		c.schedule(s.now())
+		// Registering at every start of a program does not move @every.
+		if old != nil && old.enabled && c.enabled && string(old.fields["expression"]) == string(c.fields["expression"]) &&
+			string(old.fields["timezone"]) == string(c.fields["timezone"]) {
+			c.next = old.next
 		}
 		s.crons[name] = c
+		a := created(object{"cron_job": c.show(), "cron": c.show()})
+		a.status = status
 		a.header = http.Header{"Location": {"/ojs/v1/cron/" + name}}
 		return a
 	}
@@ -336,11 +497,13 @@ func (s *Server) serveCrons(path []string, r *Request) answer {
 			return refusal(refused)
 		}
 		c = changed
+		c.schedule(s.now())
 		s.crons[path[0]] = c
 	case action == "" && r.Method == http.MethodGet:
 		shown = c.show()
 	case action == "pause" || action == "resume":
 		c.enabled = action == "resume"
+		c.schedule(s.now())
 		shown["paused"] = !c.enabled
 	case action == "history":
 		return page(r, "executions", []object{})
@@ -355,21 +518,9 @@ func (s *Server) serveCrons(path []string, r *Request) answer {
 
 // trigger makes a job of the template now.
 func (s *Server) trigger(c *cron) answer {
-	sub, refused := readJob(c.template, s.now())
+	j, _, refused := s.fire(c, s.now())
 	if refused != nil {
 		return refusal(refused)
-	}
-	p, refused := s.prepare(sub)
-	j := p.job
-	switch {
-	case refused != nil:
-		return refusal(refused)
-	case p.twin != nil:
-		j = p.twin
-	default:
-		c.runs++
-		c.last = s.now()
-		s.store(p)
 	}
 	return created(object{"job_id": j.ID, "job": j.show(), "cron_name": c.fields["name"]})
 }

@@ -92,7 +92,7 @@ func (s *Server) store(p plan) {
 		s.end(r, ojs.StateCancelled)
 	}
 	j := p.job
-	s.nameLimit(j.request.Limit)
+	s.nameLimit(j)
 	s.jobs[j.ID] = j
 	s.order = append(s.order, j)
 	switch j.State {

@@ -1,6 +1,7 @@
 package fakeserver
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -75,6 +76,10 @@ func among(words ...string) func(string) bool {
 
 // fail ends an attempt. It follows the rows of docs/reference/retries.md, Failure; total timeouts are not among them.
 func (s *Server) fail(j *record, e ojs.JobError, code string, delay time.Duration) {
+	class, _ := e.Details["error_class"].(string)
+	e.Code = cmp.Or(e.Code, "handler_error")
+	e.Type = cmp.Or(e.Type, class, e.Code)
+	e.Message = cmp.Or(e.Message, e.Type)
 	e.Attempt, e.OccurredAt, e.WorkerID = j.Attempt, s.now(), j.WorkerID
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	s.emit(ojs.EventJobFailed, j, object{"error": e})
@@ -82,6 +87,7 @@ func (s *Server) fail(j *record, e ojs.JobError, code string, delay time.Duratio
 	discard := code == "DISCARD" || code == "FAIL"
 	if discard || code == "DEAD_LETTER" || j.Attempt >= max(j.MaxAttempts, 1) || p.isFinal(e) || !e.Retryable && code != "RETRY" {
 		j.dead = code == "DEAD_LETTER" || !discard && p.onExhaustion != "discard"
+		j.CompletedAt = s.now()
 		s.end(j, ojs.StateDiscarded)
 		return
 	}
@@ -131,6 +137,7 @@ func (s *Server) loseLease(j *record) {
 	j.Error, j.Errors = &e, append(j.Errors, e)
 	if j.Attempt >= max(j.MaxAttempts, 1) {
 		j.dead = j.request.Retry.onExhaustion != "discard"
+		j.CompletedAt = s.now()
 		s.end(j, ojs.StateDiscarded)
 		return
 	}

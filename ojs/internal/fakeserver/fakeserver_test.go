@@ -152,6 +152,35 @@ func TestRefusals(t *testing.T) {
 	require.Empty(t, s.Jobs(nil))
 }
 
+// TestCronsFire: a cron makes one job for the ticks that an Advance passes over, and none while the one before runs.
+func TestCronsFire(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s, c := setup(t)
+	admin := ojsadmin.New(c)
+	_, err := admin.PutCron(ctx, ojsadmin.Cron{Name: "n", Expression: "@every 1h", Job: ojs.JobRequest{Type: "a", Queue: "q"}})
+	require.NoError(t, err)
+	require.Empty(t, s.Jobs(nil))
+	s.Advance(5 * time.Hour)
+	jobs := s.Jobs(nil)
+	require.Len(t, jobs, 1)
+	require.Equal(t, "q", jobs[0].Queue)
+	require.Equal(t, "n", jobs[0].Meta["cron_name"].(string))
+	s.Advance(time.Hour)
+	require.Len(t, s.Jobs(nil), 1, "the job has not ended")
+	s.Complete(jobs[0].ID)
+	_, err = admin.PutCron(ctx, ojsadmin.Cron{Name: "n", Expression: "@every 1h", Job: ojs.JobRequest{Type: "b"}})
+	require.NoError(t, err)
+	s.Advance(time.Hour)
+	require.Len(t, s.Jobs(nil), 2)
+	info, err := admin.PauseCron(ctx, "n")
+	require.NoError(t, err)
+	require.True(t, info.NextRunAt.IsZero())
+	require.Equal(t, 2, info.RunCount)
+	s.Advance(24 * time.Hour)
+	require.Len(t, s.Jobs(nil), 2)
+}
+
 // TestWebhooks: tests of programs that manage subscriptions see what they have made.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,8 @@ type record struct {
 	lease      time.Duration
 	checkpoint json.RawMessage
 	dead       bool // a dead letter, once it is discarded
+	ran        bool // it was active when it ended
+	cron       string
 	flow       *workflow
 	step       *step
 }
@@ -131,11 +133,12 @@ func (s *Server) activate(j *record) answer {
 // end brings a job to a final state. It also lets the workflow of the job go on, in the same step, so a test sees the next step
 // as soon as the ack is answered.
 func (s *Server) end(j *record, state ojs.JobState) {
+	j.ran = j.State == ojs.StateActive
 	j.State = state
 	switch state {
 	case ojs.StateCompleted:
 		j.CompletedAt = s.now()
-		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result})
+		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result, "duration_ms": j.CompletedAt.Sub(j.StartedAt).Milliseconds()})
 	case ojs.StateCancelled:
 		j.CancelledAt = s.now()
 		s.emit(ojs.EventJobCancelled, j, object{})
@@ -149,7 +152,9 @@ func (s *Server) end(j *record, state ojs.JobState) {
 // promote makes jobs available whose time has come, and ends reservations that are over. The caller has the lock. It runs at
 // the start of each request and in assertions, because nothing runs by itself here.
 func (s *Server) promote() {
+	const latest = 500 * time.Millisecond // by when a server ends attempts that take too long
 	now := s.now()
+	s.fireCrons(now)
 	for _, j := range s.order {
 		ttl := j.request.TTL
 		switch {
@@ -163,6 +168,8 @@ func (s *Server) promote() {
 			if scheduled {
 				s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 			}
+		case j.State == ojs.StateActive && j.TimeoutMS > 0 && j.StartedAt.Add(time.Duration(j.TimeoutMS)*time.Millisecond+latest).Before(now):
+			s.fail(j, ojs.JobError{Code: "timeout", Message: "the execution timeout is over", Retryable: true}, "timeout", 0)
 		case j.State == ojs.StateActive && j.reserved.Before(now):
 			s.loseLease(j)
 		}

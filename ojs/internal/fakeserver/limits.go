@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// limitPolicy is that of docs/reference/limits.md, Policies, of a key. Limits of whole queues are not kept here.
+// limitPolicy is that of docs/reference/limits.md, Policies.
 type limitPolicy struct {
 	Key            string
 	Concurrency    *int64
@@ -39,7 +39,7 @@ var limitKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$`)
 
 const maxLimit = 1_000_000_000
 
-// readLimit reads the policy of a job; nil: it has none, or one of its queue.
+// readLimit reads the policy of a job; nil: it has none. Without a key it is that of the queue.
 func readLimit(r reader) *limitPolicy {
 	in, there := r.inner(r.pick("rate_limit"))
 	if !there {
@@ -62,10 +62,10 @@ func readLimit(r reader) *limitPolicy {
 		in.refuse(in.pick("throttle"), "absent, or together with a key")
 	case p.Rate == nil:
 		in.refuse(key, "the name of the partition, or max_per_second or limit and period for the whole queue")
-	case in.pick("rate").value != nil:
+	case in.pick("rate").value != nil && in.pick("rate").value[0] == '{':
 		in.refuse(in.pick("rate"), "absent, or together with a key")
 	}
-	return nil
+	return p
 }
 
 // readAmounts reads the limits of a policy or an override, in all their forms.
@@ -131,11 +131,29 @@ func (s *Server) policyOf(p *partition) limitPolicy {
 	return policy
 }
 
-// nameLimit lets a job name its partition: the policy of the latest holds.
-func (s *Server) nameLimit(l *limitPolicy) {
-	if l != nil {
-		s.partition(l.Key).policy = *l
+const queueKey = "queue:" // and the name of the queue: the partition of a whole queue
+
+// nameLimit lets a job name its partition: the policy of the latest holds. A limit of the queue is none of the job.
+func (s *Server) nameLimit(j *record) {
+	l := j.request.Limit
+	if l == nil {
+		return
 	}
+	if l.Key == "" {
+		l.Key, j.request.Limit = queueKey+j.Queue, nil
+	}
+	s.partition(l.Key).policy = *l
+}
+
+// partitions are those to which a job belongs.
+func (s *Server) partitions(j *record) (keys []string) {
+	if l := j.request.Limit; l != nil {
+		keys = append(keys, l.Key)
+	}
+	if key := queueKey + j.Queue; s.limits[key] != nil {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 func (s *Server) partition(key string) *partition {
@@ -160,7 +178,7 @@ func (p *partition) started(w *window, now time.Time) (n int64, oldest time.Time
 
 func (s *Server) activeOf(key string) (active, waiting int64) {
 	for _, j := range s.order {
-		if l := j.request.Limit; l != nil && l.Key == key {
+		if slices.Contains(s.partitions(j), key) {
 			switch j.State {
 			case ojs.StateActive:
 				active++
@@ -174,14 +192,20 @@ func (s *Server) activeOf(key string) (active, waiting int64) {
 
 // blocked reports whether the limit of a job forbids its start, and when it may permit it.
 func (s *Server) blocked(j *record) (until time.Time, is bool) {
-	l := j.request.Limit
-	if l == nil {
-		return time.Time{}, false
+	for _, key := range s.partitions(j) {
+		if until, is := s.full(key); is {
+			return until, true
+		}
 	}
-	p, now := s.partition(l.Key), s.now()
+	return time.Time{}, false
+}
+
+// full reports whether a partition permits no start now, and when it may.
+func (s *Server) full(key string) (until time.Time, is bool) {
+	p, now := s.partition(key), s.now()
 	policy := s.policyOf(p)
 	if policy.Concurrency != nil {
-		if active, _ := s.activeOf(l.Key); active >= *policy.Concurrency {
+		if active, _ := s.activeOf(key); active >= *policy.Concurrency {
 			return now.Add(time.Second), true
 		}
 	}
@@ -200,7 +224,8 @@ func (s *Server) blocked(j *record) (until time.Time, is bool) {
 
 // limited does to a job that its limit blocks what its policy says.
 func (s *Server) limited(j *record, until time.Time) {
-	switch j.request.Limit.OnLimit {
+	keys := s.partitions(j)
+	switch s.partition(keys[0]).policy.OnLimit {
 	case "drop":
 		e := ojs.JobError{Code: "rate_limited", Type: "rate_limited", Message: "the limit of its key did not permit the start", Attempt: j.Attempt}
 		j.Error = &e

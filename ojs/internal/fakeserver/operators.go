@@ -116,6 +116,10 @@ func (s *Server) explain(j *record) object {
 
 func (s *Server) explainAvailable(j *record, say func(code, format string, args ...any), reason object) {
 	if _, is := s.blocked(j); is {
+		if j.request.Limit == nil {
+			say("queue_limited", "The limit of queue %s does not permit the start.", j.Queue)
+			return
+		}
 		say("limited", "The rate limit %s does not permit the start.", j.request.Limit.Key)
 		reason["key"] = j.request.Limit.Key
 		return

@@ -1,7 +1,7 @@
 // Package fakeserver is a server of the Open Job Spec in memory: the transport of package ojstest, and of the SDK's own tests, which
-// also break its connections. It has jobs with retries, the worker protocol, workflows, crons, dead letters, webhooks and events, as
-// far as clients need them: it does not check what only servers check, fires no crons and delivers no webhooks. Nothing listens,
-// and no time passes but by [Server.Advance] and that of the test.
+// also break its connections. It has jobs with retries, the worker protocol, workflows, crons, rate limits, dead letters, webhooks and
+// events, and refuses what servers refuse. It has no schemas, tenants, pools, configurations of queues and histories, and delivers no
+// webhooks. Nothing listens, and no time passes but by [Server.Advance] and that of the test.
 package fakeserver
 
 import (
@@ -241,6 +241,11 @@ func (a answer) response() (*http.Response, error) {
 	if header == nil {
 		header = http.Header{}
 	}
+	header.Set("OJS-Version", "1.0")
+	header.Set("X-Request-Id", "req_"+ojs.NewID())
+	if header.Set("Content-Type", "application/openjobspec+json"); a.stream != nil {
+		header.Set("Content-Type", "text/event-stream")
+	}
 	return &http.Response{StatusCode: a.status, Header: header, Body: body, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1}, nil
 }
 
@@ -254,8 +259,8 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	}
 	switch {
 	case r.Path == "/ojs/manifest":
-		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0"}, "extensions": s.extensions,
-			"capabilities": object{}})
+		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0", "language": "go"}, "extensions": s.extensions,
+			"conformance_level": 0, "protocols": []string{"http"}, "backend": "memory", "capabilities": object{}})
 	case r.Path == "/health":
 		return ok(object{"status": "ok"})
 	case r.Path == "/workers/fetch":

@@ -14,8 +14,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// lease is the length of a reservation for which neither the fetch nor the job says anything.
-const lease = 30 * time.Second
+// lease is the length of a reservation for which neither the fetch nor the job says anything, cronLease that of a job of a cron.
+const (
+	lease     = 30 * time.Second
+	cronLease = 10 * time.Minute
+)
 
 // fetchBody is the body of a fetch, and the member fetch of a batch of acks or nacks.
 type fetchBody struct {
@@ -146,11 +149,15 @@ func (s *Server) claim(body fetchBody) []shownJob {
 			s.limited(j, until)
 			continue
 		}
-		if l := j.request.Limit; l != nil {
-			p := s.partition(l.Key)
+		for _, key := range s.partitions(j) {
+			p := s.partition(key)
 			p.starts = append(p.starts, s.now())
 		}
-		j.lease = cmp.Or(visibility, time.Duration(j.VisibilityTimeoutMS)*time.Millisecond, lease)
+		usual := lease
+		if j.cron != "" {
+			usual = cronLease
+		}
+		j.lease = cmp.Or(visibility, time.Duration(j.VisibilityTimeoutMS)*time.Millisecond, usual)
 		j.State, j.WorkerID, j.StartedAt, j.reserved = ojs.StateActive, body.WorkerID, s.now(), s.now().Add(j.lease)
 		j.Attempt++
 		s.tick++
@@ -350,7 +357,7 @@ func (s *Server) held(o outcome) (*record, *ojs.Error) {
 	switch {
 	case j == nil:
 		return nil, noSuch("job", o.JobID)
-	case j.State == ojs.StateCancelled && j.WorkerID == o.WorkerID:
+	case j.State == ojs.StateCancelled && j.ran && j.WorkerID == o.WorkerID:
 		return j, nil
 	case j.State != ojs.StateActive:
 		return nil, wrongState(j, ojs.StateActive)
@@ -438,10 +445,15 @@ func (s *Server) heartbeat(r *Request) answer {
 		WorkerID     string            `json:"worker_id"`
 		State        ojs.Directive     `json:"state"`
 		ActiveJobIDs []string          `json:"active_job_ids"`
+		ActiveJobs   json.RawMessage   `json:"active_jobs"` // ids, or their number
 		LeaseTokens  map[string]string `json:"lease_tokens"`
 	}
 	if refused := readWorker(r.Body, &body, &body.WorkerID); refused != nil {
 		return refusal(refused)
+	}
+	var also []string
+	if json.Unmarshal(body.ActiveJobs, &also) == nil {
+		body.ActiveJobIDs = append(body.ActiveJobIDs, also...)
 	}
 	w := s.known(body.WorkerID)
 	w.seen, w.active = s.now(), len(body.ActiveJobIDs)

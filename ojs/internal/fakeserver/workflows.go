@@ -202,8 +202,8 @@ func (s *Server) advance(j *record) {
 	s.follow(j.flow)
 }
 
-// follow is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
-// the outcome of the workflow waits for them.
+// follow is called for each end of a job, and does nothing until all steps are over; then callbacks begin, and the outcome of the
+// workflow waits for them.
 func (s *Server) follow(w *workflow) {
 	if w.state.Terminal() {
 		return
@@ -214,26 +214,29 @@ func (s *Server) follow(w *workflow) {
 		return
 	}
 	failed := slices.ContainsFunc(w.steps, func(st *step) bool { return st.state != "completed" })
-	handled := false
+	var all []json.RawMessage
+	for _, st := range w.steps {
+		if st.job != nil {
+			all = append(all, orNull(st.job.Result))
+		}
+	}
+	fired, handled := []*step{}, false
 	for _, c := range w.callbacks {
 		if c.id == "on_success" && failed || c.id == "on_failure" && !failed {
 			continue
 		}
 		handled = handled || c.id == "on_failure"
-		if c.state == "waiting" {
-			var all []json.RawMessage
-			for _, st := range w.steps {
-				if st.job != nil {
-					all = append(all, orNull(st.job.Result))
-				}
-			}
+		if fired = append(fired, c); c.state == "waiting" {
 			s.start(c, all)
 		}
+	}
+	// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
+	failed = failed && !handled
+	for _, c := range fired {
 		if !over(c) {
 			return
 		}
-		// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
-		failed = failed && !handled || c.state != "completed"
+		failed = failed || c.state != "completed"
 	}
 	w.state = ojs.WorkflowCompleted
 	if failed {
@@ -281,8 +284,21 @@ func (w *workflow) show() object {
 	return object{
 		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks,
 		"created_at": w.created, "completed_at": nullTime(w.ended), "steps_total": len(steps),
-		"steps_completed": completed, "steps_failed": failed,
+		"steps_completed": completed, "steps_failed": failed, "jobs": steps, "jobs_total": len(steps), "jobs_completed": completed, "jobs_failed": failed,
+		"metadata": object{"job_count": w.leaves(), "created_at": w.created, "completed_count": completed, "failed_count": failed},
 	}
+}
+
+// leaves counts the jobs of the whole tree, callbacks apart.
+func (w *workflow) leaves() (n int) {
+	for _, st := range w.steps {
+		if st.nested != nil {
+			n += st.nested.leaves()
+		} else {
+			n++
+		}
+	}
+	return n
 }
 
 func (st *step) show() object {
