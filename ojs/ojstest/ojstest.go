@@ -11,17 +11,18 @@
 //
 // # The server
 //
-// It does what clients, workers and package ojsadmin need: jobs with retries, workflows, crons, rate limits, dead letters, bulk changes, events. It
-// refuses what ojsd refuses, with the same kind of error and the same details.field: malformed types, queues, times and policies, crons
-// that cannot fire, workflows that cannot run, and names that a call does not know. Differences:
+// It does what clients, workers and package ojsadmin need: jobs with retries, workflows, crons, rate limits, dead letters, bulk changes,
+// events. It refuses what ojsd refuses, with the same kind of error and the same details.field: malformed types, queues, times and
+// policies, crons that cannot fire, workflows that cannot run, and names that a call does not know. Differences:
 //
 //   - retries come exactly after their intervals, without jitter;
 //   - a cron fires once for all ticks that an Advance passes over, as after an outage, and knows nothing of daylight saving;
 //   - it has no schemas, tenants, pools, configurations of queues, histories, total timeouts and limits of size;
 //   - it delivers no webhooks; those are kept only to be read.
 //
-// Of the conformance suites of the Open Job Spec it passes all 65 cases of level 0, 22 of 24 of level 1, and all of level 2 (13), level 3 (14) and
-// level 4 (16). The two are about directives that a server gives to workers in tests of its own. One more of level 1 no server passes.
+// Of the conformance suites of the Open Job Spec it passes all 65 cases of level 0, 22 of 24 of level 1, and all of level 2 (13), level
+// 3 (14) and level 4 (16). The two are about directives that a server gives to workers in tests of its own. One more of level 1 no
+// server passes.
 //
 // # Transactions
 //
@@ -35,9 +36,9 @@
 //	…
 //	ojstest.RequireEnqueuedTx(t, tx, "invoice.render", ojstest.WithArgs(order))
 //
-// The database gets its schema from the function Up of package github.com/ojsd/ojsd/migrations, in the module of the server. It works as a role with
-// CREATE on the database, which owns the schema from then on. The role of the test needs what the code under test needs (docs/reference/sql.md, Roles)
-// and SELECT on the view ojs.job.
+// The database gets its schema from the function Up of package github.com/ojsd/ojsd/migrations, in the module of the server. It works as
+// a role with CREATE on the database, which owns the schema from then on. The role of the test needs what the code under test needs
+// (docs/reference/sql.md, Roles) and SELECT on the view ojs.job.
 package ojstest
 
 import (
@@ -98,8 +99,8 @@ func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
 	}
 }
 
-// Match chooses jobs in assertions. For what no function here has, write one: func(j *ojs.Job) bool { return j.MaxAttempts == 5 }. The job is
-// a copy: changing it changes nothing in the server.
+// Match chooses jobs in assertions. For what no function here has, write one: func(j *ojs.Job) bool { return j.MaxAttempts == 5 }. The
+// job is a copy: changing it changes nothing in the server.
 type Match func(*ojs.Job) bool
 
 // InQueue matches the queue.

@@ -50,8 +50,8 @@ func (f deadFilter) match(j *record) bool {
 	if e == nil {
 		e = &ojs.JobError{}
 	}
-	return j.State == ojs.StateDiscarded && j.dead && has("queue", j.Queue) && has("type", j.Type) && has("error_code", e.Code) && has("error_type", e.Type) &&
-		!j.DiscardedAt.Before(f.since) && (f.until.IsZero() || j.DiscardedAt.Before(f.until))
+	return j.State == ojs.StateDiscarded && j.dead && has("queue", j.Queue) && has("type", j.Type) && has("error_code", e.Code) &&
+		has("error_type", e.Type) && !j.DiscardedAt.Before(f.since) && (f.until.IsZero() || j.DiscardedAt.Before(f.until))
 }
 
 func (s *Server) serveDeadLetters(path []string, r *Request) answer {
@@ -257,7 +257,13 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 	case "drain":
 		s.draining[name] = true
 		shown["status"] = s.queueStatus(name)
-		shown["remaining"] = c[ojs.StateAvailable] + c[ojs.StateActive] + c[ojs.StateScheduled] + c[ojs.StateRetryable] + c[ojs.StatePending]
+		remaining := 0
+		for _, state := range states {
+			if !state.Terminal() {
+				remaining += c[state]
+			}
+		}
+		shown["remaining"] = remaining
 		return ok(shown)
 	case "purge":
 		return s.purgeQueue(name, r)
@@ -288,7 +294,8 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 }
 
 var states = []ojs.JobState{
-	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
+	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted,
+	ojs.StateCancelled, ojs.StateDiscarded,
 }
 
 // lastHour are the figures of a queue for the last hour.
@@ -309,8 +316,10 @@ func (s *Server) lastHour(queue string) object {
 		}
 	}
 	average := func(d time.Duration) float64 { return float64(d.Milliseconds()) / float64(max(completed, 1)) }
-	return object{"completed_last_hour": completed, "failed_last_hour": failed, "avg_duration_ms": average(ran), "avg_wait_ms": average(waited),
-		"throughput_per_second": float64(completed) / time.Hour.Seconds()}
+	return object{
+		"completed_last_hour": completed, "failed_last_hour": failed, "avg_duration_ms": average(ran), "avg_wait_ms": average(waited),
+		"throughput_per_second": float64(completed) / time.Hour.Seconds(),
+	}
 }
 
 func (s *Server) purgeQueue(name string, r *Request) answer {
@@ -391,9 +400,13 @@ func (s *Server) serveWebhooks(path []string, r *Request) answer {
 	return ok(object{"subscription": w})
 }
 
-var webhookNames = []string{
-	"url", "events", "secret", "filter", "metadata", "active", "timeout_ms", "max_in_flight", "ordering", "payload_format", "standard_webhooks", "overlap_seconds",
-}
+var (
+	webhookNames = []string{
+		"url", "events", "secret", "filter", "metadata", "active", "timeout_ms", "max_in_flight", "ordering", "payload_format",
+		"standard_webhooks", "overlap_seconds",
+	}
+	webhookShown = []string{"id", "created_at", "updated_at", "success_count", "failure_count", "last_delivery_at"}
+)
 
 // readWebhook reads a subscription, or what changes in one. Without a secret one is made, as by servers that are set up so.
 func readWebhook(body json.RawMessage, into object, fresh bool) *ojs.Error {
@@ -402,7 +415,7 @@ func readWebhook(body json.RawMessage, into object, fresh bool) *ojs.Error {
 	if !isObject {
 		return p.first
 	}
-	r.others(ojs.ErrInvalidRequest, append([]string{"id", "created_at", "updated_at", "success_count", "failure_count", "last_delivery_at"}, webhookNames...)...)
+	r.others(ojs.ErrInvalidRequest, slices.Concat(webhookNames, webhookShown)...)
 	policy := r
 	policy.kind = ojs.ErrValidation
 	target := r.pick("url")
@@ -419,7 +432,8 @@ func readWebhook(body json.RawMessage, into object, fresh bool) *ojs.Error {
 	}
 	for _, pattern := range r.texts(events, false, "an array of types of events", isName) {
 		prefix, wild := strings.CutSuffix(pattern, "*")
-		if !slices.ContainsFunc(ojs.EventTypes, func(name string) bool { return name == pattern || wild && strings.HasPrefix(name, prefix) }) {
+		known := func(name string) bool { return name == pattern || wild && strings.HasPrefix(name, prefix) }
+		if !slices.ContainsFunc(ojs.EventTypes, known) {
 			policy.refuse(events, "types of events that there are")
 		}
 	}

@@ -17,11 +17,13 @@ import (
 var (
 	cronName  = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 	cronNames = []string{
-		"name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options", "job_template", "queue", "overlap_policy", "enabled", "description",
+		"name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options", "job_template", "queue",
+		"overlap_policy", "enabled", "description",
 	}
 	cronShown   = []string{"id", "status", "last_run_at", "next_run_at", "run_count", "created_at", "updated_at"}
 	descriptors = map[string]string{
-		"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+		"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+		"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 	}
 	zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)+$`)
 )
@@ -135,7 +137,8 @@ func (c *cron) readSchedule(r reader, now time.Time) {
 		text, isText := textOf(m.value)
 		if text != "" && text != "UTC" {
 			_, err := time.LoadLocation(text)
-			isText = isText && err == nil && zoneName.MatchString(text) && !strings.HasPrefix(text, "posix/") && !strings.HasPrefix(text, "right/")
+			isText = isText && err == nil && zoneName.MatchString(text) && !strings.HasPrefix(text, "posix/") &&
+				!strings.HasPrefix(text, "right/")
 		}
 		if !isText {
 			r.refuse(m, "UTC or an IANA name such as Europe/Berlin")
@@ -160,7 +163,12 @@ type field struct {
 	names     string // three letters each
 }
 
-var cronFields = []field{{0, 59, ""}, {0, 59, ""}, {0, 23, ""}, {1, 31, ""}, {1, 12, "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC"}, {0, 7, "SUNMONTUEWEDTHUFRISAT"}}
+const (
+	monthNames = "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC"
+	dayNames   = "SUNMONTUEWEDTHUFRISAT"
+)
+
+var cronFields = []field{{0, 59, ""}, {0, 59, ""}, {0, 23, ""}, {1, 31, ""}, {1, 12, monthNames}, {0, 7, dayNames}}
 
 // validEvery reads what stands behind @every.
 func validEvery(text string) bool {
@@ -316,7 +324,8 @@ func weekdayMatches(text string, day time.Time) bool {
 		name, isLast := strings.CutSuffix(item, "L")
 		nth, number, isNth := strings.Cut(item, "#")
 		switch {
-		case f.matches(item, weekday), weekday == 0 && f.matches(item, 7), isLast && is(name) && day.AddDate(0, 0, 7).Month() != day.Month(),
+		case f.matches(item, weekday), weekday == 0 && f.matches(item, 7),
+			isLast && is(name) && day.AddDate(0, 0, 7).Month() != day.Month(),
 			isNth && is(nth) && strconv.Itoa((day.Day()-1)/7+1) == number:
 			return true
 		}
@@ -324,8 +333,8 @@ func weekdayMatches(text string, day time.Time) bool {
 	return false
 }
 
-// nextRun is the first time of an expression after an instant; zero: there is none within 10 years. Of local times that a change of the clock
-// leaves out or repeats it knows nothing.
+// nextRun is the first time of an expression after an instant; zero: there is none within 10 years. Of local times that a change of the
+// clock leaves out or repeats it knows nothing.
 func nextRun(expression string, zone *time.Location, after time.Time) time.Time {
 	expression = strings.Trim(expression, " \t")
 	if amount, every := strings.CutPrefix(expression, "@every"); every {
@@ -429,9 +438,15 @@ func quoted(text string) json.RawMessage {
 }
 
 func (c *cron) show() object {
-	o := object{"enabled": c.enabled, "status": map[bool]string{true: "active", false: "paused"}[c.enabled], "run_count": c.runs, "created_at": c.created,
-		"updated_at": c.created, "timezone": "UTC", "overlap_policy": "skip", "description": nil, "meta": object{}, "job_template": c.template,
-		"last_run_at": nullTime(c.last), "next_run_at": nullTime(c.next)}
+	status := "paused"
+	if c.enabled {
+		status = "active"
+	}
+	o := object{
+		"enabled": c.enabled, "status": status, "run_count": c.runs, "created_at": c.created, "updated_at": c.created, "timezone": "UTC",
+		"overlap_policy": "skip", "description": nil, "meta": object{}, "job_template": c.template, "last_run_at": nullTime(c.last),
+		"next_run_at": nullTime(c.next),
+	}
 	for name, value := range c.fields {
 		o[name] = value
 	}

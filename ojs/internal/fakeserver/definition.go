@@ -20,8 +20,9 @@ var (
 	callbackNames = []string{"on_complete", "on_success", "on_failure"}
 	workflowNames = append([]string{"type", "steps", "jobs", "tasks", "callbacks", "name", "options", "meta", "id"}, callbackNames...)
 	workflowShown = []string{
-		"state", "metadata", "created_at", "started_at", "completed_at", "cancelled_at", "failed_step_index", "job_id", "job_ids", "job_state", "callback",
-		"fired", "index", "queue", "depends_on", "result", "error", "deduplicated", "step_count", "steps_total", "steps_completed",
+		"state", "metadata", "created_at", "started_at", "completed_at", "cancelled_at", "failed_step_index", "job_id", "job_ids",
+		"job_state", "callback", "fired", "index", "queue", "depends_on", "result", "error", "deduplicated", "step_count",
+		"steps_total", "steps_completed",
 	}
 )
 
@@ -237,7 +238,8 @@ func (w *workflowReader) job(members, options map[string]json.RawMessage) json.R
 // sameSetting has the names of a setting (docs/reference/jobs.md, Accepted names).
 func sameSetting(name string) []string {
 	for _, names := range [][]string{
-		{"meta", "metadata"}, {"scheduled_at", "delay_until"}, {"timeout_ms", "timeout"}, {"visibility_timeout_ms", "visibility_timeout"}, {"retry", "retry_policy"},
+		{"meta", "metadata"}, {"scheduled_at", "delay_until"}, {"timeout_ms", "timeout"},
+		{"visibility_timeout_ms", "visibility_timeout"}, {"retry", "retry_policy"},
 	} {
 		if slices.Contains(names, name) {
 			return names

@@ -74,8 +74,9 @@ func (s *Server) prepare(sub submission, before ...plan) (plan, *ojs.Error) {
 func newRecord(sub submission, now time.Time) *record {
 	j := &record{request: sub}
 	j.Job = ojs.Job{
-		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Queue, Priority: sub.Priority, Tags: sub.Tags,
-		TimeoutMS: sub.TimeoutMS, VisibilityTimeoutMS: sub.VisibilityMS, MaxAttempts: sub.MaxAttempts, CreatedAt: now, ExpiresAt: sub.Expires,
+		ID: sub.ID, Type: sub.Type, RawArgs: sub.Args, Meta: sub.Meta, Schema: sub.Schema, Queue: sub.Queue, Priority: sub.Priority,
+		Tags: sub.Tags, TimeoutMS: sub.TimeoutMS, VisibilityTimeoutMS: sub.VisibilityMS, MaxAttempts: sub.MaxAttempts, CreatedAt: now,
+		ExpiresAt: sub.Expires,
 	}
 	if j.ID == "" {
 		j.ID = ojs.NewID()
@@ -248,5 +249,6 @@ func (s *Server) refuseAtomic(list []json.RawMessage) *answer {
 	if failed == 0 {
 		return nil
 	}
-	return &answer{status: http.StatusUnprocessableEntity, body: object{"total": len(list), "succeeded": 0, "failed": failed, "items": items}}
+	return &answer{status: http.StatusUnprocessableEntity, body: object{"total": len(list), "succeeded": 0, "failed": failed,
+		"items": items}}
 }

@@ -44,7 +44,8 @@ func readRetry(r reader) (p retryPolicy, maxAttempts int) {
 		}
 		return in.duration(m, readISO)
 	}
-	first, most := interval("initial_interval", "initial_interval_ms", "initial_delay_ms", "initialInterval"), interval("max_interval", "max_interval_ms", "maxInterval")
+	first := interval("initial_interval", "initial_interval_ms", "initial_delay_ms", "initialInterval")
+	most := interval("max_interval", "max_interval_ms", "maxInterval")
 	switch {
 	case first > 0 && most > 0 && most < first:
 		in.refuse(in.pick("max_interval", "max_interval_ms", "maxInterval"), "at least initial_interval")
@@ -61,7 +62,8 @@ func readRetry(r reader) (p retryPolicy, maxAttempts int) {
 		}
 	}
 	in.boolean(in.pick("jitter"))
-	if text := in.text(in.pick("backoff_strategy", "backoff_type", "strategy", "backoff"), "exponential, linear, polynomial, constant or none",
+	if text := in.text(in.pick("backoff_strategy", "backoff_type", "strategy", "backoff"),
+		"exponential, linear, polynomial, constant or none",
 		among("exponential", "linear", "polynomial", "constant", "none")); text != "" {
 		p.strategy = text
 	}

@@ -63,7 +63,8 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 	case action == "checkpoint":
 		return s.saveCheckpoint(j, r)
 	case action == "result":
-		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error, "completed_at": nullTime(j.CompletedAt)})
+		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error,
+			"completed_at": nullTime(j.CompletedAt)})
 	case action == "progress":
 		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
 	}
@@ -84,7 +85,8 @@ func (s *Server) available(j *record) {
 
 // listJobs takes for newest what was enqueued last; a retry does not move a job.
 func (s *Server) listJobs(r *Request) answer {
-	if refused := oneOf(r, "state", ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted,
+	if refused := oneOf(r, "state", ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable,
+		ojs.StateCompleted,
 		ojs.StateCancelled, ojs.StateDiscarded); refused != nil {
 		return refusal(refused)
 	}
@@ -138,7 +140,8 @@ func (s *Server) end(j *record, state ojs.JobState) {
 	switch state {
 	case ojs.StateCompleted:
 		j.CompletedAt = s.now()
-		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result, "duration_ms": j.CompletedAt.Sub(j.StartedAt).Milliseconds()})
+		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result,
+			"duration_ms": j.CompletedAt.Sub(j.StartedAt).Milliseconds()})
 	case ojs.StateCancelled:
 		j.CancelledAt = s.now()
 		s.emit(ojs.EventJobCancelled, j, object{})
@@ -168,7 +171,8 @@ func (s *Server) promote() {
 			if scheduled {
 				s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 			}
-		case j.State == ojs.StateActive && j.TimeoutMS > 0 && j.StartedAt.Add(time.Duration(j.TimeoutMS)*time.Millisecond+latest).Before(now):
+		case j.State == ojs.StateActive && j.TimeoutMS > 0 &&
+			j.StartedAt.Add(time.Duration(j.TimeoutMS)*time.Millisecond+latest).Before(now):
 			s.fail(j, ojs.JobError{Code: "timeout", Message: "the execution timeout is over", Retryable: true}, "timeout", 0)
 		case j.State == ojs.StateActive && j.reserved.Before(now):
 			s.loseLease(j)

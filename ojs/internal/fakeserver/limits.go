@@ -105,7 +105,8 @@ func readWindow(r reader, limit string) *window {
 	period := r.pick("period")
 	text, _ := textOf(period.value)
 	d, ok := readDuration(text)
-	if words := map[string]time.Duration{"second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour}; words[text] > 0 {
+	if words := map[string]time.Duration{"second": time.Second, "minute": time.Minute, "hour": time.Hour,
+		"day": 24 * time.Hour}; words[text] > 0 {
 		d, ok = words[text], true
 	}
 	if !ok || d <= 0 {
@@ -227,7 +228,8 @@ func (s *Server) limited(j *record, until time.Time) {
 	keys := s.partitions(j)
 	switch s.partition(keys[0]).policy.OnLimit {
 	case "drop":
-		e := ojs.JobError{Code: "rate_limited", Type: "rate_limited", Message: "the limit of its key did not permit the start", Attempt: j.Attempt}
+		e := ojs.JobError{Code: "rate_limited", Type: "rate_limited", Message: "the limit of its key did not permit the start",
+			Attempt: j.Attempt}
 		j.Error = &e
 		s.end(j, ojs.StateDiscarded)
 	case "reschedule":

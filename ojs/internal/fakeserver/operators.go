@@ -13,52 +13,36 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// parametersOf are the parameters that routes know beside those of pages; a route that is not here knows none. Names and ids in paths are {}.
+// parametersOf are the parameters that routes know; a route that is not here knows none. Names and ids in paths are {}.
 var parametersOf = map[string][]string{
-	"GET jobs":                   {"state", "queue", "type"},
-	"DELETE jobs/{}":             {"reason", "cancelled_by"},
-	"GET jobs/{}/result":         {"wait", "timeout"},
-	"GET jobs/{}/history":        {"event_types"},
-	"GET workflows":              {"state", "type", "name"},
-	"DELETE workflows/{}":        {"force"},
-	"POST workflows/{}/cancel":   {"force"},
-	"GET cron":                   {"enabled", "queue"},
-	"GET cron/{}/history":        {},
-	"GET queues":                 {},
-	"GET dead-letter":            {"queue", "type", "error_type", "error_code", "since", "until", "older_than"},
-	"POST dead-letter/purge":     {"queue", "type", "error_type", "error_code", "since", "until", "older_than", "dry_run", "confirm"},
-	"GET dead-letter/stats":      {},
-	"GET webhooks":               {},
-	"GET rate-limits":            {},
-	"GET workers":                {"state", "queue"},
-	"GET admin/stats":            {"queue"},
-	"GET events":                 eventNames,
-	"GET history":                {"start", "end", "event_types", "queues", "job_types", "actor_type"},
-	"POST webhooks/{}/test":      {},
-	"DELETE queues/{}":           {"strategy", "target_queue", "dry_run"},
-	"GET queues/{}/config":       {},
-	"GET admin/workers":          {},
-	"GET admin/dead-letter":      {},
-	"GET admin/queues":           {},
-	"GET jobs/{}/progress":       {},
-	"GET workflows/{}/progress":  {},
-	"GET dead-letter/{}":         {},
-	"POST jobs/{}/checkpoint":    {},
-	"GET workers/{}":             {},
-	"GET admin/stats/history":    {"period", "queue", "since", "until"},
-	"GET webhooks/deliveries":    {},
-	"GET queues/{}/stats":        {},
-	"GET rate-limits/{}":         {},
-	"GET webhooks/subscriptions": {},
+	"GET jobs":                 paged("state", "queue", "type"),
+	"DELETE jobs/{}":           {"reason", "cancelled_by"},
+	"GET jobs/{}/result":       {"wait", "timeout"},
+	"GET workflows":            paged("state", "type", "name"),
+	"DELETE workflows/{}":      {"force"},
+	"POST workflows/{}/cancel": {"force"},
+	"GET cron":                 paged("enabled", "queue"),
+	"GET cron/{}/history":      paged(),
+	"GET queues":               paged(),
+	"GET dead-letter":          paged(deadNames...),
+	"GET dead-letter/stats":    deadNames,
+	"POST dead-letter/purge":   slices.Concat(deadNames, []string{"dry_run", "confirm"}),
+	"GET webhooks":             paged(),
+	"GET rate-limits":          paged(),
+	"GET workers":              paged("state", "queue"),
+	"GET admin/stats":          {"queue"},
+	"GET events":               paged(eventNames...),
 }
 
+func paged(names ...string) []string { return slices.Concat(names, lists) }
+
 var eventNames = []string{
-	"types", "type", "event_types", "queues", "queue", "job_types", "job_type", "sources", "source", "job_id", "workflow_id", "subject", "since", "until",
-	"format", "after", "access_token", "wait_ms",
+	"types", "type", "event_types", "queues", "queue", "job_types", "job_type", "sources", "source", "job_id", "workflow_id",
+	"subject", "since", "until", "format", "after", "access_token", "wait_ms",
 }
 
 // literals are words of paths in the place of a name.
-var literals = []string{"batch", "bulk", "purge", "retry", "stats", "deliveries", "subscriptions", "workers", "queues", "dead-letter", "system", "jobs"}
+var literals = []string{"batch", "bulk", "purge", "retry", "stats"}
 
 // checkParameters refuses those that a route does not know. A path that does not exist has none to know.
 func (s *Server) checkParameters(path []string, r *Request) *ojs.Error {
@@ -66,11 +50,7 @@ func (s *Server) checkParameters(path []string, r *Request) *ojs.Error {
 	if len(shape) > 1 && path[0] != "admin" && path[0] != "workers" && !slices.Contains(literals, path[1]) {
 		shape[1] = "{}"
 	}
-	known := parametersOf[r.Method+" "+strings.Join(shape, "/")]
-	if r.Method == http.MethodGet {
-		known = append(slices.Clone(known), lists...)
-	}
-	return parameters(r, known...)
+	return parameters(r, parametersOf[r.Method+" "+strings.Join(shape, "/")]...)
 }
 
 // explain says why a job is not running (docs/reference/jobs.md, Explain).
@@ -102,7 +82,8 @@ func (s *Server) explain(j *record) object {
 	default:
 		s.explainAvailable(j, say, reason)
 	}
-	o := object{"job_id": j.ID, "type": j.Type, "queue": j.Queue, "state": j.State, "priority": j.Priority, "running": j.State == ojs.StateActive,
+	o := object{"job_id": j.ID, "type": j.Type, "queue": j.Queue, "state": j.State, "priority": j.Priority,
+		"running": j.State == ojs.StateActive,
 		"summary": reason["message"], "reasons": []object{reason}, "estimate": nil, "deadline": nullTime(j.ExpiresAt), "workflow_id": nil,
 		"computed_at": s.now()}
 	if !starts.IsZero() {
@@ -170,7 +151,10 @@ var bulkStates = map[string]struct {
 	takes, chosen []ojs.JobState
 	done          string
 }{
-	"cancel": {[]ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}, []ojs.JobState{ojs.StateAvailable, ojs.StateScheduled}, "cancelled"},
+	"cancel": {
+		[]ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable},
+		[]ojs.JobState{ojs.StateAvailable, ojs.StateScheduled}, "cancelled",
+	},
 	"retry":  {[]ojs.JobState{ojs.StateDiscarded, ojs.StateRetryable}, []ojs.JobState{ojs.StateDiscarded}, "retried"},
 	"delete": {[]ojs.JobState{ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded}, nil, "deleted"},
 }
@@ -191,10 +175,13 @@ func (s *Server) changeMany(action string, r *Request) answer {
 	dry := in.boolean(in.pick("dry_run"))
 	list := in.pick("job_ids")
 	ids := in.texts(list, false, "an array of ids of jobs", func(string) bool { return true })
-	if f := in.pick("filter"); (f.value == nil) == (list.value == nil) || list.value != nil && len(ids) == 0 {
-		in.refuse(list, "1 to 10000 ids, without a filter, or absent with one")
-	} else if f.value != nil {
+	switch f := in.pick("filter"); {
+	case f.value != nil && list.value != nil:
+		in.refuse(f, "absent, because job_ids are there")
+	case f.value != nil:
 		ids = s.chosen(in, f, b.chosen)
+	case len(ids) == 0:
+		in.refuse(list, "an array of 1 to 10000 ids, or absent with a filter")
 	}
 	if p.first != nil {
 		return refusal(p.first)
@@ -214,7 +201,8 @@ func (s *Server) changeMany(action string, r *Request) answer {
 		}
 		items = append(items, item)
 	}
-	a := ok(object{"total": len(ids), "total_matched": len(ids), "succeeded": n, b.done: n, "skipped": len(ids) - n, "failed": len(ids) - n, "items": items})
+	a := ok(object{"total": len(ids), "total_matched": len(ids), "succeeded": n, b.done: n, "skipped": len(ids) - n,
+		"failed": len(ids) - n, "items": items})
 	switch {
 	case n < len(ids) && (atomic || n == 0):
 		a.status = http.StatusUnprocessableEntity
@@ -247,7 +235,8 @@ func (s *Server) chosen(in reader, m member, fallback []ojs.JobState) (ids []str
 	if !there {
 		return nil
 	}
-	conditions.others(ojs.ErrInvalidRequest, "type", "queue", "state", "priority", "meta", "enqueued_before", "enqueued_after", "since", "until", "older_than")
+	conditions.others(ojs.ErrInvalidRequest, "type", "queue", "state", "priority", "meta", "enqueued_before", "enqueued_after", "since",
+		"until", "older_than")
 	var f bulkFilter
 	if len(conditions.objects[0]) == 0 || json.Unmarshal(m.value, &f) != nil {
 		in.refuse(m, "an object with at least one condition")
@@ -259,6 +248,9 @@ func (s *Server) chosen(in reader, m member, fallback []ojs.JobState) (ids []str
 		if json.Unmarshal(state.value, &one) == nil {
 			wanted = []ojs.JobState{one}
 		} else if json.Unmarshal(state.value, &wanted) != nil {
+			conditions.refuse(state, "a state or an array of them")
+		}
+		if slices.ContainsFunc(wanted, func(state ojs.JobState) bool { return !state.Valid() }) {
 			conditions.refuse(state, "a state or an array of them")
 		}
 	}
@@ -294,7 +286,8 @@ func (s *Server) listWorkers(r *Request) answer {
 		if state == "" {
 			state = ojs.DirectiveRunning
 		}
-		all = append(all, object{"id": id, "worker_id": id, "state": state, "directive": w.directive, "active_jobs": w.active, "last_heartbeat_at": nullTime(w.seen)})
+		all = append(all, object{"id": id, "worker_id": id, "state": state, "directive": w.directive, "active_jobs": w.active,
+			"last_heartbeat_at": nullTime(w.seen)})
 	}
 	return page(r, "items", all)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What clients send is read here by the rules of docs/reference, so that a program is refused in a test what a server would refuse. The rules
-// stand in the server, too: the SDK requires none of its packages. TestSDKFakeRefuses compares both, request by request.
+// What clients send is read here by the rules of docs/reference, so that a program is refused in a test what a server would refuse. The
+// rules stand in the server, too: the SDK requires none of its packages. TestSDKFakeRefuses compares both, request by request.
 
 const (
 	maxDuration = 36500 * 24 * time.Hour
@@ -46,7 +46,7 @@ type reader struct {
 	kind    ojs.ErrorKind // of refusals
 }
 
-// object gives the members that are not null; ok is false for what is no object.
+// objectOf gives the members that are not null; ok is false for what is no object.
 func objectOf(raw json.RawMessage) (members map[string]json.RawMessage, ok bool) {
 	if len(raw) == 0 || raw[0] != '{' || json.Unmarshal(raw, &members) != nil {
 		return nil, false
@@ -130,7 +130,8 @@ func (r reader) others(kind ojs.ErrorKind, known ...string) {
 }
 
 func unknownName(kind ojs.ErrorKind, name string, known []string) *ojs.Error {
-	return newError(kind, object{"field": name, "expected": known}, "'%s' is not known here; known are %s.", name, strings.Join(known, ", "))
+	return newError(kind, object{"field": name, "expected": known}, "'%s' is not known here; known are %s.", name,
+		strings.Join(known, ", "))
 }
 
 func (r reader) text(m member, expected string, valid func(string) bool) string {
@@ -259,8 +260,10 @@ func readTime(text string, now time.Time) (time.Time, bool) {
 var (
 	isoForm   = regexp.MustCompile(`^P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$`)
 	shortForm = regexp.MustCompile(`^(\d+(?:\.\d+)?)(ms|s|m|h|d|w)$`)
-	isoUnits  = []time.Duration{365 * 24 * time.Hour, 30 * 24 * time.Hour, 7 * 24 * time.Hour, 24 * time.Hour, time.Hour, time.Minute, time.Second}
-	units     = map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
+	isoUnits  = []time.Duration{365 * 24 * time.Hour, 30 * 24 * time.Hour, 7 * 24 * time.Hour, 24 * time.Hour, time.Hour, time.Minute,
+		time.Second}
+	units = map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
+		"d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 )
 
 // readDuration reads the ISO form and the short form of docs/reference/jobs.md, Times and durations.
@@ -307,7 +310,8 @@ func parameters(r *Request, known ...string) *ojs.Error {
 		low := map[string]int{"limit": 1, "per_page": 1, "page": 1}[name]
 		if text := r.Query.Get(name); text != "" && name != "cursor" && slices.Contains(known, name) {
 			if n, err := strconv.Atoi(text); err != nil || n < low || n > 1_000_000 {
-				return newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an integer of at least %d, got %q.", name, low, text)
+				return newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an integer of at least %d, got %q.", name,
+					low, text)
 			}
 		}
 	}

@@ -259,7 +259,8 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	}
 	switch {
 	case r.Path == "/ojs/manifest":
-		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0", "language": "go"}, "extensions": s.extensions,
+		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0", "language": "go"},
+			"extensions":        s.extensions,
 			"conformance_level": 0, "protocols": []string{"http"}, "backend": "memory", "capabilities": object{}})
 	case r.Path == "/health":
 		return ok(object{"status": "ok"})
@@ -332,7 +333,8 @@ func page[T any](r *Request, name string, all []T, also ...string) answer {
 		offset = (at - 1) * limit
 	}
 	end := min(max(offset, 0)+limit, len(all))
-	p := object{"total": len(all), "limit": limit, "offset": offset, "page": offset/limit + 1, "per_page": limit, "has_more": end < len(all)}
+	p := object{"total": len(all), "limit": limit, "offset": offset, "page": offset/limit + 1, "per_page": limit,
+		"has_more": end < len(all)}
 	if end < len(all) {
 		p["next_cursor"] = strconv.Itoa(end)
 	}

@@ -45,18 +45,23 @@ var (
 var (
 	topNames    = []string{"type", "args", "id", "specversion", "options"}
 	optionNames = []string{
-		"queue", "priority", "tags", "schema", "pending", "meta", "metadata", "scheduled_at", "delay_until", "expires_at", "timeout_ms", "timeout",
-		"visibility_timeout_ms", "visibility_timeout", "retry", "retry_policy", "max_attempts", "unique", "unique_key", "rate_limit", "grace_period",
-		"total_timeout", "enqueue_ttl", "heartbeat_timeout", "result_ttl",
+		"queue", "priority", "tags", "schema", "pending", "meta", "metadata", "scheduled_at", "delay_until", "expires_at",
+		"timeout_ms", "timeout", "visibility_timeout_ms", "visibility_timeout", "retry", "retry_policy", "max_attempts", "unique",
+		"unique_key", "rate_limit", "grace_period", "total_timeout", "enqueue_ttl", "heartbeat_timeout", "result_ttl",
 	}
 	serverNames = []string{
-		"state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "next_attempt_at", "retry_delay_ms",
-		"error", "errors", "result", "worker_id", "previous_state", "activated_at", "parent_results", "lease_token", "re_enqueued_at", "previous_errors",
-		"replay_count", "dead_lettered_at", "total_attempts", "result_stored_at", "result_expires_at", "result_size_bytes", "progress", "progress_data",
-		"last_checkpoint", "workflow_id", "root_workflow_id", "workflow_step", "workflow_step_id", "workflow_callback", "parent_results_map", "deduplicated",
+		"state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at",
+		"next_attempt_at", "retry_delay_ms", "error", "errors", "result", "worker_id", "previous_state", "activated_at",
+		"parent_results", "lease_token", "re_enqueued_at", "previous_errors", "replay_count", "dead_lettered_at", "total_attempts",
+		"result_stored_at", "result_expires_at", "result_size_bytes", "progress", "progress_data", "last_checkpoint",
+		"workflow_id", "root_workflow_id", "workflow_step", "workflow_step_id", "workflow_callback", "parent_results_map",
+		"deduplicated",
 	}
 	// echoed are shown as they were sent; ojs.Job has no fields for them.
-	echoed = []string{"retry", "unique", "unique_key", "rate_limit", "grace_period", "total_timeout", "enqueue_ttl", "heartbeat_timeout", "result_ttl", "timeout"}
+	echoed = []string{
+		"retry", "unique", "unique_key", "rate_limit", "grace_period", "total_timeout", "enqueue_ttl", "heartbeat_timeout",
+		"result_ttl", "timeout",
+	}
 )
 
 // readJob reads a job at a time of the server.

@@ -50,7 +50,8 @@ func readUnique(r reader, args json.RawMessage) *uniquePolicy {
 		u.Period = in.duration(period, readDuration)
 	}
 	states := in.pick("states")
-	for _, state := range in.texts(states, true, "a non-empty array of job states, each once", func(s string) bool { return ojs.JobState(s).Valid() }) {
+	for _, state := range in.texts(states, true, "a non-empty array of job states, each once",
+		func(s string) bool { return ojs.JobState(s).Valid() }) {
 		u.States = append(u.States, ojs.JobState(state))
 	}
 	if string(states.value) == "[]" {

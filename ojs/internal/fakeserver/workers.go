@@ -29,7 +29,9 @@ type fetchBody struct {
 	VisibilityTimeoutMS int64    `json:"visibility_timeout_ms"`
 }
 
-var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights"}
+var fetchNames = []string{
+	"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights",
+}
 
 func readFetch(raw json.RawMessage) (body fetchBody, refused *ojs.Error) {
 	p := &problems{}
@@ -77,21 +79,44 @@ func (s *Server) fetch(ctx context.Context, r *Request) answer {
 		if open && ctx.Err() == nil {
 			jobs = s.claim(body)
 		}
-		changed := s.changed
+		changed, next := s.changed, s.nextStart(body.Queues)
 		s.mu.Unlock()
 		if len(jobs) > 0 || !open || body.WaitMS == 0 || !s.has(ojs.ExtensionLongPolling) {
 			a := ok(object{"jobs": jobs})
 			a.jobs = jobs
 			return a
 		}
+		start := make(<-chan time.Time) // never, if no job has a time
+		if next > 0 {
+			start = time.After(next)
+		}
 		select {
 		case <-changed:
+		case <-start:
 		case <-timer.C:
 			return ok(object{"jobs": jobs})
 		case <-ctx.Done():
 			return ok(object{"jobs": jobs})
 		}
 	}
+}
+
+// nextStart is how long it takes until a job of the queues that waits for a time, or for its rate limit, may start; 0: there is none. The
+// caller has the lock.
+func (s *Server) nextStart(queues []string) (wait time.Duration) {
+	for _, j := range s.order {
+		if !slices.Contains(queues, j.Queue) {
+			continue
+		}
+		at := j.due // of scheduled and retryable jobs
+		if j.State == ojs.StateAvailable {
+			at, _ = s.blocked(j)
+		}
+		if d := max(at.Sub(s.now()), time.Millisecond); !at.IsZero() && !j.State.Terminal() && (wait == 0 || d < wait) {
+			wait = d
+		}
+	}
+	return wait
 }
 
 // open reports whether a worker may get jobs. A directive holds until another one is given; terminate that the worker has
@@ -215,8 +240,8 @@ func (s *Server) one(r *Request, act func(outcome) (*record, *ojs.Error)) answer
 	}
 	body := object{"acknowledged": j.State != ojs.StateCancelled, "id": j.ID, "job_id": j.ID, "state": j.State, "attempt": j.Attempt,
 		"max_attempts": j.MaxAttempts, "job": j.show()}
-	for name, at := range map[string]time.Time{"completed_at": j.CompletedAt, "discarded_at": j.DiscardedAt, "enqueued_at": j.EnqueuedAt, "scheduled_at": j.ScheduledAt,
-		"next_attempt_at": j.NextAttemptAt} {
+	for name, at := range map[string]time.Time{"completed_at": j.CompletedAt, "discarded_at": j.DiscardedAt, "enqueued_at": j.EnqueuedAt,
+		"scheduled_at": j.ScheduledAt, "next_attempt_at": j.NextAttemptAt} {
 		if !at.IsZero() {
 			body[name] = at
 		}
@@ -344,7 +369,10 @@ func (o *outcome) readError(r reader, m member) {
 		r.refuse(m, "an object with code, type, message, retryable, details and backtrace")
 	}
 	o.Error = e.JobError
-	final := []string{"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported", "job_cancelled", "non_retryable_error"}
+	final := []string{
+		"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported",
+		"job_cancelled", "non_retryable_error",
+	}
 	if o.Error.Retryable = !slices.Contains(final, strings.ToLower(e.Code)); e.Retryable != nil {
 		o.Error.Retryable = *e.Retryable
 	}

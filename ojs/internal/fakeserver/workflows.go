@@ -284,8 +284,9 @@ func (w *workflow) show() object {
 	return object{
 		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks,
 		"created_at": w.created, "completed_at": nullTime(w.ended), "steps_total": len(steps),
-		"steps_completed": completed, "steps_failed": failed, "jobs": steps, "jobs_total": len(steps), "jobs_completed": completed, "jobs_failed": failed,
-		"metadata": object{"job_count": w.leaves(), "created_at": w.created, "completed_count": completed, "failed_count": failed},
+		"steps_completed": completed, "steps_failed": failed, "jobs": steps, "jobs_total": len(steps), "jobs_completed": completed,
+		"jobs_failed": failed,
+		"metadata":    object{"job_count": w.leaves(), "created_at": w.created, "completed_count": completed, "failed_count": failed},
 	}
 }
 

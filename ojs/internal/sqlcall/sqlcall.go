@@ -43,8 +43,9 @@ func Params(r ojs.JobRequest) ([]any, error) {
 		return nil, err
 	}
 	if _, found := wire.Options["rate_limit"]; found {
-		return nil, refuse("rate_limit", "'rate_limit' must be left out of an enqueue in a transaction, because ojs.enqueue does not support it: "+
-			"limit the queue in its configuration, or enqueue over HTTP")
+		return nil, refuse("rate_limit",
+			"'rate_limit' must be left out of an enqueue in a transaction, because ojs.enqueue does not support it: "+
+				"limit the queue in its configuration, or enqueue over HTTP")
 	}
 	if r.Unique != nil {
 		job := identified{Type: wire.Type, Queue: r.Queue, Args: wire.Args, Meta: wire.Meta}
@@ -85,8 +86,8 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	return []any{wire.Type, string(wire.Args), queue, string(text)}, nil
 }
 
-// giveKey puts the key of a job beside its policy, unless the client has computed one, and leaves out of the policy what the key stands for:
-// ojs.enqueue takes no more.
+// giveKey puts the key of a job beside its policy, unless the client has computed one, and leaves out of the policy what the key stands
+// for: ojs.enqueue takes no more.
 func giveKey(options map[string]json.RawMessage, job identified) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(options["unique"], &members); err != nil {

@@ -206,7 +206,8 @@ func appendText(b []byte, text string) ([]byte, error) {
 	for _, r := range text {
 		switch {
 		case !unicode.Is(inNFC, r):
-			return nil, refuse("unique", "the unique key of %q needs Unicode NFC, of which %U may change the form: compute the key and set UniqueKey", text, r)
+			return nil, refuse("unique",
+				"the unique key of %q needs Unicode NFC, of which %U may change the form: compute the key and set UniqueKey", text, r)
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))
 		case r >= ' ':

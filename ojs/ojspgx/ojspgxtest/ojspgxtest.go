@@ -9,8 +9,8 @@
 //		ojspgxtest.RequireEnqueuedTx(t, tx, "invoice.render", ojstest.WithArgs(order), ojstest.InQueue("billing"))
 //	}
 //
-// The database needs the schema of ojsd, and the role of the test the right to read the view ojs.job: see Transactions in the documentation of
-// package ojstest, which has the same assertions for database/sql.
+// The database needs the schema of ojsd, and the role of the test the right to read the view ojs.job: see Transactions in the
+// documentation of package ojstest, which has the same assertions for database/sql.
 package ojspgxtest
 
 import (
