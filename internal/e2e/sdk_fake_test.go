@@ -176,6 +176,15 @@ var sameVerdicts = map[string][]string{
 		`POST /jobs/bulk {"jobs":[{"type":"a","args":[]}],"atomicity":"none"}`,
 		`POST /jobs/bulk {"jobs":[{"type":"a","args":[]}],"atomicty":"atomic"}`,
 	},
+	"Sizes": {
+		`POST /jobs {"type":"a","args":[],"meta":{"k":"` + strings.Repeat("x", 65_000) + `"}}`,
+		`POST /jobs {"type":"a","args":[],"meta":{"k":"` + strings.Repeat("x", 65_600) + `"}}`,
+		`POST /jobs {"type":"a","args":["` + strings.Repeat("x", 1<<20-100) + `"]}`,
+		`POST /jobs {"type":"a","args":["` + strings.Repeat("x", 1<<20) + `"]}`,
+		`POST /jobs/batch {"jobs":[{"type":"a","args":[]},{"type":"a","args":["` + strings.Repeat("x", 1<<20) + `"]}]}`,
+		`POST /jobs/batch {"jobs":[` + strings.Repeat(`{"type":"a","args":[]},`, 10_000) + `{"type":"a","args":[]}]}`,
+		`POST /workflows {"type":"group","jobs":[{"type":"a","args":[],"meta":{"k":"` + strings.Repeat("x", 65_600) + `"}}]}`,
+	},
 	"Reads": {
 		`POST /jobs {"id":"` + fakeDone + `","type":"a","args":[],"options":{"queue":"done"}}`,
 		`DELETE /jobs/` + fakeDone + `?reasn=x`,

@@ -17,7 +17,7 @@
 //
 //   - retries come exactly after their intervals, without jitter;
 //   - a cron fires once for all ticks that an Advance passes over, as after an outage, and knows nothing of daylight saving;
-//   - it has no schemas, tenants, pools, configurations of queues, histories, total timeouts and limits of size;
+//   - it has no schemas, tenants, pools, configurations of queues, histories, total timeouts;
 //   - it delivers no webhooks; those are kept only to be read.
 //
 // Of the conformance suites of the Open Job Spec it passes all 65 cases of level 0, 22 of 24 of level 1, and all of level 2 (13), level

@@ -138,6 +138,9 @@ func (s *Server) readJobs(r *Request, known ...string) (list []json.RawMessage, 
 	if m.value == nil || json.Unmarshal(m.value, &list) != nil || len(list) == 0 {
 		in.refuse(m, "an array of at least one job")
 	}
+	if len(list) > maxBatch {
+		in.add(tooLarge(ojs.ErrBatchSize, "batch", maxBatch, len(list)))
+	}
 	return list, in, p.first
 }
 

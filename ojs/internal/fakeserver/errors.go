@@ -16,7 +16,7 @@ func newError(kind ojs.ErrorKind, details object, format string, args ...any) *o
 		e.Code = "duplicate"
 	case ojs.ErrUnavailable, ojs.ErrTimeout:
 		e.Code, e.Retryable = "backend_error", true
-	case ojs.ErrInternal, ojs.ErrRateLimited, ojs.ErrQueuePaused:
+	case ojs.ErrInternal, ojs.ErrRateLimited, ojs.ErrQueuePaused, ojs.ErrWaitTimeout:
 		e.Retryable = true
 	}
 	return e

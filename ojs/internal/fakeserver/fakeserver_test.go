@@ -2,6 +2,7 @@ package fakeserver_test
 
 import (
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -179,6 +180,28 @@ func TestCronsFire(t *testing.T) {
 	require.Equal(t, 2, info.RunCount)
 	s.Advance(24 * time.Hour)
 	require.Len(t, s.Jobs(nil), 2)
+}
+
+// TestWait: a client that waits for a job asks once, and learns of its end at once.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	ended := make(chan *ojs.JobResult, 1)
+	go func() {
+		result, err := c.Wait(t.Context(), job.ID)
+		if err != nil {
+			result = &ojs.JobResult{}
+		}
+		ended <- result
+	}()
+	for len(s.Requests()) < 2 { // the enqueue, and that of the wait
+		runtime.Gosched()
+	}
+	s.Complete(job.ID)
+	require.Equal(t, ojs.StateCompleted, (<-ended).State)
+	require.Len(t, s.Requests(), 2)
 }
 
 // TestWebhooks: tests of programs that manage subscriptions see what they have made.

@@ -1,10 +1,12 @@
 package fakeserver
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,6 +71,38 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
 	}
 	return noRoute(r)
+}
+
+// awaitResult waits for the end of a job, without the lock, up to the timeout of the query.
+func (s *Server) awaitResult(ctx context.Context, path []string, r *Request) answer {
+	seconds := 30
+	if text := r.Query.Get("timeout"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return refusal(newError(ojs.ErrInvalidRequest, object{"field": "timeout"}, "'timeout' must be 1 to 60 seconds, got %q.", text))
+		}
+		seconds = min(n, 60)
+	}
+	timer := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		s.promote()
+		a, changed := s.serveJobs(path[1:], r), s.changed
+		j := s.jobs[path[1]]
+		ended := j == nil || j.State.Terminal()
+		s.mu.Unlock()
+		if ended {
+			return a
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return a
+		case <-timer.C:
+			return refuse(http.StatusRequestTimeout, newError(ojs.ErrWaitTimeout, nil, "Job %s has not ended yet; ask again.", path[1]))
+		}
+	}
 }
 
 func nullTime(t time.Time) *time.Time {

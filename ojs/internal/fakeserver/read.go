@@ -21,15 +21,26 @@ import (
 const (
 	maxDuration = 36500 * 24 * time.Hour
 	maxDepth    = 32 // of JSON
+	maxJob      = 1 << 20
+	maxMeta     = 64 << 10
+	maxBatch    = 10_000
 )
 
-// problems keeps the refusal of the earliest check: mistakes of fields (400) come before those of policies (422).
+// problems keeps the refusal of the earliest check: mistakes of fields (400) come before those of policies (422), and those before sizes
+// (413).
 type problems struct{ first *ojs.Error }
 
 func (p *problems) add(e *ojs.Error) {
-	if p.first == nil || p.first.Code == string(ojs.ErrValidation) && e.Code != string(ojs.ErrValidation) {
+	stage := func(e *ojs.Error) int {
+		return slices.Index([]int{http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge}, statusOf(e))
+	}
+	if p.first == nil || stage(e) < stage(p.first) {
 		p.first = e
 	}
+}
+
+func tooLarge(kind ojs.ErrorKind, field string, most, actual int) *ojs.Error {
+	return newError(kind, object{"field": field}, "%s has %d bytes or items; the limit is %d.", field, actual, most)
 }
 
 // member is a member of an object by the name under which it was sent; value is nil if it is absent or null.
@@ -356,8 +367,8 @@ func statusOf(e *ojs.Error) int {
 		return http.StatusNotFound
 	case string(ojs.ErrValidation), string(ojs.ErrUnsupported), string(ojs.ErrQueuePaused):
 		return http.StatusUnprocessableEntity
-	case string(ojs.ErrMethodNotAllowed):
-		return http.StatusMethodNotAllowed
+	case string(ojs.ErrPayloadTooLarge), string(ojs.ErrMetadataTooLarge), string(ojs.ErrBatchSize):
+		return http.StatusRequestEntityTooLarge
 	}
 	return http.StatusBadRequest
 }

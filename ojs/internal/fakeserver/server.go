@@ -272,6 +272,9 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	if refused := s.checkParameters(path, r); refused != nil {
 		return refusal(refused)
 	}
+	if wait := r.Query.Get("wait"); (wait == "true" || wait == "1") && s.has(ojs.ExtensionLongPolling) {
+		return s.awaitResult(ctx, path, r)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.promote()

@@ -104,6 +104,12 @@ func readJob(raw json.RawMessage, now time.Time) (sub submission, refused *ojs.E
 	sub.Unique = readUnique(r, sub.Args)
 	sub.UniqueKey = r.text(r.pick("unique_key"), "64 lower-case hex digits", keyPattern.MatchString)
 	sub.Limit = readLimit(r)
+	if text, err := json.Marshal(sub.Meta); err == nil && len(text) > maxMeta {
+		r.add(tooLarge(ojs.ErrMetadataTooLarge, "meta", maxMeta, len(text)))
+	}
+	if len(raw) > maxJob {
+		r.add(tooLarge(ojs.ErrPayloadTooLarge, "envelope", maxJob, len(raw)))
+	}
 	sub.Extra = extra(r)
 	return sub, p.first
 }
