@@ -384,7 +384,7 @@ func (c *cron) schedule(now time.Time) {
 }
 
 // fireCrons makes the jobs of crons whose time has come: of several ticks that were missed only one, as by servers.
-func (s *Server) fireCrons(now time.Time) {
+func (s *Server) fireCrons(now time.Time) (fired bool) {
 	for _, name := range slices.Sorted(maps.Keys(s.crons)) {
 		c := s.crons[name]
 		if c.next.IsZero() || c.next.After(now) {
@@ -402,9 +402,11 @@ func (s *Server) fireCrons(now time.Time) {
 			continue
 		}
 		if j, _, refused := s.fire(c, at); refused == nil {
+			fired = true
 			s.emit(ojs.EventCronTriggered, j, object{"cron_name": name, "scheduled_at": at})
 		}
 	}
+	return fired
 }
 
 // fire makes a job of the template, or finds the one that its unique policy names.

@@ -1,6 +1,7 @@
 package fakeserver_test
 
 import (
+	"context"
 	"net/http"
 	"runtime"
 	"testing"
@@ -180,6 +181,34 @@ func TestCronsFire(t *testing.T) {
 	require.Equal(t, 2, info.RunCount)
 	s.Advance(24 * time.Hour)
 	require.Len(t, s.Jobs(nil), 2)
+}
+
+// TestLimitsThatDropJobs: what a limit does to a job ends a Drain, too, and expired jobs are discarded.
+func TestLimitsThatDropJobs(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	one := 1
+	var ids []string
+	for range 2 {
+		job, err := c.Enqueue(t.Context(), "a", nil, ojs.WithRateLimit(ojs.RateLimit{Key: "k", Concurrency: &one, OnLimit: ojs.OnLimitDrop}))
+		require.NoError(t, err)
+		ids = append(ids, job.ID)
+	}
+	late, err := c.Enqueue(t.Context(), "a", nil, ojs.WithDelay(2*time.Hour), func(r *ojs.JobRequest) { r.EnqueueTTL = time.Hour })
+	require.NoError(t, err)
+	fetch := ojs.Call{Method: http.MethodPost, Path: "/workers/fetch", Body: map[string]any{"queues": []string{"default"}, "count": 2}}
+	require.NoError(t, c.Do(t.Context(), fetch, nil))
+	requireState(t, s, ids[0], ojs.StateActive)
+	requireState(t, s, ids[1], ojs.StateDiscarded)
+	require.Equal(t, "rate_limited", s.Job(ids[1]).Error.Code)
+	s.Complete(ids[0])
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s.AwaitIdle(ctx)
+	require.NoError(t, ctx.Err())
+	s.Advance(time.Hour + time.Second)
+	requireState(t, s, late.ID, ojs.StateDiscarded)
+	require.Equal(t, "enqueue_ttl_expired", s.Job(late.ID).Error.Code)
 }
 
 // TestWait: a client that waits for a job asks once, and learns of its end at once.

@@ -187,11 +187,11 @@ func (s *Server) end(j *record, state ojs.JobState) {
 }
 
 // promote makes jobs available whose time has come, and ends reservations that are over. The caller has the lock. It runs at
-// the start of each request and in assertions, because nothing runs by itself here.
+// the start of each request and in assertions, because nothing runs by itself here, and wakes what waits if it has changed something.
 func (s *Server) promote() {
 	const latest = 500 * time.Millisecond // by when a server ends attempts that take too long
 	now := s.now()
-	s.fireCrons(now)
+	changed := s.fireCrons(now)
 	for _, j := range s.order {
 		ttl := j.request.TTL
 		switch {
@@ -210,7 +210,13 @@ func (s *Server) promote() {
 			s.fail(j, ojs.JobError{Code: "timeout", Message: "the execution timeout is over", Retryable: true}, "timeout", 0)
 		case j.State == ojs.StateActive && j.reserved.Before(now):
 			s.loseLease(j)
+		default:
+			continue
 		}
+		changed = true
+	}
+	if changed {
+		s.wake()
 	}
 }
 
@@ -218,7 +224,9 @@ func (s *Server) promote() {
 func (s *Server) expire(j *record, code string) {
 	j.Error = &ojs.JobError{Code: code, Type: code, Message: "the job was not started in time", Attempt: j.Attempt, OccurredAt: s.now()}
 	j.dead = j.request.Retry.onExhaustion == "dead_letter"
-	s.end(j, ojs.StateDiscarded)
+	j.State, j.DiscardedAt = ojs.StateDiscarded, s.now()
+	s.emit(ojs.EventJobExpired, j, object{"error": j.Error})
+	s.advance(j)
 }
 
 func (s *Server) setPriority(j *record, r *Request) answer {

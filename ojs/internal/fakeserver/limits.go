@@ -232,8 +232,10 @@ func (s *Server) limited(j *record, until time.Time) {
 			Attempt: j.Attempt}
 		j.Error = &e
 		s.end(j, ojs.StateDiscarded)
+		s.wake()
 	case "reschedule":
 		j.State, j.due, j.ScheduledAt = ojs.StateScheduled, until, until
+		s.wake()
 	}
 }
 
