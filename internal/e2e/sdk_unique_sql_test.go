@@ -32,6 +32,7 @@ func TestSDKUniqueInTransactions(t *testing.T) {
 	for name, r := range map[string]ojs.JobRequest{
 		"Default":        {Args: args},
 		"DefaultInQueue": {Args: args, Queue: "q.1"},
+		"ExtraQueue":     {Args: args, Extra: map[string]any{"queue": "q.2"}},
 		"TypeAlone":      {Args: args, Unique: &ojs.UniquePolicy{Keys: []string{"type"}}},
 		"Queue":          {Args: args, Unique: &ojs.UniquePolicy{Keys: []string{"queue"}}, Queue: "reports"},
 		"Args":           {Args: args, Unique: &ojs.UniquePolicy{Keys: []string{"args"}}},

@@ -17,12 +17,13 @@
 //
 //   - retries come exactly after their intervals, without jitter;
 //   - a cron fires once for all ticks that an Advance passes over, as after an outage, and knows nothing of daylight saving;
-//   - it has no schemas, tenants, pools, configurations of queues, histories, total timeouts;
+//   - it has no schemas, tenants, pools, configurations of queues, histories and idempotency keys, and no timeouts but those of
+//     reservations and executions; calls about what it does not have are answered with 404;
 //   - it delivers no webhooks; those are kept only to be read.
 //
 // Of the conformance suites of the Open Job Spec it passes all 65 cases of level 0, 22 of 24 of level 1, and all of level 2 (13), level
 // 3 (14) and level 4 (16). The two are about directives that a server gives to workers in tests of its own. One more of level 1 no
-// server passes.
+// server passes. OJS_CONFORMANCE_DIR=… go test ./ojstest -run TestConformance checks the numbers, with the folder of the runner.
 //
 // # Transactions
 //
@@ -71,8 +72,8 @@ func (s *Server) Client() *ojs.Client {
 	return c
 }
 
-// Advance moves the clock of the server: delayed jobs and retries whose time has come can be fetched then, and reservations that are
-// over end. Timers of workers do not move with it: heartbeats and pauses of a running worker go on in real time.
+// Advance moves the clock of the server: delayed jobs and retries whose time has come can be fetched then, crons fire, and reservations
+// that are over end. Timers of workers do not move with it: heartbeats and pauses of a running worker go on in real time.
 func (s *Server) Advance(d time.Duration) { s.fake.Advance(d) }
 
 // Drain runs a worker until no job is available or active, then stops it. It fails the test if that takes longer than limit. Jobs that

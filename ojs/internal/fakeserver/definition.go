@@ -42,7 +42,7 @@ type memberDef struct {
 	nested *definition
 }
 
-// workflowReader reads one definition, and stops at the first mistake, as most programs make one.
+// workflowReader reads one definition. It keeps the first mistake.
 type workflowReader struct {
 	problems
 
@@ -68,8 +68,8 @@ func readWorkflow(body json.RawMessage, now time.Time) (*definition, *ojs.Error)
 	return d, w.first
 }
 
-// at reads what stands at a path.
-func (w *workflowReader) at(r reader, m member, expected string) {
+// refuse refuses the value at a path below that of r.
+func (w *workflowReader) refuse(r reader, m member, expected string) {
 	r.kind = ojs.ErrInvalidPayload
 	r.refuse(m, expected)
 }
@@ -83,7 +83,7 @@ func (w *workflowReader) typed(r reader, d *definition, outer map[string]json.Ra
 		w.add(newError(ojs.ErrUnsupported, object{"field": "type"}, "Workflows of type saga are not offered; send chain, group or batch."))
 		return
 	case !among("chain", "group", "batch")(text):
-		w.at(r, kind, "chain, group or batch; a workflow without a type has steps with depends_on")
+		w.refuse(r, kind, "chain, group or batch; a workflow without a type has steps with depends_on")
 		return
 	}
 	d.kind = text
@@ -94,7 +94,7 @@ func (w *workflowReader) typed(r reader, d *definition, outer map[string]json.Ra
 	}
 	var items []json.RawMessage
 	if list.value == nil || json.Unmarshal(list.value, &items) != nil || len(items) == 0 {
-		w.at(r, list, "an array of at least one job or workflow")
+		w.refuse(r, list, "an array of at least one job or workflow")
 		return
 	}
 	ids := map[string]bool{}
@@ -102,7 +102,7 @@ func (w *workflowReader) typed(r reader, d *definition, outer map[string]json.Ra
 		at := member{fmt.Sprintf("%s[%d]", list.name, i), item}
 		members, isObject := objectOf(item)
 		if !isObject {
-			w.at(r, at, "a job or a workflow")
+			w.refuse(r, at, "a job or a workflow")
 			continue
 		}
 		m := memberDef{id: strconv.Itoa(i)}
@@ -110,7 +110,7 @@ func (w *workflowReader) typed(r reader, d *definition, outer map[string]json.Ra
 			m.id = w.stepID(r, member{at.name + ".id", id})
 		}
 		if ids[m.id] {
-			w.at(r, member{at.name + ".id", members["id"]}, "unique among its siblings")
+			w.refuse(r, member{at.name + ".id", members["id"]}, "unique among its siblings")
 		}
 		ids[m.id] = true
 		w.member(r, &m, at, options, level)
@@ -143,7 +143,7 @@ func inheritPriority(options map[string]json.RawMessage, first json.RawMessage) 
 func (w *workflowReader) stepID(r reader, m member) string {
 	text, ok := textOf(m.value)
 	if !ok || !isName(text) || utf8.RuneCountInString(text) > 128 {
-		w.at(r, m, "a string of 1 to 128 characters without U+0000")
+		w.refuse(r, m, "a string of 1 to 128 characters without U+0000")
 	}
 	return text
 }
@@ -196,7 +196,7 @@ func (w *workflowReader) member(r reader, m *memberDef, at member, options map[s
 		return
 	}
 	if level >= maxNesting {
-		w.at(r, at, fmt.Sprintf("a job: workflows are nested at most %d levels deep", maxNesting))
+		w.refuse(r, at, fmt.Sprintf("a job: workflows are nested at most %d levels deep", maxNesting))
 		return
 	}
 	m.nested = &definition{}
@@ -252,12 +252,12 @@ func (w *workflowReader) callbacks(r reader, d *definition, options map[string]j
 	m := r.pick("callbacks")
 	given, isObject := objectOf(m.value)
 	if m.value != nil && !isObject {
-		w.at(r, m, "an object with on_complete, on_success or on_failure")
+		w.refuse(r, m, "an object with on_complete, on_success or on_failure")
 		return
 	}
 	for name, value := range given {
 		if !slices.Contains(callbackNames, name) {
-			w.at(r, member{"callbacks." + name, value}, "absent: callbacks are on_complete, on_success and on_failure")
+			w.refuse(r, member{"callbacks." + name, value}, "absent: callbacks are on_complete, on_success and on_failure")
 		}
 	}
 	d.callbacks = map[string]json.RawMessage{}
@@ -272,11 +272,11 @@ func (w *workflowReader) callbacks(r reader, d *definition, options map[string]j
 		if members, isJob := objectOf(at.value); isJob && !isNested(members) {
 			d.callbacks[name] = w.job(members, options)
 		} else {
-			w.at(r, at, "a job, which is no workflow")
+			w.refuse(r, at, "a job, which is no workflow")
 		}
 	}
 	if len(d.callbacks) == 0 {
-		w.at(r, m, "an object with at least one of on_complete, on_success and on_failure")
+		w.refuse(r, m, "an object with at least one of on_complete, on_success and on_failure")
 	}
 }
 
@@ -293,7 +293,7 @@ type sentStep struct {
 func (w *workflowReader) steps(r reader, d *definition) {
 	var items []json.RawMessage
 	if m := r.pick("steps"); json.Unmarshal(m.value, &items) != nil || len(items) == 0 {
-		w.at(r, m, "an array of at least one step")
+		w.refuse(r, m, "an array of at least one step")
 		return
 	}
 	list, index := make([]sentStep, len(items)), map[string]int{}
@@ -301,18 +301,18 @@ func (w *workflowReader) steps(r reader, d *definition) {
 		at := fmt.Sprintf("steps[%d]", i)
 		members, isObject := objectOf(item)
 		if !isObject {
-			w.at(r, member{at, item}, "an object with id, type and args")
+			w.refuse(r, member{at, item}, "an object with id, type and args")
 			continue
 		}
 		s := &list[i]
 		s.id = w.stepID(r, member{at + ".id", members["id"]})
 		if deps := members["depends_on"]; deps != nil && json.Unmarshal(deps, &s.deps) != nil {
-			w.at(r, member{at + ".depends_on", deps}, "an array of ids of steps")
+			w.refuse(r, member{at + ".depends_on", deps}, "an array of ids of steps")
 		}
 		options, _ := objectOf(members["options"])
 		if mark := options["callback_type"]; mark != nil {
 			if s.callback, _ = textOf(mark); !slices.Contains(callbackNames, s.callback) {
-				w.at(r, member{at + ".options.callback_type", mark}, "on_complete, on_success or on_failure")
+				w.refuse(r, member{at + ".options.callback_type", mark}, "on_complete, on_success or on_failure")
 			}
 			s.explicit = true
 			if text, err := json.Marshal(without(options, "callback_type")); err == nil {
@@ -321,7 +321,7 @@ func (w *workflowReader) steps(r reader, d *definition) {
 		}
 		s.item, _ = json.Marshal(members) // it was decoded
 		if _, taken := index[s.id]; taken {
-			w.at(r, member{at + ".id", members["id"]}, "unique among the steps")
+			w.refuse(r, member{at + ".id", members["id"]}, "unique among the steps")
 		}
 		index[s.id] = i
 	}
@@ -340,11 +340,11 @@ func (w *workflowReader) edges(r reader, list []sentStep, index map[string]int) 
 			on, known := index[id]
 			switch {
 			case !known:
-				w.at(r, at, "the id of a step")
+				w.refuse(r, at, "the id of a step")
 			case on == i:
-				w.at(r, at, "the id of another step")
+				w.refuse(r, at, "the id of another step")
 			case slices.Contains(s.deps[:n], id):
-				w.at(r, at, "named once")
+				w.refuse(r, at, "named once")
 			}
 		}
 	}
@@ -380,19 +380,19 @@ func findCallbacks(list []sentStep) (members int) {
 
 func (w *workflowReader) graph(r reader, d *definition, list []sentStep, index map[string]int) {
 	if findCallbacks(list) == 0 {
-		w.at(r, member{name: "steps"}, "an array with at least one step that is no callback")
+		w.refuse(r, member{name: "steps"}, "an array with at least one step that is no callback")
 		return
 	}
 	edges, inOrder, previous := false, true, ""
 	for i, s := range list {
 		for n, id := range s.deps {
 			if list[index[id]].callback != "" {
-				w.at(r, member{fmt.Sprintf("steps[%d].depends_on[%d]", i, n), quoted(id)}, "the id of a step that is no callback")
+				w.refuse(r, member{fmt.Sprintf("steps[%d].depends_on[%d]", i, n), quoted(id)}, "the id of a step that is no callback")
 			}
 		}
 		if s.callback != "" {
 			if d.callbacks[s.callback] != nil {
-				w.at(r, member{fmt.Sprintf("steps[%d]", i), s.item}, "the only step for "+s.callback)
+				w.refuse(r, member{fmt.Sprintf("steps[%d]", i), s.item}, "the only step for "+s.callback)
 			}
 			if d.callbacks == nil {
 				d.callbacks = map[string]json.RawMessage{}
@@ -449,5 +449,5 @@ func (w *workflowReader) cycle(r reader, list []sentStep, index map[string]int) 
 		next := slices.IndexFunc(list[i].deps, func(id string) bool { return !gone[id] })
 		i = index[list[i].deps[next]]
 	}
-	w.at(r, member{fmt.Sprintf("steps[%d].depends_on", i), quoted(strings.Join(list[i].deps, ", "))}, "free of cycles")
+	w.refuse(r, member{fmt.Sprintf("steps[%d].depends_on", i), quoted(strings.Join(list[i].deps, ", "))}, "free of cycles")
 }

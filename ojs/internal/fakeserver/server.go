@@ -305,7 +305,8 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 }
 
 func noRoute(r *Request) answer {
-	return refuse(http.StatusNotFound, newError(ojs.ErrNotFound, nil, "There is no route %s %s.", r.Method, r.Path))
+	return refuse(http.StatusNotFound, newError(ojs.ErrNotFound, object{"resource_type": "route"},
+		"The server in memory has no route %s %s; package ojstest says what it leaves out.", r.Method, r.Path))
 }
 
 func (s *Server) now() time.Time { return time.Now().Add(s.offset).UTC() }

@@ -47,8 +47,17 @@ func Params(r ojs.JobRequest) ([]any, error) {
 			"'rate_limit' must be left out of an enqueue in a transaction, because ojs.enqueue does not support it: "+
 				"limit the queue in its configuration, or enqueue over HTTP")
 	}
-	if r.Unique != nil {
-		job := identified{Type: wire.Type, Queue: r.Queue, Args: wire.Args, Meta: wire.Meta}
+	var queue *string // nil is the default queue
+	if sent := wire.Options["queue"]; sent != nil {
+		if err := json.Unmarshal(sent, &queue); err != nil {
+			return nil, refuse("queue", "'queue' must be a string, got %s", sent)
+		}
+	}
+	if wire.Options["unique"] != nil {
+		job := identified{Type: wire.Type, Args: wire.Args, Meta: wire.Meta}
+		if queue != nil {
+			job.Queue = *queue
+		}
 		if err := giveKey(wire.Options, job); err != nil {
 			return nil, err
 		}
@@ -78,10 +87,6 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	text, err := json.Marshal(options)
 	if err != nil {
 		return nil, err
-	}
-	var queue any // NULL is the default queue
-	if r.Queue != "" {
-		queue = r.Queue
 	}
 	return []any{wire.Type, string(wire.Args), queue, string(text)}, nil
 }
