@@ -364,6 +364,9 @@ var sameVerdicts = map[string][]string{
 		`POST /jobs/bulk/delete {"filter":{"state":"gone"}}`,
 		`GET /workers?x=1`,
 		`GET /admin/stats?limit=1`,
+		`GET /admin/stats/history?period=1w`,
+		`GET /admin/stats/history?since=soon`,
+		`GET /admin/stats/history?period=1h&since=2d`,
 		`POST /admin/workers/w/directive {"directive":"sleep"}`,
 		`POST /admin/workers/w/directive {}`,
 		`POST /dead-letter/` + fakeOps + `/retry`,
@@ -506,6 +509,9 @@ func summary(t *testing.T, client *ojs.Client) (lines []string) {
 	require.NoError(t, err)
 	say("stats", all.Jobs)
 
+	history, err := admin.StatsHistory(ctx, ojsadmin.StatsFilter{Period: "1h", Since: time.Now().Add(-26 * time.Hour)})
+	require.NoError(t, err)
+	say("history", len(history), history[0].Enqueued)
 	bulk, err := admin.CancelJobs(ctx, ojsadmin.Bulk{Filter: &ojsadmin.BulkFilter{Queue: "times", Type: "a*"}})
 	require.NoError(t, err)
 	say("cancelled", bulk.Matched, bulk.Succeeded, bulk.Skipped)

@@ -211,6 +211,20 @@ func TestLimitsThatDropJobs(t *testing.T) {
 	require.Equal(t, "enqueue_ttl_expired", s.Job(late.ID).Error.Code)
 }
 
+// TestStatsHistory: periods have what happened in them.
+func TestStatsHistory(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	s.Advance(2 * time.Hour)
+	s.Complete(job.ID)
+	points, err := ojsadmin.New(c).StatsHistory(t.Context(), ojsadmin.StatsFilter{Period: "1h", Since: time.Now()})
+	require.NoError(t, err)
+	require.Len(t, points, 3)
+	require.Equal(t, [4]int{1, 0, 0, 1}, [4]int{points[0].Enqueued, points[0].Completed, points[2].Enqueued, points[2].Completed})
+}
+
 // TestWait: a client that waits for a job asks once, and learns of its end at once.
 func TestWait(t *testing.T) {
 	t.Parallel()

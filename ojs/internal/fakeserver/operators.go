@@ -31,6 +31,7 @@ var parametersOf = map[string][]string{
 	"GET rate-limits":          paged(),
 	"GET workers":              paged("state", "queue"),
 	"GET admin/stats":          {"queue"},
+	"GET admin/stats/history":  {"period", "since", "until", "queue"},
 	"GET events":               paged(eventNames...),
 }
 
@@ -297,6 +298,8 @@ func (s *Server) serveAdmin(path []string, r *Request) answer {
 	switch shape := strings.Join(path, "/"); {
 	case shape == "stats":
 		return ok(s.stats(r.Query.Get("queue")))
+	case shape == "stats/history":
+		return s.statsHistory(r)
 	case len(path) == 3 && path[0] == "workers" && path[2] == "directive":
 		p := &problems{}
 		in, isObject := p.open(r.Body)
@@ -319,6 +322,54 @@ func (s *Server) serveAdmin(path []string, r *Request) answer {
 		return ok(object{"worker_id": path[1], "directive": directive})
 	}
 	return noRoute(r)
+}
+
+// statsHistory has a point for each period, which begins at a whole one. There are no latencies.
+func (s *Server) statsHistory(r *Request) answer {
+	lengths := map[string]time.Duration{"": 5 * time.Minute, "1m": time.Minute, "5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour}
+	length, known := lengths[r.Query.Get("period")]
+	if !known {
+		return refusal(newError(ojs.ErrInvalidRequest, object{"field": "period"}, "'period' must be 1m, 5m, 1h or 1d."))
+	}
+	bounds := map[string]time.Time{"since": s.now().Add(-time.Hour), "until": s.now()}
+	for name := range bounds {
+		text := r.Query.Get(name)
+		if age, isAge := readDuration(text); isAge {
+			bounds[name] = s.now().Add(-age)
+		} else if at, isTime := readTime(text, s.now()); isTime {
+			bounds[name] = at
+		} else if text != "" {
+			return refusal(newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an RFC 3339 time or an age, got %q.", name, text))
+		}
+	}
+	begin, queue := bounds["since"].Truncate(length), r.Query.Get("queue")
+	points := []object{}
+	for at := begin; at.Before(bounds["until"]); at = at.Add(length) {
+		in := func(t time.Time) int {
+			if t.Before(at) || !t.Before(at.Add(length)) {
+				return 0
+			}
+			return 1
+		}
+		enqueued, completed, failed, discarded, cancelled := 0, 0, 0, 0, 0
+		for _, j := range s.order {
+			if queue != "" && queue != j.Queue {
+				continue
+			}
+			enqueued += in(j.CreatedAt)
+			discarded += in(j.DiscardedAt)
+			cancelled += in(j.CancelledAt)
+			if j.State == ojs.StateCompleted {
+				completed += in(j.CompletedAt)
+			}
+			for _, e := range j.Errors {
+				failed += in(e.OccurredAt)
+			}
+		}
+		points = append(points, object{"timestamp": at, "enqueued": enqueued, "processed": completed + failed, "completed": completed, "failed": failed,
+			"discarded": discarded, "cancelled": cancelled})
+	}
+	return ok(object{"data": points, "data_points": points})
 }
 
 // stats counts the jobs of a queue; "": all.
