@@ -475,6 +475,9 @@ func (s *Server) serveEvents(r *Request) answer {
 		return ok(object{"events": newest, "items": newest})
 	}
 	list, cursor := []*ojs.Event{}, r.Query.Get("after")
+	if cursor != "" && !idPattern.MatchString(strings.TrimPrefix(cursor, "evt_")) {
+		return refusal(newError(ojs.ErrInvalidRequest, object{"field": "after"}, "'after' must be the id of an event, got %q.", cursor))
+	}
 	for _, e := range s.after(cursor) {
 		cursor = e.ID
 		if match(r, e) {

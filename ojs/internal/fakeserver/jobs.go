@@ -47,6 +47,9 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 	case len(path) == 0:
 		return noRoute(r)
 	}
+	if len(path) == 2 && path[1] == "checkpoint" && (r.Method == http.MethodPost || r.Method == http.MethodPut) {
+		return s.saveCheckpoint(strings.TrimPrefix(path[0], "job_"), r)
+	}
 	j := s.jobs[strings.TrimPrefix(path[0], "job_")]
 	if j == nil {
 		return notFound("job", path[0])
@@ -62,8 +65,6 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 		return ok(s.explain(j))
 	case action == "activate":
 		return s.activate(j)
-	case action == "checkpoint":
-		return s.saveCheckpoint(j, r)
 	case action == "result":
 		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error,
 			"completed_at": nullTime(j.CompletedAt)})

@@ -272,6 +272,9 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	if refused := s.checkParameters(path, r); refused != nil {
 		return refusal(refused)
 	}
+	if refused := oneOf(r, "wait", "true", "false", "1", "0"); refused != nil {
+		return refusal(refused)
+	}
 	if wait := r.Query.Get("wait"); (wait == "true" || wait == "1") && s.has(ojs.ExtensionLongPolling) {
 		return s.awaitResult(ctx, path, r)
 	}

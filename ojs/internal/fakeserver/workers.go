@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,6 +277,10 @@ func (s *Server) many(r *Request, act func(outcome) (*record, *ojs.Error)) answe
 		if refused != nil {
 			return refusal(refused)
 		}
+		if body.WaitMS > 0 {
+			in.refuse(member{"wait_ms", m.value}, "absent or 0: the outcomes of the jobs would wait, too")
+			return refusal(p.first)
+		}
 		next = &body
 	}
 	items := []object{}
@@ -303,6 +307,8 @@ func (s *Server) many(r *Request, act func(outcome) (*record, *ojs.Error)) answe
 	a.jobs = jobs
 	return a
 }
+
+var leaseToken = regexp.MustCompile(`^[0-9a-z]{1,13}$`)
 
 func isNack(r *Request) bool { return strings.Contains(r.Path, "nack") }
 
@@ -345,36 +351,44 @@ func readOutcome(raw json.RawMessage, nack bool) (o outcome, refused *ojs.Error)
 func (o *outcome) readRun(r reader) {
 	o.JobID = strings.TrimPrefix(r.text(r.pick("job_id"), "the id of a job", nil), "job_")
 	o.WorkerID = r.text(r.pick("worker_id"), "a string of at most 255 bytes", func(text string) bool { return len(text) <= 255 })
-	attempt, _ := r.integer(r.pick("attempt"), 0, math.MaxInt32)
+	attempt, _ := r.integer(r.pick("attempt"), math.MinInt32, math.MaxInt32)
 	o.Attempt = int(attempt)
-	o.Lease = r.text(r.pick("lease_token"), "a lease_token of a fetch", nil)
+	o.Lease = r.text(r.pick("lease_token"), "the lease_token of a fetch", leaseToken.MatchString)
 }
 
-// readError reads a failure. retryable is true if it was not sent, but for the codes of docs/reference/retries.md, Failure.
+// readError reads a failure. What does not fit in it is replaced and not refused: a failure must not be lost. retryable is true if it was
+// not sent, but for the codes of docs/reference/retries.md, Failure.
 func (o *outcome) readError(r reader, m member) {
-	if m.value == nil || m.value[0] != '{' {
+	members, isObject := objectOf(m.value)
+	if !isObject {
 		r.refuse(m, "an object")
 		return
 	}
-	in, there := r.inner(m)
-	if !there {
-		return
+	e := &o.Error
+	e.Code, _ = textOf(members["code"])
+	e.Type, _ = textOf(members["type"])
+	var isText bool
+	if e.Message, isText = textOf(members["message"]); !isText {
+		e.Message = string(members["message"])
 	}
-	in.others(ojs.ErrInvalidRequest, "code", "type", "message", "retryable", "details", "backtrace", "stack_trace", "rate_limit_until")
-	var e struct {
-		ojs.JobError
-		Retryable *bool `json:"retryable"`
+	if details := members["details"]; details != nil && json.Unmarshal(details, &e.Details) != nil {
+		e.Details = map[string]any{"value": details}
 	}
-	if err := json.Unmarshal(m.value, &e); err != nil {
-		r.refuse(m, "an object with code, type, message, retryable, details and backtrace")
+	trace := members["backtrace"]
+	if trace == nil {
+		trace = members["stack_trace"]
 	}
-	o.Error = e.JobError
+	if text, isText := textOf(trace); isText {
+		e.Backtrace = strings.Split(text, "\n")
+	} else if json.Unmarshal(trace, &e.Backtrace) != nil {
+		e.Backtrace = nil
+	}
 	final := []string{
 		"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported",
 		"job_cancelled", "non_retryable_error",
 	}
-	if o.Error.Retryable = !slices.Contains(final, strings.ToLower(e.Code)); e.Retryable != nil {
-		o.Error.Retryable = *e.Retryable
+	if json.Unmarshal(members["retryable"], &e.Retryable) != nil {
+		e.Retryable = !slices.Contains(final, strings.ToLower(e.Code))
 	}
 }
 
@@ -461,6 +475,12 @@ func readWorker(body json.RawMessage, into any, id *string) *ojs.Error {
 	if *id = r.text(m, "a string of 1 to 255 bytes", func(text string) bool { return text != "" && len(text) <= 255 }); m.value == nil {
 		r.refuse(m, "a string of 1 to 255 bytes")
 	}
+	var texts map[string]string
+	r.texts(r.pick("active_job_ids"), false, "an array of ids of jobs", func(string) bool { return true })
+	r.integer(r.pick("visibility_timeout_ms"), 0, 604_800_000)
+	if tokens := r.pick("lease_tokens"); tokens.value != nil && json.Unmarshal(tokens.value, &texts) != nil {
+		r.refuse(tokens, "an object of lease_tokens by the id of the job")
+	}
 	if p.first == nil {
 		_ = json.Unmarshal(body, into) // numbers in the place of lists are those of other SDKs
 	}
@@ -475,6 +495,7 @@ func (s *Server) heartbeat(r *Request) answer {
 		ActiveJobIDs []string          `json:"active_job_ids"`
 		ActiveJobs   json.RawMessage   `json:"active_jobs"` // ids, or their number
 		LeaseTokens  map[string]string `json:"lease_tokens"`
+		VisibilityMS int64             `json:"visibility_timeout_ms"`
 	}
 	if refused := readWorker(r.Body, &body, &body.WorkerID); refused != nil {
 		return refusal(refused)
@@ -494,7 +515,10 @@ func (s *Server) heartbeat(r *Request) answer {
 		switch j := s.jobs[id]; {
 		case j != nil && j.State == ojs.StateActive && j.WorkerID == body.WorkerID &&
 			(body.LeaseTokens[id] == "" || body.LeaseTokens[id] == j.LeaseToken):
-			j.reserved = s.now().Add(j.lease)
+			length := cmp.Or(time.Duration(body.VisibilityMS)*time.Millisecond, j.lease)
+			if until := s.now().Add(length); until.After(j.reserved) { // nothing shortens a reservation
+				j.reserved = until
+			}
 			extended = append(extended, id)
 		case j != nil && j.State == ojs.StateCancelled:
 			cancelled = append(cancelled, id)
@@ -548,12 +572,25 @@ func (s *Server) progress(r *Request) answer {
 }
 
 // saveCheckpoint is shown with the next fetch of the job (last_checkpoint).
-func (s *Server) saveCheckpoint(j *record, r *Request) answer {
+func (s *Server) saveCheckpoint(id string, r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "state", "worker_id", "attempt", "lease_token", "sequence", "step_index", "metadata", "job_id")
 	var body struct {
 		State json.RawMessage `json:"state"`
 	}
-	if err := json.Unmarshal(r.Body, &body); err != nil || r.Method == http.MethodGet {
-		return refusal(invalidPayload("state", "'state' is missing."))
+	if json.Unmarshal(r.Body, &body) != nil || body.State == nil {
+		in.refuse(member{name: "state"}, "any JSON")
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	j := s.jobs[id]
+	if j == nil {
+		return notFound("job", id)
 	}
 	j.checkpoint = body.State
 	return ok(object{"job_id": j.ID})
