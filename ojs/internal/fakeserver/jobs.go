@@ -25,8 +25,9 @@ type record struct {
 	reserved   time.Time // end of the reservation
 	lease      time.Duration
 	checkpoint json.RawMessage
-	dead       bool // a dead letter, once it is discarded
-	ran        bool // it was active when it ended
+	message    string // of the latest progress
+	dead       bool   // a dead letter, once it is discarded
+	ran        bool   // it was active when it ended
 	cron       string
 	flow       *workflow
 	step       *step
@@ -69,7 +70,7 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error,
 			"completed_at": nullTime(j.CompletedAt)})
 	case action == "progress":
-		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
+		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "message": j.message, "data": j.ProgressData})
 	}
 	return noRoute(r)
 }

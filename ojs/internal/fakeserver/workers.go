@@ -187,7 +187,7 @@ func (s *Server) claim(body fetchBody) []shownJob {
 		j.Attempt++
 		s.tick++
 		j.LeaseToken = strconv.FormatInt(s.tick, 36)
-		j.LastCheckpoint = j.checkpoint
+		j.LastCheckpoint, j.Progress, j.ProgressData, j.message = j.checkpoint, 0, nil, ""
 		s.emit(ojs.EventJobStarted, j, object{"worker_id": body.WorkerID, "attempt": j.Attempt})
 		jobs = append(jobs, j.show())
 	}
@@ -534,7 +534,7 @@ func (s *Server) heartbeat(r *Request) answer {
 		"server_time": s.now()})
 }
 
-// progress renews the reservation, by the length that was chosen when the job was fetched.
+// progress renews the reservation, by the length that was chosen when the job was fetched. A job that is not active stays as it is.
 func (s *Server) progress(r *Request) answer {
 	p := &problems{}
 	in, isObject := p.open(r.Body)
@@ -544,31 +544,32 @@ func (s *Server) progress(r *Request) answer {
 	in.others(ojs.ErrInvalidRequest, "job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint")
 	var o outcome
 	o.readRun(in)
+	message := in.text(in.pick("message"), "a string", nil)
+	number, data := in.pick("percentage"), in.pick("data")
+	var percentage float64
+	switch {
+	case number.value == nil && data.value == nil, number.value != nil && json.Unmarshal(number.value, &percentage) != nil:
+		in.refuse(number, "a number from 0 to 100, unless data is sent")
+	case data.value != nil:
+		in.inner(data) // it has to be an object
+	}
 	if p.first != nil {
 		return refusal(p.first)
 	}
-	var body struct {
-		Percentage float64         `json:"percentage"`
-		Progress   float64         `json:"progress"`
-		Data       json.RawMessage `json:"data"`
+	j := s.jobs[o.JobID]
+	if j == nil {
+		return notFound("job", o.JobID)
 	}
-	j, refused := s.held(o)
-	if refused != nil {
-		return refusal(refused)
-	}
-	if json.Unmarshal(r.Body, &body) != nil || body.Percentage < 0 || body.Percentage > 100 {
-		in.refuse(in.pick("percentage", "progress"), "a number from 0 to 100")
-		return refusal(p.first)
-	}
-	share := body.Percentage / 100
-	if in.pick("percentage").value == nil {
-		if share = body.Progress; share > 1 {
-			share /= 100
+	if j.State == ojs.StateActive {
+		if _, refused := s.held(o); refused != nil {
+			return refusal(refused)
 		}
+		share := max(0, min(percentage/100, 1))
+		j.Progress, j.ProgressData, j.message, j.reserved = max(j.Progress, share), data.value, message, s.now().Add(j.lease)
+		s.emit(ojs.EventJobProgress, j, object{"progress_percent": j.Progress * 100})
 	}
-	j.Progress, j.ProgressData, j.reserved = share, body.Data, s.now().Add(j.lease)
-	s.emit(ojs.EventJobProgress, j, object{"progress_percent": share * 100})
-	return ok(object{"job_id": j.ID, "progress": j.Progress})
+	return ok(object{"job_id": j.ID, "state": j.State, "accepted": j.State == ojs.StateActive, "progress": j.Progress, "message": j.message,
+		"data": j.ProgressData})
 }
 
 // saveCheckpoint is shown with the next fetch of the job (last_checkpoint).
@@ -591,6 +592,17 @@ func (s *Server) saveCheckpoint(id string, r *Request) answer {
 	j := s.jobs[id]
 	if j == nil {
 		return notFound("job", id)
+	}
+	if j.State.Terminal() {
+		return conflict(j, ojs.StateActive)
+	}
+	var o outcome
+	if o.readRun(in); j.State == ojs.StateActive {
+		o.JobID = id
+		if _, refused := s.held(o); refused != nil {
+			return refusal(refused)
+		}
+		j.reserved = s.now().Add(j.lease)
 	}
 	j.checkpoint = body.State
 	return ok(object{"job_id": j.ID})
