@@ -495,8 +495,7 @@ func summary(t *testing.T, client *ojs.Client) (lines []string) {
 	ctx, admin := t.Context(), ojsadmin.New(client)
 	say := func(name string, values ...any) { lines = append(lines, name+" "+fmt.Sprint(values...)) }
 	kind := func(err error) string {
-		var refused *ojs.Error
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*ojs.Error](err); ok {
 			return refused.Type
 		}
 		return fmt.Sprint(err)

@@ -401,7 +401,7 @@ func (s *Server) fireCrons(now time.Time) (fired bool) {
 		} else if (overlap == "" || overlap == "skip") && len(unfinished) > 0 {
 			continue
 		}
-		if j, _, refused := s.fire(c, at); refused == nil {
+		if j, refused := s.fire(c, at); refused == nil {
 			fired = true
 			s.emit(ojs.EventCronTriggered, j, object{"cron_name": name, "scheduled_at": at})
 		}
@@ -410,25 +410,25 @@ func (s *Server) fireCrons(now time.Time) (fired bool) {
 }
 
 // fire makes a job of the template, or finds the one that its unique policy names.
-func (s *Server) fire(c *cron, at time.Time) (j *record, made bool, refused *ojs.Error) {
+func (s *Server) fire(c *cron, at time.Time) (j *record, refused *ojs.Error) {
 	sub, refused := readJob(c.template, s.now())
 	if refused != nil {
-		return nil, false, refused
+		return nil, refused
 	}
 	name, _ := textOf(c.fields["name"])
 	sub.Meta["cron_name"], sub.Meta["cron_triggered_at"] = name, at.Format(time.RFC3339)
 	p, refused := s.prepare(sub)
 	switch {
 	case refused != nil:
-		return nil, false, refused
+		return nil, refused
 	case p.twin != nil:
-		return p.twin, false, nil
+		return p.twin, nil
 	}
 	p.job.cron = name
 	c.runs++
 	c.last = at
 	s.store(p)
-	return p.job, true, nil
+	return p.job, nil
 }
 
 func quoted(text string) json.RawMessage {
@@ -535,7 +535,7 @@ func (s *Server) serveCrons(path []string, r *Request) answer {
 
 // trigger makes a job of the template now.
 func (s *Server) trigger(c *cron) answer {
-	j, _, refused := s.fire(c, s.now())
+	j, refused := s.fire(c, s.now())
 	if refused != nil {
 		return refusal(refused)
 	}

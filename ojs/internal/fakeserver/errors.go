@@ -22,13 +22,6 @@ func newError(kind ojs.ErrorKind, details object, format string, args ...any) *o
 	return e
 }
 
-// kindOf is an error whose code is invalid_payload.
-func kindOf(kind ojs.ErrorKind, field, format string, args ...any) *ojs.Error {
-	e := newError(kind, object{"field": field}, format, args...)
-	e.Code = string(ojs.ErrInvalidPayload)
-	return e
-}
-
 func invalidPayload(field, format string, args ...any) *ojs.Error {
 	return newError(ojs.ErrInvalidPayload, object{"field": field}, format, args...)
 }

@@ -326,7 +326,8 @@ func (s *Server) serveAdmin(path []string, r *Request) answer {
 
 // statsHistory has a point for each period, which begins at a whole one. There are no latencies.
 func (s *Server) statsHistory(r *Request) answer {
-	lengths := map[string]time.Duration{"": 5 * time.Minute, "1m": time.Minute, "5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour}
+	lengths := map[string]time.Duration{"": 5 * time.Minute, "1m": time.Minute, "5m": 5 * time.Minute, "1h": time.Hour,
+		"1d": 24 * time.Hour}
 	length, known := lengths[r.Query.Get("period")]
 	if !known {
 		return refusal(newError(ojs.ErrInvalidRequest, object{"field": "period"}, "'period' must be 1m, 5m, 1h or 1d."))
@@ -339,7 +340,8 @@ func (s *Server) statsHistory(r *Request) answer {
 		} else if at, isTime := readTime(text, s.now()); isTime {
 			bounds[name] = at
 		} else if text != "" {
-			return refusal(newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an RFC 3339 time or an age, got %q.", name, text))
+			return refusal(newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an RFC 3339 time or an age, got %q.",
+				name, text))
 		}
 	}
 	begin, queue := bounds["since"].Truncate(length), r.Query.Get("queue")
@@ -366,8 +368,8 @@ func (s *Server) statsHistory(r *Request) answer {
 				failed += in(e.OccurredAt)
 			}
 		}
-		points = append(points, object{"timestamp": at, "enqueued": enqueued, "processed": completed + failed, "completed": completed, "failed": failed,
-			"discarded": discarded, "cancelled": cancelled})
+		points = append(points, object{"timestamp": at, "enqueued": enqueued, "processed": completed + failed, "completed": completed,
+			"failed": failed, "discarded": discarded, "cancelled": cancelled})
 	}
 	return ok(object{"data": points, "data_points": points})
 }

@@ -110,7 +110,9 @@ func (r reader) refuseAs(kind ojs.ErrorKind, m member, expected string) {
 	field := r.prefix + m.name
 	e := newError(kind, object{"field": field, "expected": expected}, "'%s' must be %s, got %s.", field, expected, shorten(m.value))
 	switch kind {
-	case ojs.ErrInvalidJobType, ojs.ErrJobTypeTooLong, ojs.ErrInvalidQueue, ojs.ErrQueueNameTooLong, ojs.ErrInvalidArgs, ojs.ErrInvalidMetadata,
+	case ojs.ErrInvalidJobType, ojs.ErrJobTypeTooLong, ojs.ErrInvalidQueue, ojs.ErrQueueNameTooLong,
+		ojs.ErrInvalidArgs,
+		ojs.ErrInvalidMetadata,
 		ojs.ErrInvalidCron:
 		e.Code = string(ojs.ErrInvalidPayload)
 	}
