@@ -73,7 +73,7 @@ func TestRepeats(t *testing.T) {
 	t.Run("NotWhatWouldBeDoneTwice", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		require.NoError(t, c.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/cron", Body: map[string]any{"name": "x", "type": "a", "args": []int{1}}}, nil))
+		require.NoError(t, c.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/cron", Body: map[string]any{"name": "x", "expression": "@daily", "type": "a", "args": []int{1}}}, nil))
 		s.CutNext(1, http.MethodPost, "/cron/x/trigger", true)
 		trigger := ojs.Call{Method: http.MethodPost, Path: "/cron/x/trigger"}
 		require.True(t, ojs.OutcomeUnknown(c.Do(ctx, trigger, nil)))

@@ -122,8 +122,8 @@ func TestSDKEnqueueInTransactions(t *testing.T) {
 		_, err = ojssql.Enqueue(ctx, db, "a", nil, ojs.WithPriority(1000))
 		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		require.ErrorContains(t, err, "priority")
-		_, err = ojspgx.Enqueue(ctx, pool, "a", nil, ojs.WithUnique(ojs.UniquePolicy{}))
-		require.ErrorContains(t, err, "UniqueKey")
+		_, err = ojspgx.Enqueue(ctx, pool, "a", nil, ojs.WithUnique(ojs.UniquePolicy{OnConflict: "skip"}))
+		require.ErrorIs(t, err, ojs.ErrInvalidPayload)
 		_, err = ojspgx.Enqueue(ctx, pool, "a", make(chan int))
 		var unsupported *json.UnsupportedTypeError
 		require.True(t, errors.As(err, &unsupported))

@@ -7,6 +7,10 @@
 //	err = tx.Commit()
 //
 // The database is that of the server, and the role needs two rights, see docs/guides/producers-in-sql.md. Enqueue middleware does not run.
+//
+// A job with a unique policy is equivalent to those that were enqueued over HTTP: the key that the server computes there is computed
+// here. A rate limit is refused, and so is a policy over texts of which Unicode NFC may change the form, without a UniqueKey. Such refusals
+// come before the database is called, and the transaction goes on.
 package ojssql
 
 import (

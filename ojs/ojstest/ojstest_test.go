@@ -60,6 +60,24 @@ func TestDrain(t *testing.T) {
 	require.Len(t, s.Jobs(), 2)
 }
 
+// TestDrainWaitsForLimits: a fetch that waits gets a job as soon as its rate limit permits the start, and not at its end.
+func TestDrainWaitsForLimits(t *testing.T) {
+	t.Parallel()
+	s := ojstest.New()
+	c := s.Client()
+	limit := ojs.WithRateLimit(ojs.RateLimit{Key: "k", Rate: &ojs.Rate{Limit: 1, Period: 300 * time.Millisecond}})
+	for range 3 {
+		_, err := c.Enqueue(t.Context(), "a", nil, limit)
+		require.NoError(t, err)
+	}
+	w := ojs.NewWorker(c, ojs.WorkerConfig{})
+	w.Register("a", func(ojs.JobContext) error { return nil })
+	begin := time.Now()
+	s.Drain(t, w, 10*time.Second)
+	require.GreaterOrEqual(t, time.Since(begin), 600*time.Millisecond)
+	require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), 3)
+}
+
 // TestDrainFails: a worker that cannot begin, or does not come to an end, fails the test.
 func TestDrainFails(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,55 +18,188 @@ import (
 
 func compareText(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 
-// serveDeadLetters retries many without the filter.
+// deadFilter are the conditions for dead letters, of a query or a body.
+type deadFilter struct {
+	text         func(name string) string
+	since, until time.Time
+}
+
+var deadNames = []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than"}
+
+// deadFilterOf reads times; all else is compared as text.
+func (s *Server) deadFilterOf(text func(string) string) (f deadFilter, refused *ojs.Error) {
+	f.text = text
+	for name, into := range map[string]*time.Time{"since": &f.since, "until": &f.until} {
+		if value := text(name); value != "" {
+			at, found := readTime(value, s.now())
+			if !found {
+				return f, newError(ojs.ErrInvalidRequest, object{"field": name}, "'%s' must be an RFC 3339 time, got %q.", name, value)
+			}
+			*into = at
+		}
+	}
+	return f, nil
+}
+
+func (f deadFilter) match(j *record) bool {
+	has := func(name, value string) bool {
+		list := f.text(name)
+		return list == "" || slices.Contains(strings.Split(list, ","), value)
+	}
+	e := j.Error
+	if e == nil {
+		e = &ojs.JobError{}
+	}
+	return j.State == ojs.StateDiscarded && j.dead && has("queue", j.Queue) && has("type", j.Type) && has("error_code", e.Code) &&
+		has("error_type", e.Type) && !j.DiscardedAt.Before(f.since) && (f.until.IsZero() || j.DiscardedAt.Before(f.until))
+}
+
 func (s *Server) serveDeadLetters(path []string, r *Request) answer {
-	match := func(j *record) bool {
-		return j.State == ojs.StateDiscarded && j.dead && in(r, "queue", j.Queue) && in(r, "type", j.Type) &&
-			(j.Error == nil || in(r, "error_code", j.Error.Code))
+	filter, refused := s.deadFilterOf(r.Query.Get)
+	if refused != nil {
+		return refusal(refused)
 	}
 	switch {
-	case len(path) == 0:
-		all := []ojs.Job{}
+	case len(path) == 0 && r.Method == http.MethodGet:
+		all := []shownJob{}
 		for _, j := range slices.Backward(s.order) {
-			if match(j) {
-				all = append(all, j.Job)
+			if filter.match(j) {
+				all = append(all, j.show())
 			}
 		}
 		return page(r, "jobs", all)
-	case path[0] == "retry":
-		n := 0
+	case len(path) == 0:
+		return noRoute(r)
+	case path[0] == "stats":
+		byQueue := map[string]int{}
 		for _, j := range s.order {
-			if j.State == ojs.StateDiscarded && j.dead {
-				s.revive(j)
-				n++
+			if filter.match(j) {
+				byQueue[j.Queue]++
 			}
 		}
-		return ok(object{"succeeded": n})
+		total := 0
+		for _, n := range byQueue {
+			total += n
+		}
+		return ok(object{"total": total, "by_queue": byQueue})
+	case path[0] == "retry":
+		return s.retryDead(r)
 	case path[0] == "purge":
 		before := len(s.order)
 		for _, j := range slices.Clone(s.order) {
-			if match(j) {
+			if filter.match(j) {
 				s.remove(j)
 			}
 		}
 		return ok(object{"deleted": before - len(s.order)})
 	}
-	j := s.jobs[path[0]]
+	// A job that was discarded without being a dead letter is read and retried in the same way; lists leave it out.
+	j := s.jobs[strings.TrimPrefix(path[0], "job_")]
 	switch {
-	case j == nil || j.State != ojs.StateDiscarded || !j.dead:
+	case j == nil || j.State != ojs.StateDiscarded:
 		return notFound("dead_letter_job", path[0])
 	case r.Method == http.MethodDelete:
 		s.remove(j)
-		return ok(object{"deleted": true})
+		return ok(object{"deleted": true, "job_id": j.ID})
 	case len(path) == 2 && path[1] == "retry":
+		if refused := s.override(j, r.Body); refused != nil {
+			return refusal(refused)
+		}
 		s.revive(j)
 	}
-	return ok(object{"job": j.Job})
+	return ok(object{"job": j.show()})
+}
+
+// retryDead makes the dead letters of a filter available again.
+func (s *Server) retryDead(r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "filter", "confirm", "dry_run", "limit")
+	conditions, there := in.inner(in.pick("filter"))
+	if there {
+		conditions.others(ojs.ErrInvalidRequest, append(deadNames, "ids", "state")...)
+	}
+	if !in.boolean(in.pick("confirm")) && !in.boolean(in.pick("dry_run")) {
+		in.refuse(in.pick("confirm"), "true, because the call changes many jobs")
+	}
+	filter, refused := s.deadFilterOf(func(name string) string {
+		if !there {
+			return ""
+		}
+		text, _ := textOf(conditions.pick(name).value)
+		return text
+	})
+	if p.first == nil {
+		p.first = refused
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	n := 0
+	for _, j := range s.order {
+		if filter.match(j) {
+			s.revive(j)
+			n++
+		}
+	}
+	return ok(object{"matched": n, "succeeded": n, "retried": n, "failed": 0})
+}
+
+// override changes a job that is retried by hand, as the body says.
+func (s *Server) override(j *record, body json.RawMessage) *ojs.Error {
+	if len(body) == 0 || string(body) == "null" {
+		return nil
+	}
+	p := &problems{}
+	in, isObject := p.open(body)
+	if !isObject {
+		return p.first
+	}
+	in.others(ojs.ErrInvalidRequest, "override")
+	o, there := in.inner(in.pick("override"))
+	if !there {
+		return p.first
+	}
+	o.others(ojs.ErrInvalidRequest, "queue", "args", "priority", "meta", "retry")
+	job := object{"type": j.Type, "args": j.RawArgs}
+	options := object{"queue": j.Queue, "priority": j.Priority}
+	for _, name := range []string{"args", "meta"} {
+		if m := o.pick(name); m.value != nil {
+			job[name] = m.value
+		}
+	}
+	for _, name := range []string{"queue", "priority", "retry"} {
+		if m := o.pick(name); m.value != nil {
+			options[name] = m.value
+		}
+	}
+	job["options"] = options
+	text, err := json.Marshal(job)
+	if err != nil {
+		return invalidPayload("override", "%v", err)
+	}
+	sub, refused := readJob(text, s.now())
+	if p.first == nil {
+		p.first = refused
+	}
+	if p.first != nil {
+		return p.first
+	}
+	j.RawArgs, j.Queue, j.Priority = sub.Args, sub.Queue, sub.Priority
+	j.Meta = maps.Clone(j.Meta)
+	maps.Copy(j.Meta, sub.Meta)
+	if o.pick("retry").value != nil {
+		j.MaxAttempts, j.request.Retry = sub.MaxAttempts, sub.Retry
+	}
+	return nil
 }
 
 // revive has all its attempts again.
 func (s *Server) revive(j *record) {
-	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.dead = 0, nil, nil, time.Time{}, false
+	j.Attempt, j.Error, j.Errors, j.DiscardedAt, j.CompletedAt, j.dead = 0, nil, nil, time.Time{}, time.Time{}, false
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 }
@@ -74,69 +208,6 @@ func (s *Server) revive(j *record) {
 func (s *Server) remove(j *record) {
 	delete(s.jobs, j.ID)
 	s.order = slices.DeleteFunc(s.order, func(o *record) bool { return o == j })
-}
-
-// serveCrons keeps definitions as they were sent, which never fire; trigger makes a job.
-func (s *Server) serveCrons(path []string, r *Request) answer {
-	if len(path) == 0 && r.Method == http.MethodPost {
-		var body map[string]any
-		if err := json.Unmarshal(r.Body, &body); err != nil {
-			return invalid("body", err)
-		}
-		name, _ := body["name"].(string)
-		c := object{"enabled": true, "created_at": s.now(), "run_count": 0}
-		maps.Copy(c, body)
-		s.crons[name] = c
-		return created(object{"cron_job": c})
-	}
-	if len(path) == 0 {
-		all := []object{}
-		for _, name := range slices.Sorted(maps.Keys(s.crons)) {
-			all = append(all, s.crons[name])
-		}
-		return page(r, "cron_jobs", all)
-	}
-	c := s.crons[path[0]]
-	if c == nil {
-		return notFound("cron", path[0])
-	}
-	switch action := strings.Join(path[1:], "/"); {
-	case r.Method == http.MethodDelete:
-		delete(s.crons, path[0])
-	case action == "pause":
-		c["enabled"] = false
-	case action == "resume":
-		c["enabled"] = true
-	case action == "history":
-		return page(r, "executions", []object{})
-	case action == "trigger":
-		return s.trigger(c)
-	}
-	return ok(object{"cron_job": c})
-}
-
-// trigger decodes the template like an enqueue, with an id of the server.
-func (s *Server) trigger(cron object) answer {
-	var sub submission
-	data, err := json.Marshal(cron)
-	if err == nil {
-		err = json.Unmarshal(data, &sub)
-	}
-	if err != nil {
-		return invalid("job", err)
-	}
-	sub.ID = ""
-	p, refused := s.prepare(sub)
-	j := p.job
-	switch {
-	case refused != nil:
-		return refuse(statusOf(refused), refused)
-	case p.twin != nil:
-		j = p.twin
-	default:
-		s.store(p)
-	}
-	return created(object{"job_id": j.ID, "job": j.Job})
 }
 
 // serveQueues has a queue as long as one of its jobs is.
@@ -148,28 +219,148 @@ func (s *Server) serveQueues(path []string, r *Request) answer {
 		}
 		counts[j.Queue][j.State]++
 	}
-	switch {
-	case len(path) == 0:
+	if len(path) == 0 {
 		all := []object{}
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
 			all = append(all, object{"name": name, "status": s.queueStatus(name), "paused": s.paused[name]})
 		}
 		return page(r, "queues", all)
-	case len(path) == 2 && (path[1] == "pause" || path[1] == "resume"):
-		s.paused[path[0]] = path[1] == "pause"
-		return ok(object{"queue": path[0], "status": s.queueStatus(path[0])})
-	case len(path) == 2 && path[1] == "stats":
-		c := counts[path[0]]
-		return ok(object{"queue": path[0], "status": s.queueStatus(path[0]), "computed_at": s.now(), "stats": object{
-			"available": c[ojs.StateAvailable], "active": c[ojs.StateActive], "scheduled": c[ojs.StateScheduled],
-			"retryable": c[ojs.StateRetryable], "discarded": c[ojs.StateDiscarded],
-		}})
+	}
+	name := path[0]
+	if _, kind := checkQueue(quoted(name)); kind != "" {
+		return refusal(newError(ojs.ErrInvalidRequest, object{"field": "name"}, "%q is no name of a queue.", name))
+	}
+	c := counts[name]
+	shown := object{"queue": name, "name": name, "status": s.queueStatus(name), "paused": s.paused[name]}
+	if r.Header.Get("OJS-Version") == "" { // clients of the specification read an object there
+		info := object{"name": name, "status": s.queueStatus(name), "paused": s.paused[name]}
+		for _, state := range states {
+			info[string(state)] = c[state]
+		}
+		shown["queue"] = info
+	}
+	switch action := strings.Join(path[1:], "/"); action {
+	case "":
+		if c == nil {
+			return notFound("queue", name)
+		}
+		shown["depth"], shown["running"], shown["config"] = c[ojs.StateAvailable], c[ojs.StateActive], object{}
+		return ok(shown)
+	case "pause", "resume":
+		s.paused[name] = action == "pause"
+		delete(s.draining, name)
+		shown["status"], shown["paused"] = s.queueStatus(name), s.paused[name]
+		if info, flat := shown["queue"].(object); flat {
+			info["status"], info["paused"] = shown["status"], shown["paused"]
+		}
+		return ok(shown)
+	case "drain":
+		s.draining[name] = true
+		shown["status"] = s.queueStatus(name)
+		remaining := 0
+		for _, state := range states {
+			if !state.Terminal() {
+				remaining += c[state]
+			}
+		}
+		shown["remaining"] = remaining
+		return ok(shown)
+	case "purge":
+		return s.purgeQueue(name, r)
+	case "priority-stats":
+		byPriority := map[int]int{}
+		for _, j := range s.order {
+			if j.Queue == name && j.State == ojs.StateAvailable {
+				byPriority[j.Priority]++
+			}
+		}
+		list := []object{}
+		for _, priority := range slices.Backward(slices.Sorted(maps.Keys(byPriority))) {
+			list = append(list, object{"priority": priority, "count": byPriority[priority]})
+		}
+		return ok(object{"queue": name, "distribution": list})
+	case "stats":
+		stats := object{"queue": name, "dead": c[ojs.StateDiscarded]}
+		total := 0
+		for _, state := range states {
+			stats[string(state)], shown[string(state)] = c[state], c[state]
+			total += c[state]
+		}
+		maps.Copy(stats, s.lastHour(name))
+		shown["total"], shown["depth"], shown["stats"], shown["computed_at"] = total, c[ojs.StateAvailable], stats, s.now()
+		return ok(shown)
 	}
 	return noRoute(r)
 }
 
+var states = []ojs.JobState{
+	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted,
+	ojs.StateCancelled, ojs.StateDiscarded,
+}
+
+// lastHour are the figures of a queue for the last hour.
+func (s *Server) lastHour(queue string) object {
+	since, completed, failed := s.now().Add(-time.Hour), 0, 0
+	var ran, waited time.Duration
+	for _, j := range s.order {
+		if j.Queue != queue {
+			continue
+		}
+		if j.State == ojs.StateCompleted && j.CompletedAt.After(since) {
+			completed++
+			ran += j.CompletedAt.Sub(j.StartedAt)
+			waited += j.StartedAt.Sub(j.EnqueuedAt)
+		}
+		if j.State == ojs.StateDiscarded && j.DiscardedAt.After(since) {
+			failed++
+		}
+	}
+	average := func(d time.Duration) float64 { return float64(d.Milliseconds()) / float64(max(completed, 1)) }
+	return object{
+		"completed_last_hour": completed, "failed_last_hour": failed, "avg_duration_ms": average(ran), "avg_wait_ms": average(waited),
+		"throughput_per_second": float64(completed) / time.Hour.Seconds(),
+	}
+}
+
+func (s *Server) purgeQueue(name string, r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "states", "older_than", "confirm", "cancelled_by", "dry_run")
+	m := in.pick("states")
+	chosen := in.texts(m, false, "an array of states but active", func(s string) bool { return ojs.JobState(s).Valid() && s != "active" })
+	if len(chosen) == 0 {
+		in.refuse(m, "a non-empty array of states but active")
+	}
+	if !in.boolean(in.pick("confirm")) && !in.boolean(in.pick("dry_run")) {
+		in.refuse(in.pick("confirm"), "true, because the call deletes jobs")
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	n, dry := 0, in.boolean(in.pick("dry_run"))
+	for _, j := range slices.Clone(s.order) {
+		if j.Queue == name && slices.Contains(chosen, string(j.State)) {
+			n++
+			if dry {
+				continue
+			}
+			if !j.State.Terminal() {
+				s.end(j, ojs.StateCancelled)
+			}
+			s.remove(j)
+		}
+	}
+	return ok(object{"deleted": n, "purged_count": n, "has_more": false})
+}
+
 func (s *Server) queueStatus(name string) string {
-	if s.paused[name] {
+	switch {
+	case s.draining[name]:
+		return "draining"
+	case s.paused[name]:
 		return "paused"
 	}
 	return "active"
@@ -178,8 +369,8 @@ func (s *Server) queueStatus(name string) string {
 func (s *Server) serveWebhooks(path []string, r *Request) answer {
 	if len(path) == 0 && r.Method == http.MethodPost {
 		w := object{"active": true}
-		if err := json.Unmarshal(r.Body, &w); err != nil {
-			return invalid("body", err)
+		if refused := readWebhook(r.Body, w, true); refused != nil {
+			return refusal(refused)
 		}
 		id := "sub_" + ojs.NewID()
 		w["id"] = id
@@ -202,11 +393,56 @@ func (s *Server) serveWebhooks(path []string, r *Request) answer {
 	case r.Method == http.MethodDelete:
 		delete(s.webhooks, path[0])
 	case r.Method == http.MethodPatch || len(path) == 2:
-		if err := json.Unmarshal(r.Body, &w); err != nil {
-			return invalid("body", err)
+		if refused := readWebhook(r.Body, w, false); refused != nil {
+			return refusal(refused)
 		}
 	}
 	return ok(object{"subscription": w})
+}
+
+var (
+	webhookNames = []string{
+		"url", "events", "secret", "filter", "metadata", "active", "timeout_ms", "max_in_flight", "ordering", "payload_format",
+		"standard_webhooks", "overlap_seconds",
+	}
+	webhookShown = []string{"id", "created_at", "updated_at", "success_count", "failure_count", "last_delivery_at"}
+)
+
+// readWebhook reads a subscription, or what changes in one. Without a secret one is made, as by servers that are set up so.
+func readWebhook(body json.RawMessage, into object, fresh bool) *ojs.Error {
+	p := &problems{}
+	r, isObject := p.open(body)
+	if !isObject {
+		return p.first
+	}
+	r.others(ojs.ErrInvalidRequest, slices.Concat(webhookNames, webhookShown)...)
+	policy := r
+	policy.kind = ojs.ErrValidation
+	target := r.pick("url")
+	if text := r.text(target, "a URL", nil); target.value != nil {
+		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			policy.refuse(target, "an absolute URL with http or https")
+		}
+	} else if fresh {
+		r.refuse(target, "a URL")
+	}
+	events := r.pick("events")
+	if events.value == nil && fresh {
+		r.refuse(events, "a non-empty array of types of events, or prefixes as in job.*")
+	}
+	for _, pattern := range r.texts(events, false, "an array of types of events", isName) {
+		prefix, wild := strings.CutSuffix(pattern, "*")
+		known := func(name string) bool { return name == pattern || wild && strings.HasPrefix(name, prefix) }
+		if !slices.ContainsFunc(ojs.EventTypes, known) {
+			policy.refuse(events, "types of events that there are")
+		}
+	}
+	r.text(r.pick("secret"), "8 to 256 printable ASCII characters", func(text string) bool { return len(text) >= 8 && len(text) <= 256 })
+	r.boolean(r.pick("active"))
+	if p.first == nil && json.Unmarshal(body, &into) != nil {
+		return invalidPayload("body", "The body must be one JSON object.")
+	}
+	return p.first
 }
 
 // match reports whether an event passes the filters of a query.
@@ -239,6 +475,9 @@ func (s *Server) serveEvents(r *Request) answer {
 		return ok(object{"events": newest, "items": newest})
 	}
 	list, cursor := []*ojs.Event{}, r.Query.Get("after")
+	if cursor != "" && !idPattern.MatchString(strings.TrimPrefix(cursor, "evt_")) {
+		return refusal(newError(ojs.ErrInvalidRequest, object{"field": "after"}, "'after' must be the id of an event, got %q.", cursor))
+	}
 	for _, e := range s.after(cursor) {
 		cursor = e.ID
 		if match(r, e) {

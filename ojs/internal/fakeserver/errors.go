@@ -16,16 +16,9 @@ func newError(kind ojs.ErrorKind, details object, format string, args ...any) *o
 		e.Code = "duplicate"
 	case ojs.ErrUnavailable, ojs.ErrTimeout:
 		e.Code, e.Retryable = "backend_error", true
-	case ojs.ErrInternal, ojs.ErrRateLimited:
+	case ojs.ErrInternal, ojs.ErrRateLimited, ojs.ErrQueuePaused, ojs.ErrWaitTimeout:
 		e.Retryable = true
 	}
-	return e
-}
-
-// kindOf is an error whose code is invalid_payload.
-func kindOf(kind ojs.ErrorKind, field, format string, args ...any) *ojs.Error {
-	e := newError(kind, object{"field": field}, format, args...)
-	e.Code = string(ojs.ErrInvalidPayload)
 	return e
 }
 

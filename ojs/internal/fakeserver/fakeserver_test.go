@@ -1,7 +1,9 @@
 package fakeserver_test
 
 import (
+	"context"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -152,6 +154,99 @@ func TestRefusals(t *testing.T) {
 	require.Empty(t, s.Jobs(nil))
 }
 
+// TestCronsFire: a cron makes one job for the ticks that an Advance passes over, and none while the one before runs.
+func TestCronsFire(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s, c := setup(t)
+	admin := ojsadmin.New(c)
+	_, err := admin.PutCron(ctx, ojsadmin.Cron{Name: "n", Expression: "@every 1h", Job: ojs.JobRequest{Type: "a", Queue: "q"}})
+	require.NoError(t, err)
+	require.Empty(t, s.Jobs(nil))
+	s.Advance(5 * time.Hour)
+	jobs := s.Jobs(nil)
+	require.Len(t, jobs, 1)
+	require.Equal(t, "q", jobs[0].Queue)
+	require.Equal(t, "n", jobs[0].Meta["cron_name"].(string))
+	s.Advance(time.Hour)
+	require.Len(t, s.Jobs(nil), 1, "the job has not ended")
+	s.Complete(jobs[0].ID)
+	_, err = admin.PutCron(ctx, ojsadmin.Cron{Name: "n", Expression: "@every 1h", Job: ojs.JobRequest{Type: "b"}})
+	require.NoError(t, err)
+	s.Advance(time.Hour)
+	require.Len(t, s.Jobs(nil), 2)
+	info, err := admin.PauseCron(ctx, "n")
+	require.NoError(t, err)
+	require.True(t, info.NextRunAt.IsZero())
+	require.Equal(t, 2, info.RunCount)
+	s.Advance(24 * time.Hour)
+	require.Len(t, s.Jobs(nil), 2)
+}
+
+// TestLimitsThatDropJobs: what a limit does to a job ends a Drain, too, and expired jobs are discarded.
+func TestLimitsThatDropJobs(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	one := 1
+	var ids []string
+	for range 2 {
+		job, err := c.Enqueue(t.Context(), "a", nil, ojs.WithRateLimit(ojs.RateLimit{Key: "k", Concurrency: &one, OnLimit: ojs.OnLimitDrop}))
+		require.NoError(t, err)
+		ids = append(ids, job.ID)
+	}
+	late, err := c.Enqueue(t.Context(), "a", nil, ojs.WithDelay(2*time.Hour), func(r *ojs.JobRequest) { r.EnqueueTTL = time.Hour })
+	require.NoError(t, err)
+	fetch := ojs.Call{Method: http.MethodPost, Path: "/workers/fetch", Body: map[string]any{"queues": []string{"default"}, "count": 2}}
+	require.NoError(t, c.Do(t.Context(), fetch, nil))
+	requireState(t, s, ids[0], ojs.StateActive)
+	requireState(t, s, ids[1], ojs.StateDiscarded)
+	require.Equal(t, "rate_limited", s.Job(ids[1]).Error.Code)
+	s.Complete(ids[0])
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s.AwaitIdle(ctx)
+	require.NoError(t, ctx.Err())
+	s.Advance(time.Hour + time.Second)
+	requireState(t, s, late.ID, ojs.StateDiscarded)
+	require.Equal(t, "enqueue_ttl_expired", s.Job(late.ID).Error.Code)
+}
+
+// TestStatsHistory: periods have what happened in them.
+func TestStatsHistory(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	s.Advance(2 * time.Hour)
+	s.Complete(job.ID)
+	points, err := ojsadmin.New(c).StatsHistory(t.Context(), ojsadmin.StatsFilter{Period: "1h", Since: time.Now()})
+	require.NoError(t, err)
+	require.Len(t, points, 3)
+	require.Equal(t, [4]int{1, 0, 0, 1}, [4]int{points[0].Enqueued, points[0].Completed, points[2].Enqueued, points[2].Completed})
+}
+
+// TestWait: a client that waits for a job asks once, and learns of its end at once.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	ended := make(chan *ojs.JobResult, 1)
+	go func() {
+		result, err := c.Wait(t.Context(), job.ID)
+		if err != nil {
+			result = &ojs.JobResult{}
+		}
+		ended <- result
+	}()
+	for len(s.Requests()) < 2 { // the enqueue, and that of the wait
+		runtime.Gosched()
+	}
+	s.Complete(job.ID)
+	require.Equal(t, ojs.StateCompleted, (<-ended).State)
+	require.Len(t, s.Requests(), 2)
+}
+
 // TestWebhooks: tests of programs that manage subscriptions see what they have made.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
@@ -162,7 +257,7 @@ func TestWebhooks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "https://a.example", made.URL)
 	require.True(t, made.Active)
-	other, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://b.example"})
+	other, err := admin.CreateWebhook(ctx, ojsadmin.Webhook{URL: "https://b.example", Events: []string{"job.failed"}})
 	require.NoError(t, err)
 	list, err := admin.ListWebhooks(ctx, ojsadmin.PageOptions{})
 	require.NoError(t, err)

@@ -1,10 +1,12 @@
 package fakeserver
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +25,10 @@ type record struct {
 	reserved   time.Time // end of the reservation
 	lease      time.Duration
 	checkpoint json.RawMessage
-	dead       bool // a dead letter, once it is discarded
+	message    string // of the latest progress
+	dead       bool   // a dead letter, once it is discarded
+	ran        bool   // it was active when it ended
+	cron       string
 	flow       *workflow
 	step       *step
 }
@@ -38,28 +43,68 @@ func (s *Server) serveJobs(path []string, r *Request) answer {
 		return s.enqueueBatch(r)
 	case len(path) == 1 && path[0] == "bulk":
 		return s.enqueueBulk(r)
+	case len(path) == 2 && path[0] == "bulk":
+		return s.changeMany(path[1], r)
 	case len(path) == 0:
 		return noRoute(r)
 	}
-	j := s.jobs[path[0]]
+	if len(path) == 2 && path[1] == "checkpoint" && (r.Method == http.MethodPost || r.Method == http.MethodPut) {
+		return s.saveCheckpoint(strings.TrimPrefix(path[0], "job_"), r)
+	}
+	j := s.jobs[strings.TrimPrefix(path[0], "job_")]
 	if j == nil {
 		return notFound("job", path[0])
 	}
 	switch action := strings.Join(path[1:], "/"); {
 	case action == "" && r.Method == http.MethodGet:
-		return ok(object{"job": j.Job})
+		return ok(object{"job": j.show()})
 	case action == "" && r.Method == http.MethodDelete:
 		return s.cancel(j)
+	case action == "" && r.Method == http.MethodPatch:
+		return s.setPriority(j, r)
+	case action == "explain":
+		return ok(s.explain(j))
 	case action == "activate":
 		return s.activate(j)
-	case action == "checkpoint":
-		return s.saveCheckpoint(j, r)
 	case action == "result":
-		return ok(object{"job_id": j.ID, "state": j.State, "result": j.Result, "error": j.Error, "completed_at": nullTime(j.CompletedAt)})
+		return ok(object{"job_id": j.ID, "id": j.ID, "state": j.State, "result": j.Result, "error": j.Error,
+			"completed_at": nullTime(j.CompletedAt)})
 	case action == "progress":
-		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
+		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "message": j.message, "data": j.ProgressData})
 	}
 	return noRoute(r)
+}
+
+// awaitResult waits for the end of a job, without the lock, up to the timeout of the query.
+func (s *Server) awaitResult(ctx context.Context, path []string, r *Request) answer {
+	seconds := 30
+	if text := r.Query.Get("timeout"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return refusal(newError(ojs.ErrInvalidRequest, object{"field": "timeout"}, "'timeout' must be 1 to 60 seconds, got %q.", text))
+		}
+		seconds = min(n, 60)
+	}
+	timer := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		s.promote()
+		a, changed := s.serveJobs(path[1:], r), s.changed
+		j := s.jobs[path[1]]
+		ended := j == nil || j.State.Terminal()
+		s.mu.Unlock()
+		if ended {
+			return a
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return a
+		case <-timer.C:
+			return refuse(http.StatusRequestTimeout, newError(ojs.ErrWaitTimeout, nil, "Job %s has not ended yet; ask again.", path[1]))
+		}
+	}
 }
 
 func nullTime(t time.Time) *time.Time {
@@ -76,10 +121,15 @@ func (s *Server) available(j *record) {
 
 // listJobs takes for newest what was enqueued last; a retry does not move a job.
 func (s *Server) listJobs(r *Request) answer {
-	all := []ojs.Job{}
+	if refused := oneOf(r, "state", ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable,
+		ojs.StateCompleted,
+		ojs.StateCancelled, ojs.StateDiscarded); refused != nil {
+		return refusal(refused)
+	}
+	all := []shownJob{}
 	for _, j := range slices.Backward(s.order) {
 		if in(r, "state", string(j.State)) && in(r, "queue", j.Queue) && in(r, "type", j.Type) {
-			all = append(all, j.Job)
+			all = append(all, j.show())
 		}
 	}
 	return page(r, "jobs", all)
@@ -98,13 +148,13 @@ func (s *Server) cancel(j *record) answer {
 	}
 	before := j.State
 	s.end(j, ojs.StateCancelled)
-	info := j.Job
+	info := j.show()
 	info.PreviousState = before
 	return ok(object{"job": info})
 }
 
-func conflict(j *record, expected ojs.JobState) answer {
-	return refuse(http.StatusConflict, wrongState(j, expected))
+func conflict(j *record, expected ...ojs.JobState) answer {
+	return refuse(http.StatusConflict, wrongState(j, expected...))
 }
 
 func (s *Server) activate(j *record) answer {
@@ -113,17 +163,21 @@ func (s *Server) activate(j *record) answer {
 	}
 	s.available(j)
 	s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
-	return ok(object{"job": j.Job})
+	info := j.show()
+	info.PreviousState = ojs.StatePending
+	return ok(object{"job": info})
 }
 
 // end brings a job to a final state. It also lets the workflow of the job go on, in the same step, so a test sees the next step
 // as soon as the ack is answered.
 func (s *Server) end(j *record, state ojs.JobState) {
+	j.ran = j.State == ojs.StateActive
 	j.State = state
 	switch state {
 	case ojs.StateCompleted:
 		j.CompletedAt = s.now()
-		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result})
+		s.emit(ojs.EventJobCompleted, j, object{"attempt": j.Attempt, "result": j.Result,
+			"duration_ms": j.CompletedAt.Sub(j.StartedAt).Milliseconds()})
 	case ojs.StateCancelled:
 		j.CancelledAt = s.now()
 		s.emit(ojs.EventJobCancelled, j, object{})
@@ -135,21 +189,67 @@ func (s *Server) end(j *record, state ojs.JobState) {
 }
 
 // promote makes jobs available whose time has come, and ends reservations that are over. The caller has the lock. It runs at
-// the start of each request and in assertions, because nothing runs by itself here.
+// the start of each request and in assertions, because nothing runs by itself here, and wakes what waits if it has changed something.
 func (s *Server) promote() {
+	const latest = 500 * time.Millisecond // by when a server ends attempts that take too long
 	now := s.now()
+	changed := s.fireCrons(now)
 	for _, j := range s.order {
+		ttl := j.request.TTL
 		switch {
+		case j.State != ojs.StateActive && !j.State.Terminal() && !j.ExpiresAt.IsZero() && j.ExpiresAt.Before(now):
+			s.expire(j, "expired")
+		case j.Attempt == 0 && !j.State.Terminal() && ttl > 0 && j.CreatedAt.Add(ttl).Before(now):
+			s.expire(j, "enqueue_ttl_expired")
 		case (j.State == ojs.StateScheduled || j.State == ojs.StateRetryable) && !j.due.After(now):
 			scheduled := j.State == ojs.StateScheduled
 			s.available(j)
 			if scheduled {
 				s.emit(ojs.EventJobEnqueued, j, object{"state": "available"})
 			}
+		case j.State == ojs.StateActive && j.TimeoutMS > 0 &&
+			j.StartedAt.Add(time.Duration(j.TimeoutMS)*time.Millisecond+latest).Before(now):
+			s.fail(j, ojs.JobError{Code: "timeout", Message: "the execution timeout is over", Retryable: true}, "timeout", 0)
 		case j.State == ojs.StateActive && j.reserved.Before(now):
 			s.loseLease(j)
+		default:
+			continue
 		}
+		changed = true
 	}
+	if changed {
+		s.wake()
+	}
+}
+
+// expire discards a job that was not started in time. It is a dead letter only if its policy says so.
+func (s *Server) expire(j *record, code string) {
+	j.Error = &ojs.JobError{Code: code, Type: code, Message: "the job was not started in time", Attempt: j.Attempt, OccurredAt: s.now()}
+	j.dead = j.request.Retry.onExhaustion == "dead_letter"
+	j.State, j.DiscardedAt = ojs.StateDiscarded, s.now()
+	s.emit(ojs.EventJobExpired, j, object{"error": j.Error})
+	s.advance(j)
+}
+
+func (s *Server) setPriority(j *record, r *Request) answer {
+	p := &problems{}
+	in, isObject := p.open(r.Body)
+	if !isObject {
+		return refusal(p.first)
+	}
+	in.others(ojs.ErrInvalidRequest, "priority")
+	n, there := in.integer(in.pick("priority"), -100, 100)
+	if !there {
+		in.refuse(in.pick("priority"), "an integer from -100 to 100")
+	}
+	if p.first != nil {
+		return refusal(p.first)
+	}
+	if j.State != ojs.StateAvailable && j.State != ojs.StateScheduled {
+		return conflict(j, ojs.StateAvailable, ojs.StateScheduled)
+	}
+	j.Priority = int(n)
+	return ok(object{"job": j.show()})
 }
 
 func (s *Server) emit(kind string, j *record, data object) {

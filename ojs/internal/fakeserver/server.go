@@ -1,7 +1,7 @@
 // Package fakeserver is a server of the Open Job Spec in memory: the transport of package ojstest, and of the SDK's own tests, which
-// also break its connections. It has jobs with retries, the worker protocol, workflows, crons, dead letters, webhooks and events, as
-// far as clients need them: it does not check what only servers check, fires no crons and delivers no webhooks. Nothing listens,
-// and no time passes but by [Server.Advance] and that of the test.
+// also break its connections. It has jobs with retries, the worker protocol, workflows, crons, rate limits, dead letters, webhooks and
+// events, and refuses what servers refuse. It has no schemas, tenants, pools, configurations of queues and histories, and delivers no
+// webhooks. Nothing listens, and no time passes but by [Server.Advance] and that of the test.
 package fakeserver
 
 import (
@@ -34,10 +34,13 @@ type Server struct {
 	order      []*record // as they were enqueued
 	tick       int64     // counts entries into available
 	workflows  map[string]*workflow
-	crons      map[string]map[string]any
+	crons      map[string]*cron
 	webhooks   map[string]map[string]any
 	workers    map[string]*worker
 	paused     map[string]bool // queues
+	draining   map[string]bool
+	limits     map[string]*partition
+	began      time.Time
 	events     []*ojs.Event
 	requests   []Request
 	// faults are looked through in the order in which they were added; the first that fits is used up first.
@@ -57,6 +60,8 @@ type Request struct {
 type worker struct {
 	directive ojs.Directive
 	reported  ojs.Directive
+	seen      time.Time // latest heartbeat
+	active    int       // jobs that it has named
 }
 
 type fault struct {
@@ -81,8 +86,9 @@ func New(options ...Option) *Server {
 		extensions: []string{
 			ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, ojs.ExtensionRetryDelay, "urn:ojs:ext:realtime",
 		},
-		jobs: map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
-		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, changed: make(chan struct{}),
+		jobs: map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]*cron{},
+		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, draining: map[string]bool{},
+		limits: map[string]*partition{}, began: time.Now(), changed: make(chan struct{}),
 	}
 	for _, o := range options {
 		o(s)
@@ -211,7 +217,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   any
-	jobs   []ojs.Job // that were claimed for it
+	jobs   []shownJob // that were claimed for it
 	stream io.ReadCloser
 }
 
@@ -219,9 +225,6 @@ func ok(body any) answer                     { return answer{status: http.Status
 func created(body any) answer                { return answer{status: http.StatusCreated, body: body} }
 func refuse(status int, e *ojs.Error) answer { return answer{status: status, body: object{"error": e}} }
 func notFound(what, id string) answer        { return refuse(http.StatusNotFound, noSuch(what, id)) }
-func invalid(field string, err error) answer {
-	return refuse(http.StatusBadRequest, invalidPayload(field, "%s: %v", field, err))
-}
 
 type object = map[string]any
 
@@ -238,6 +241,11 @@ func (a answer) response() (*http.Response, error) {
 	if header == nil {
 		header = http.Header{}
 	}
+	header.Set("OJS-Version", "1.0")
+	header.Set("X-Request-Id", "req_"+ojs.NewID())
+	if header.Set("Content-Type", "application/openjobspec+json"); a.stream != nil {
+		header.Set("Content-Type", "text/event-stream")
+	}
 	return &http.Response{StatusCode: a.status, Header: header, Body: body, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1}, nil
 }
 
@@ -251,14 +259,24 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 	}
 	switch {
 	case r.Path == "/ojs/manifest":
-		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0"}, "extensions": s.extensions,
-			"capabilities": object{}})
+		return ok(object{"specversion": "1.0", "implementation": object{"name": "fakeserver", "version": "1.0", "language": "go"},
+			"extensions":        s.extensions,
+			"conformance_level": 0, "protocols": []string{"http"}, "backend": "memory", "capabilities": object{}})
 	case r.Path == "/health":
 		return ok(object{"status": "ok"})
 	case r.Path == "/workers/fetch":
 		return s.fetch(ctx, r)
 	case r.Path == "/events/stream":
 		return s.stream(ctx, r)
+	}
+	if refused := s.checkParameters(path, r); refused != nil {
+		return refusal(refused)
+	}
+	if refused := oneOf(r, "wait", "true", "false", "1", "0"); refused != nil {
+		return refusal(refused)
+	}
+	if wait := r.Query.Get("wait"); (wait == "true" || wait == "1") && s.has(ojs.ExtensionLongPolling) {
+		return s.awaitResult(ctx, path, r)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,12 +299,17 @@ func (s *Server) serve(ctx context.Context, r *Request) answer {
 		return s.serveWebhooks(path[1:], r)
 	case "events":
 		return s.serveEvents(r)
+	case "rate-limits":
+		return s.serveLimits(path[1:], r)
+	case "admin":
+		return s.serveAdmin(path[1:], r)
 	}
 	return noRoute(r)
 }
 
 func noRoute(r *Request) answer {
-	return refuse(http.StatusNotFound, newError(ojs.ErrNotFound, nil, "There is no route %s %s.", r.Method, r.Path))
+	return refuse(http.StatusNotFound, newError(ojs.ErrNotFound, object{"resource_type": "route"},
+		"The server in memory has no route %s %s; package ojstest says what it leaves out.", r.Method, r.Path))
 }
 
 func (s *Server) now() time.Time { return time.Now().Add(s.offset).UTC() }
@@ -297,21 +320,35 @@ func (s *Server) wake() {
 	s.changed = make(chan struct{})
 }
 
-// page cuts a list as its query says. Cursors are offsets here.
-func page[T any](r *Request, name string, all []T) answer {
-	limit, offset := 50, 0
-	if n, err := strconv.Atoi(r.Query.Get("limit")); err == nil {
-		limit = n
-	}
-	for _, key := range []string{"cursor", "offset"} {
-		if n, err := strconv.Atoi(r.Query.Get(key)); err == nil {
-			offset = n
+// page cuts a list as its query says, under its names. Cursors are offsets here.
+func page[T any](r *Request, name string, all []T, also ...string) answer {
+	number := func(names ...string) (n int, sent bool) {
+		for _, name := range names {
+			if n, err := strconv.Atoi(r.Query.Get(name)); err == nil {
+				return n, true
+			}
 		}
+		return 0, false
 	}
-	end := min(offset+limit, len(all))
-	p := object{"total": len(all), "limit": limit, "offset": offset, "has_more": end < len(all)}
+	limit, sent := number("limit", "per_page")
+	if !sent {
+		limit = 50
+	}
+	limit = max(1, min(limit, 200))
+	offset, sent := number("cursor", "offset")
+	if at, there := number("page"); !sent && there {
+		offset = (at - 1) * limit
+	}
+	end := min(max(offset, 0)+limit, len(all))
+	p := object{"total": len(all), "limit": limit, "offset": offset, "page": offset/limit + 1, "per_page": limit,
+		"has_more": end < len(all)}
 	if end < len(all) {
 		p["next_cursor"] = strconv.Itoa(end)
 	}
-	return ok(object{name: append([]T{}, all[min(offset, end):end]...), "pagination": p})
+	items := append([]T{}, all[min(max(offset, 0), end):end]...)
+	body := object{"pagination": p, "total": len(all)}
+	for _, name := range append(also, name) {
+		body[name] = items
+	}
+	return ok(body)
 }

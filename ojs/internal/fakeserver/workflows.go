@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -13,13 +13,12 @@ import (
 // workflow is a workflow, or one nested in another.
 type workflow struct {
 	id, kind, name string
-	meta           map[string]any
+	meta           json.RawMessage
 	state          ojs.WorkflowState
 	created, ended time.Time
 	steps          []*step
 	callbacks      []*step
 	parent         *step
-	defaults       definition
 }
 
 // step is a job or a nested workflow in a workflow. deps are ids of other steps of the same workflow. state is that of the
@@ -27,21 +26,12 @@ type workflow struct {
 type step struct {
 	id     string
 	deps   []string
-	sub    submission
+	kind   string          // type of the job, or of the nested workflow
+	raw    json.RawMessage // of the job; relative times in it count from its turn
 	nested *workflow
 	flow   *workflow
 	job    *record
 	state  string
-}
-
-// definition is what a client sends of a workflow, and of a step. A nested workflow is one that has steps or jobs; its other
-// members are those of a step.
-type definition struct {
-	submission
-	Name      string                `json:"name"`
-	Steps     []definition          `json:"steps"`
-	Jobs      []definition          `json:"jobs"`
-	Callbacks map[string]submission `json:"callbacks"`
 }
 
 func (s *Server) serveWorkflows(path []string, r *Request) answer {
@@ -49,6 +39,9 @@ func (s *Server) serveWorkflows(path []string, r *Request) answer {
 	case len(path) == 0 && r.Method == http.MethodPost:
 		return s.createWorkflow(r)
 	case len(path) == 0:
+		if refused := oneOf(r, "state", "pending", "active", "running", "completed", "failed", "cancelled"); refused != nil {
+			return refusal(refused)
+		}
 		all := []object{}
 		for _, w := range s.workflows {
 			if w.parent == nil && in(r, "state", string(w.state)) {
@@ -58,63 +51,71 @@ func (s *Server) serveWorkflows(path []string, r *Request) answer {
 		slices.SortFunc(all, func(a, b object) int { return -1 * compareText(a["id"], b["id"]) })
 		return page(r, "workflows", all)
 	}
-	w := s.workflows[path[0]]
+	w := s.workflows[strings.TrimPrefix(path[0], "wf_")]
 	if w == nil {
 		return notFound("workflow", path[0])
 	}
-	if r.Method == http.MethodDelete {
+	if r.Method == http.MethodDelete || len(path) == 2 && path[1] == "cancel" {
 		if w.state.Terminal() {
 			return refuse(http.StatusConflict, newError(ojs.ErrInvalidStateTransition, object{"current_state": w.state},
 				"the workflow has ended"))
 		}
 		s.cancelWorkflow(w, r.Query.Get("force") == "true")
 	}
-	return ok(object{"workflow": w.show()})
+	return ok(showRoot(w))
 }
 
 func (s *Server) createWorkflow(r *Request) answer {
-	var d definition
-	if err := json.Unmarshal(r.Body, &d); err != nil {
-		return invalid("body", err)
+	d, refused := readWorkflow(r.Body, s.now())
+	if refused != nil {
+		return refusal(refused)
 	}
-	if len(d.Steps)+len(d.Jobs) == 0 {
-		return invalid("steps", errNoType)
-	}
-	if s.workflows[d.ID] != nil {
-		return refuse(http.StatusConflict, duplicateID(d.ID))
+	if s.workflows[d.id] != nil {
+		return refuse(http.StatusConflict, duplicateID(d.id))
 	}
 	w := s.newWorkflow(d, nil)
 	s.begin(w)
-	return created(object{"workflow": w.show()})
+	a := created(showRoot(w))
+	a.header = http.Header{"Location": {"/ojs/v1/workflows/" + w.id}}
+	return a
+}
+
+// showRoot has the workflow at the top level and again under its name.
+func showRoot(w *workflow) object {
+	o := w.show()
+	o["workflow"] = w.show()
+	return o
 }
 
 // newWorkflow lets each step of a chain depend on the one before, so chains, groups and graphs follow the same rule.
-func (s *Server) newWorkflow(d definition, parent *step) *workflow {
-	w := &workflow{id: d.ID, kind: d.Type, name: d.Name, meta: d.Meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent,
-		defaults: d}
+func (s *Server) newWorkflow(d *definition, parent *step) *workflow {
+	w := &workflow{id: d.id, kind: d.kind, name: d.name, meta: d.meta, state: ojs.WorkflowRunning, created: s.now(), parent: parent}
 	if parent != nil || w.id == "" {
 		w.id = ojs.NewID()
 	}
-	for i, m := range append(d.Steps, d.Jobs...) {
-		st := &step{id: m.ID, deps: m.DependsOn, sub: m.submission, flow: w, state: "waiting"}
-		if st.id == "" {
-			st.id = strconv.Itoa(i)
-		}
+	for i, m := range d.members {
+		st := &step{id: m.id, deps: m.deps, kind: typeOf(m.job), raw: m.job, flow: w, state: "waiting"}
 		if w.kind == "chain" && i > 0 {
 			st.deps = []string{w.steps[i-1].id}
 		}
-		if len(m.Steps)+len(m.Jobs) > 0 {
-			st.nested = s.newWorkflow(m, st)
+		if m.nested != nil {
+			st.kind, st.nested = m.nested.kind, s.newWorkflow(m.nested, st)
 		}
 		w.steps = append(w.steps, st)
 	}
-	for _, name := range []string{"on_complete", "on_success", "on_failure"} {
-		if sub, found := d.Callbacks[name]; found {
-			w.callbacks = append(w.callbacks, &step{id: name, sub: sub, flow: w, state: "waiting"})
+	for _, name := range callbackNames {
+		if job := d.callbacks[name]; job != nil {
+			w.callbacks = append(w.callbacks, &step{id: name, kind: typeOf(job), raw: job, flow: w, state: "waiting"})
 		}
 	}
 	s.workflows[w.id] = w
 	return w
+}
+
+func typeOf(job json.RawMessage) string {
+	members, _ := objectOf(job)
+	text, _ := textOf(members["type"])
+	return text
 }
 
 // begin starts all steps whose dependencies have completed, and cancels those for which this can never be.
@@ -155,15 +156,11 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 		s.begin(st.nested)
 		return
 	}
-	sub := st.sub
-	sub.ID = ""
-	// Of the defaults of a workflow only the queue is applied, that of the innermost first.
-	for f := st.flow; f != nil; f = f.outer() {
-		if sub.Options.Queue == "" {
-			sub.Options.Queue = f.defaults.Options.Queue
-		}
+	sub, refused := readJob(st.raw, s.now())
+	var p plan
+	if refused == nil {
+		p, refused = s.prepare(sub)
 	}
-	p, refused := s.prepare(sub)
 	j := p.job
 	if refused != nil || j == nil {
 		st.state = "failed"
@@ -173,13 +170,6 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 	j.WorkflowID, j.WorkflowStepID, j.ParentResults = st.flow.id, st.id, parents
 	st.job = j
 	s.store(p)
-}
-
-func (w *workflow) outer() *workflow {
-	if w.parent == nil {
-		return nil
-	}
-	return w.parent.flow
 }
 
 // results of the steps that are named; of a chain those of all steps before. Steps without a job of their own, such as nested
@@ -212,8 +202,8 @@ func (s *Server) advance(j *record) {
 	s.follow(j.flow)
 }
 
-// follow is called for each end of a job, and does nothing until all steps are over; then callbacks run one after the other, and
-// the outcome of the workflow waits for them.
+// follow is called for each end of a job, and does nothing until all steps are over; then callbacks begin, and the outcome of the
+// workflow waits for them.
 func (s *Server) follow(w *workflow) {
 	if w.state.Terminal() {
 		return
@@ -224,26 +214,29 @@ func (s *Server) follow(w *workflow) {
 		return
 	}
 	failed := slices.ContainsFunc(w.steps, func(st *step) bool { return st.state != "completed" })
-	handled := false
+	var all []json.RawMessage
+	for _, st := range w.steps {
+		if st.job != nil {
+			all = append(all, orNull(st.job.Result))
+		}
+	}
+	fired, handled := []*step{}, false
 	for _, c := range w.callbacks {
 		if c.id == "on_success" && failed || c.id == "on_failure" && !failed {
 			continue
 		}
 		handled = handled || c.id == "on_failure"
-		if c.state == "waiting" {
-			var all []json.RawMessage
-			for _, st := range w.steps {
-				if st.job != nil {
-					all = append(all, orNull(st.job.Result))
-				}
-			}
+		if fired = append(fired, c); c.state == "waiting" {
 			s.start(c, all)
 		}
+	}
+	// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
+	failed = failed && !handled
+	for _, c := range fired {
 		if !over(c) {
 			return
 		}
-		// A failure that on_failure has handled does not make the workflow fail; a callback that fails does.
-		failed = failed && !handled || c.state != "completed"
+		failed = failed || c.state != "completed"
 	}
 	w.state = ojs.WorkflowCompleted
 	if failed {
@@ -286,17 +279,31 @@ func (w *workflow) show() object {
 	}
 	callbacks := object{}
 	for _, c := range w.callbacks {
-		callbacks[c.id] = object{"type": c.sub.Type, "fired": c.job != nil, "state": c.state}
+		callbacks[c.id] = object{"type": c.kind, "fired": c.job != nil, "state": c.state}
 	}
 	return object{
 		"id": w.id, "type": w.kind, "name": w.name, "meta": w.meta, "state": w.state, "steps": steps, "callbacks": callbacks,
 		"created_at": w.created, "completed_at": nullTime(w.ended), "steps_total": len(steps),
-		"steps_completed": completed, "steps_failed": failed,
+		"steps_completed": completed, "steps_failed": failed, "jobs": steps, "jobs_total": len(steps), "jobs_completed": completed,
+		"jobs_failed": failed,
+		"metadata":    object{"job_count": w.leaves(), "created_at": w.created, "completed_count": completed, "failed_count": failed},
 	}
 }
 
+// leaves counts the jobs of the whole tree, callbacks apart.
+func (w *workflow) leaves() (n int) {
+	for _, st := range w.steps {
+		if st.nested != nil {
+			n += st.nested.leaves()
+		} else {
+			n++
+		}
+	}
+	return n
+}
+
 func (st *step) show() object {
-	o := object{"id": st.id, "type": st.sub.Type, "state": st.state, "depends_on": append([]string{}, st.deps...)}
+	o := object{"id": st.id, "type": st.kind, "state": st.state, "depends_on": append([]string{}, st.deps...)}
 	if st.job != nil {
 		o["job_id"], o["job_state"], o["result"], o["error"] = st.job.ID, st.job.State, st.job.Result, st.job.Error
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -41,8 +42,25 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return nil, err
 	}
-	if r.Unique != nil && r.UniqueKey == "" {
-		return nil, errors.New("ojs: a unique job in SQL needs UniqueKey, because ojs.enqueue does not compute keys")
+	if _, found := wire.Options["rate_limit"]; found {
+		return nil, refuse("rate_limit",
+			"'rate_limit' must be left out of an enqueue in a transaction, because ojs.enqueue does not support it: "+
+				"limit the queue in its configuration, or enqueue over HTTP")
+	}
+	var queue *string // nil is the default queue
+	if sent := wire.Options["queue"]; sent != nil {
+		if err := json.Unmarshal(sent, &queue); err != nil {
+			return nil, refuse("queue", "'queue' must be a string, got %s", sent)
+		}
+	}
+	if wire.Options["unique"] != nil {
+		job := identified{Type: wire.Type, Args: wire.Args, Meta: wire.Meta}
+		if queue != nil {
+			job.Queue = *queue
+		}
+		if err := giveKey(wire.Options, job); err != nil {
+			return nil, err
+		}
 	}
 	options := map[string]any{}
 	for name, value := range wire.Options {
@@ -70,11 +88,33 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var queue any // NULL is the default queue
-	if r.Queue != "" {
-		queue = r.Queue
-	}
 	return []any{wire.Type, string(wire.Args), queue, string(text)}, nil
+}
+
+// giveKey puts the key of a job beside its policy, unless the client has computed one, and leaves out of the policy what the key stands
+// for: ojs.enqueue takes no more.
+func giveKey(options map[string]json.RawMessage, job identified) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(options["unique"], &members); err != nil {
+		return err
+	}
+	if options["unique_key"] == nil {
+		var p policy
+		if err := json.Unmarshal(options["unique"], &p); err != nil {
+			return err
+		}
+		key, err := uniqueKey(job, p)
+		if err != nil {
+			return err
+		}
+		options["unique_key"] = json.RawMessage(strconv.Quote(key))
+	}
+	for _, name := range []string{"keys", "args_keys", "meta_keys"} {
+		delete(members, name)
+	}
+	var err error
+	options["unique"], err = json.Marshal(members)
+	return err
 }
 
 // Error turns refusals of ojs.enqueue into errors of package ojs, which errors.Is can compare with its kinds. Others stay as they are.
