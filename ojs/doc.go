@@ -34,7 +34,7 @@
 //
 // The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and the struct of a typed handler is
 // decoded from the first element. Slices and arrays are the array itself. A struct that embeds [Tuple] stands for the whole array, one
-// element for each exported field.
+// element for each exported field. A type that encodes itself, such as a UUID, is sent as the array that it is in JSON, or in one.
 //
 // # Errors
 //

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 )
 
@@ -106,8 +107,12 @@ func Typed[Args any](handle func(ctx JobContext, args Args) error) HandlerFunc {
 	}
 }
 
-// Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise.
+// Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise. It panics if what
+// [Enqueue] makes of such arguments could not be read again: a part of them has a MarshalText and no UnmarshalText. Use [Worker.Register]
+// and [Typed] if only other programs enqueue such jobs, in a form that can be read.
 func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error) {
+	notNil("the worker of Register", w == nil)
+	mustDecode(reflect.TypeFor[Args]())
 	var zero Args
 	w.Register(zero.JobType(), Typed(handle))
 }
