@@ -72,7 +72,7 @@ func (c *Client) EnqueueBatch(ctx context.Context, requests []JobRequest, option
 	for _, o := range options {
 		o(b)
 	}
-	if err := b.from(ctx, 0); err != nil {
+	if err := b.from(ctx, ctx, 0); err != nil {
 		return nil, err
 	}
 	jobs, refused := make([]Job, len(requests)), &BatchError{}
@@ -153,16 +153,17 @@ type sentJob struct {
 
 // from runs the middleware of request i, in which that of the next one runs, and so on; the innermost sends. Middleware that answers
 // without calling next takes its request out of the call. The call happens inside of all middleware, so that each of them sees
-// the outcome of its own job and can measure it.
-func (b *batch) from(ctx context.Context, i int) error {
+// the outcome of its own job and can measure it. Each begins with the context of the caller, ctx: a span of one job is not the parent of
+// the next one's. The call has the context that the middleware of the last job has made, inner.
+func (b *batch) from(ctx, inner context.Context, i int) error {
 	if i == len(b.requests) {
-		b.call(ctx)
+		b.call(inner)
 		return b.failed
 	}
 	passed := false
 	own := b.requests[i]
 	own.setType()
-	job, err := wrapEnqueue(&b.client.Middleware, func(ctx context.Context, r *JobRequest) (*Job, error) {
+	job, err := wrapEnqueue(&b.client.Middleware, func(inner context.Context, r *JobRequest) (*Job, error) {
 		if passed {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")
 		}
@@ -174,7 +175,7 @@ func (b *batch) from(ctx context.Context, i int) error {
 		} else if encoding = fmt.Errorf("ojs: encode job %d of the batch, of type %q: %w", i, own.Type, encoding); !b.partial {
 			return nil, encoding
 		}
-		if err := b.from(ctx, i+1); err != nil {
+		if err := b.from(ctx, inner, i+1); err != nil {
 			return nil, err
 		}
 		if encoding != nil {
@@ -192,7 +193,7 @@ func (b *batch) from(ctx context.Context, i int) error {
 	case passed:
 		return nil
 	}
-	return b.from(ctx, i+1)
+	return b.from(ctx, inner, i+1)
 }
 
 func (b *batch) call(ctx context.Context) {

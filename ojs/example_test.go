@@ -127,6 +127,32 @@ func ExampleSnooze() {
 	// Output:
 }
 
+// Middleware that tells outcomes apart: an attempt that snoozes or cancels its job is no failure.
+func ExampleIsSnooze() {
+	outcome := func(ctx ojs.JobContext, next ojs.HandlerFunc) error {
+		err := next(ctx)
+		switch {
+		case ojs.IsSnooze(err):
+			fmt.Println("later")
+		case ojs.IsCancel(err):
+			fmt.Println("cancelled")
+		case ojs.IsDiscard(err), ojs.IsDeadLetter(err):
+			fmt.Println("not again:", err)
+		case err != nil:
+			fmt.Println("failed:", err)
+		}
+		return err
+	}
+	ctx := ojs.JobContext{Context: context.Background(), Job: &ojs.Job{}}
+	_ = outcome(ctx, func(ojs.JobContext) error { return ojs.Snooze(time.Minute) })
+	_ = outcome(ctx, func(ojs.JobContext) error { return fmt.Errorf("find the user: %w", ojs.Discard(errors.New("gone"))) })
+	_ = outcome(ctx, func(ojs.JobContext) error { return errors.New("no connection") })
+	// Output:
+	// later
+	// not again: find the user: discard: gone
+	// failed: no connection
+}
+
 func ExampleWebhookHandler() {
 	http.Handle("/hooks/ojs", ojs.WebhookHandler("whsec_the-secret-of-the-subscription", func(_ context.Context, event *ojs.Event) error {
 		fmt.Println(event.Type, event.Subject)
