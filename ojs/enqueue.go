@@ -18,7 +18,10 @@ import (
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
 	r := &JobRequest{Type: jobType, Args: args}
 	r.setType()
-	for _, o := range options {
+	for i, o := range options {
+		if o == nil {
+			panic(fmt.Sprintf("ojs: option %d of an enqueue is nil", i))
+		}
 		o(r)
 	}
 	return wrapEnqueue(&c.Middleware, c.send)(ctx, r)
@@ -26,6 +29,8 @@ func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options 
 
 // Enqueue makes a job of the type that its arguments name. It is [Client.Enqueue] otherwise.
 func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*Job, error) {
+	notNil("the client of an enqueue", c == nil)
+	notNil("the argument args of an enqueue", args == nil)
 	return c.Enqueue(ctx, args.JobType(), args, options...)
 }
 
@@ -69,7 +74,10 @@ func noMember(method, path, name string) error {
 // [Client.Enqueue] it is repeated after a lost answer; to repeat it after an error, set the ID of each request to a [NewID] first.
 func (c *Client) EnqueueBatch(ctx context.Context, requests []JobRequest, options ...BatchOption) ([]Job, error) {
 	b := &batch{client: c, requests: requests, results: make([]batchResult, len(requests))}
-	for _, o := range options {
+	for i, o := range options {
+		if o == nil {
+			panic(fmt.Sprintf("ojs: option %d of a batch is nil", i))
+		}
 		o(b)
 	}
 	if err := b.from(ctx, ctx, 0); err != nil {

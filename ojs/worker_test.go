@@ -207,7 +207,7 @@ func TestMistakes(t *testing.T) {
 	w := ojs.NewWorker(c, ojs.WorkerConfig{})
 	handler := func(ojs.JobContext) error { return nil }
 	w.Register("taken", handler)
-	for name, c := range map[string]struct {
+	for name, m := range map[string]struct {
 		mistake func()
 		text    string
 	}{
@@ -219,14 +219,25 @@ func TestMistakes(t *testing.T) {
 		"NilMiddleware": {func() { w.Use(nil) }, "middleware is nil"},
 		"NilListener":   {func() { w.OnEvent("job.completed", nil) }, "the listener of job.completed is nil"},
 		"NilClient":     {func() { ojs.NewWorker(nil, ojs.WorkerConfig{}) }, "the client of a worker is nil"},
-		"UnknownEvent":  {func() { w.OnEvent("job.complete", func(ojs.Event) {}) }, "job.completed"},
+		"NilEnqueue":    {func() { _, _ = ojs.Enqueue(t.Context(), nil, email{}) }, "the client of an enqueue is nil"},
+		"NilArguments":  {func() { _, _ = ojs.Enqueue(t.Context(), c, nil) }, "the argument args of an enqueue is nil"},
+		"NilOption":     {func() { _, _ = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue("q"), nil) }, "option 1 of an enqueue is nil"},
+		"NilBatchOption": {func() { _, _ = c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Type: "a"}}, nil) },
+			"option 0 of a batch is nil"},
+		"NilRegister":  {func() { ojs.Register(nil, func(ojs.JobContext, email) error { return nil }) }, "the worker of Register is nil"},
+		"NilReceiver":  {func() { ojs.WebhookHandler("s", nil) }, "the receiver of webhooks is nil"},
+		"NilStep":      {func() { ojs.Chain(ojs.JobRequest{Type: "a"}, nil) }, "step 1 of a chain is nil"},
+		"NilNested":    {func() { ojs.Group((*ojs.Workflow)(nil)) }, "step 0 of a group is nil"},
+		"NilRequest":   {func() { ojs.Batch(ojs.Callbacks{}, (*ojs.JobRequest)(nil)) }, "step 0 of a batch is nil"},
+		"NilWorkflow":  {func() { _, _ = c.CreateWorkflow(t.Context(), nil) }, "the workflow is nil"},
+		"UnknownEvent": {func() { w.OnEvent("job.complete", func(ojs.Event) {}) }, "job.completed"},
 		"MiddlewareName": {func() {
 			w.Middleware.InsertBefore("x", "y", func(ojs.JobContext, ojs.HandlerFunc) error { return nil })
 		}, `no middleware named "x"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer func() { require.Contains(t, fmt.Sprint(recover()), c.text) }()
-			c.mistake()
+			defer func() { require.Contains(t, fmt.Sprint(recover()), m.text) }()
+			m.mistake()
 		})
 	}
 }

@@ -62,6 +62,9 @@ type PageOptions struct {
 // Each call of read gets the Offset or Cursor to use; read may set a Limit. With offsets, entries that are added or removed
 // meanwhile may be skipped or repeated.
 func All[T any](read func(PageOptions) (*Page[T], error)) iter.Seq2[*T, error] {
+	if read == nil {
+		panic("ojsadmin: the function that reads a page is nil")
+	}
 	return func(yield func(*T, error) bool) {
 		options := PageOptions{}
 		for {
