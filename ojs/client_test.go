@@ -279,6 +279,10 @@ func TestEnqueueBody(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"t","args":[],"options":{"timeout_ms":1,"visibility_timeout_ms":2}}`, string(data), "0 would be the default")
 
+	data, err = json.Marshal(ojs.JobRequest{Type: "t", Delay: 5 * time.Second, RunAt: at})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"t","args":[],"options":{"delay_until":"PT5S"}}`, string(data), "the clock of the server counts")
+
 	data, err = json.Marshal(ojs.JobRequest{Args: email{"a@b"}})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"email.send","args":[{"to":"a@b"}]}`, string(data), "these arguments know their type")
