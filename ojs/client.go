@@ -195,7 +195,7 @@ func refusal(request httpRequest, answer httpAnswer) error {
 			Err: fmt.Errorf("the answer is no error of the Open Job Spec: %.200q", bytes.TrimSpace(answer.body)),
 		}
 	}
-	e.Status, e.RetryAfter = answer.status, wait
+	e.Method, e.Path, e.Status, e.RetryAfter = request.method, request.path, answer.status, wait
 	return e
 }
 

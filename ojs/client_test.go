@@ -64,6 +64,7 @@ func TestHTTPTransport(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, 429, e.Status)
 	require.Equal(t, "req_1", e.RequestID)
+	require.Equal(t, "rate_limited: slow down (GET /jobs/x, request req_1)", err.Error())
 	require.Equal(t, 7*time.Second, ojs.RetryAfter(err))
 	require.ErrorIs(t, err, ojs.ErrRateLimited)
 	require.True(t, ojs.Retryable(err))

@@ -291,6 +291,7 @@ func (c *Client) sendPartial(ctx context.Context, jobs []sentJob) ([]batchResult
 		result, id := batchResult{job: item.Job}, jobs[item.Index].id
 		switch {
 		case item.Error != nil && item.Status != "duplicate":
+			item.Error.Method, item.Error.Path = r.Method, r.Path
 			result.err = item.Error
 			if unknown && isOwnDuplicate(item.Error, id) { // a try before this one has stored it
 				result.job, result.err = c.GetJob(ctx, id)
