@@ -472,3 +472,38 @@ func TestClient(t *testing.T) {
 		require.Empty(t, m.Extensions)
 	})
 }
+
+// TestNothingBesideAnError: what a call returns beside an error is zero, so that nobody takes it for an answer.
+func TestNothingBesideAnError(t *testing.T) {
+	t.Parallel()
+	// The answer begins well, and then has a member of another type than the call needs.
+	const broken = `{"status":"ok","specversion":"1.0","progress":1,"state":"completed","cursor":"c","uptime_seconds":"x","conformance_level":"x",
+		"updated_at":7,"completed_at":7,"has_more":7}`
+	for _, answer := range []func(*http.Request) (int, string, error){
+		func(*http.Request) (int, string, error) { return 200, broken, nil },
+		func(*http.Request) (int, string, error) { return 404, `{"error":{"code":"not_found"}}`, nil },
+	} {
+		c, err := ojs.NewClient(ojs.Config{Transport: transportFunc(answer), MaxRetries: -1, Logger: silent})
+		require.NoError(t, err)
+		ctx := t.Context()
+		progress, err := c.Progress(ctx, "x")
+		require.Error(t, err)
+		require.Nil(t, progress)
+		manifest, err := c.Manifest(ctx)
+		require.Error(t, err)
+		require.Nil(t, manifest)
+		health, err := c.Health(ctx)
+		require.Error(t, err)
+		require.Nil(t, health)
+		page, err := c.ListEvents(ctx, ojs.EventFilter{}, 1)
+		require.Error(t, err)
+		require.Nil(t, page)
+		result, err := c.Wait(ctx, "x")
+		require.Error(t, err)
+		require.Nil(t, result)
+	}
+	var into struct{ Row int }
+	found, err := ojs.JobContext{Context: t.Context(), Job: &ojs.Job{LastCheckpoint: json.RawMessage(`[]`)}}.LoadCheckpoint(&into)
+	require.Error(t, err)
+	require.False(t, found)
+}

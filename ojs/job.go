@@ -210,8 +210,10 @@ func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 		switch {
 		// The server has waited as long as it was asked to, and the job goes on.
 		case errors.Is(err, ErrWaitTimeout):
-		case err != nil || result.State.Terminal():
-			return result, err
+		case err != nil:
+			return nil, err
+		case result.State.Terminal():
+			return result, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -236,5 +238,8 @@ type Progress struct {
 // Progress reads what a job has reported.
 func (c *Client) Progress(ctx context.Context, id string) (*Progress, error) {
 	p := &Progress{}
-	return p, c.Do(ctx, get(jobPath(id, "progress"), nil), p)
+	if err := c.Do(ctx, get(jobPath(id, "progress"), nil), p); err != nil {
+		return nil, err
+	}
+	return p, nil
 }

@@ -85,13 +85,16 @@ func (c JobContext) report(ctx context.Context, r Call, body map[string]any) err
 }
 
 // LoadCheckpoint reads the state that an earlier attempt has saved, and reports whether there is one. It reads what came with
-// the job when it was fetched; what this attempt has saved itself is not seen.
+// the job when it was fetched; what this attempt has saved itself is not seen. An error says that there is one that does not fit into.
 func (c JobContext) LoadCheckpoint(into any) (bool, error) {
 	saved := c.Job.LastCheckpoint
 	if len(saved) == 0 || string(saved) == "null" {
 		return false, nil
 	}
-	return true, json.Unmarshal(saved, into)
+	if err := json.Unmarshal(saved, into); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // Typed makes a handler of a function with typed arguments. Arguments that do not fit Args fail the job for good with the code
