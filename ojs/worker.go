@@ -60,6 +60,10 @@ type Worker struct {
 
 	fetchesAlone atomic.Bool // the server has passed over a fetch in a batch of reports
 
+	completed      atomic.Int64 // jobs that the server has taken as completed
+	reportFailures atomic.Int64 // requests with reports since the last one that was answered
+	fetchFailures  atomic.Int64 // the same of fetches in batches of reports
+
 	beatNow   chan struct{} // a heartbeat is due
 	slotFree  chan struct{} // a fetch may be possible
 	reportNow chan struct{} // a report is ready

@@ -200,6 +200,53 @@ func TestOutageInTheLog(t *testing.T) {
 	require.NoError(t, stop())
 }
 
+// TestReportsOfAnOutageInTheLog: an outage is a warning when it begins, however many jobs end meanwhile.
+func TestReportsOfAnOutageInTheLog(t *testing.T) {
+	t.Parallel()
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+		const jobs = 9
+		var log lockedBuffer
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: jobs, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		completed := events(w, ojs.EventJobCompleted)
+		w.Register("a", func(ojs.JobContext) error { return nil })
+		outage := func() {
+			s.FailNext(jobs, http.MethodPost, "/workers/ack*", 503, nil)
+			for range jobs {
+				enqueue(t, c)
+			}
+			for range jobs {
+				receive(t, completed)
+			}
+		}
+		stop := start(t, w)
+		outage()
+		require.Equal(t, 1, strings.Count(log.String(), "could not be reported"), log.String())
+		s.Heal()
+		enqueue(t, c)
+		receive(t, completed)
+		outage()
+		require.Equal(t, 2, strings.Count(log.String(), "could not be reported"), "the next outage is a warning, too")
+		s.Heal()
+		require.NoError(t, stop())
+	})
+}
+
+// TestPanicInTheLog: the log has the stack, like the report to the server.
+func TestPanicInTheLog(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	var log lockedBuffer
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	w.Register("a", func(ojs.JobContext) error { panics(); return nil })
+	enqueue(t, c)
+	s.Drain(t, w)
+	require.Contains(t, log.String(), "stack=")
+	require.Contains(t, log.String(), "ojs_test.panics(")
+}
+
+//go:noinline
+func panics() { panic("ouch") }
+
 // TestMistakes: what a program can only do by mistake panics with a sentence, where the mistake is.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
