@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -317,7 +318,8 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = panicFailure(value)
-			w.logger.ErrorContext(ctx, "handler has panicked", "job_id", r.ID, "job_type", r.Type, "panic", value)
+			w.logger.ErrorContext(ctx, "handler has panicked", "job_id", r.ID, "job_type", r.Type, "panic", value,
+				"stack", string(debug.Stack()))
 		} else if !returned {
 			err = errGoexit
 		}
@@ -354,7 +356,7 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) (rep *report) {
 	defer func() {
 		if value := recover(); value != nil {
 			w.logger.ErrorContext(ctx, "the error of a handler has panicked", "job_id", r.ID, "job_type", r.Type, "error_type",
-				fmt.Sprintf("%T", err), "panic", value)
+				fmt.Sprintf("%T", err), "panic", value, "stack", string(debug.Stack()))
 			rep = &report{run: r, kind: reportNack, failure: panicFailure(value).wire()}
 		}
 	}()
