@@ -291,7 +291,7 @@ type unhandled struct {
 // Two runs of one id can only be an older attempt whose reservation ended and a newer one.
 func (w *Worker) keep(life context.Context, job *Job) *run {
 	ctx, cancel := context.WithCancelCause(life)
-	r := &run{Job: job, worker: w, cancel: cancel, ctx: ctx}
+	r := &run{Job: job, worker: w, life: life, cancel: cancel, ctx: ctx}
 	w.mu.Lock()
 	older := w.inHand[job.ID]
 	w.inHand[job.ID] = r
@@ -324,6 +324,7 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 			err = errGoexit
 		}
 		r.duration = time.Since(start)
+		r.endProgress()
 		w.ended(ctx, r, err)
 	}()
 	_ = r.decodeAny() // what is no array stays in RawArgs, and typed handlers refuse it

@@ -49,17 +49,31 @@ func (c JobContext) Result() json.RawMessage {
 
 // ReportProgress says how far the job is, from 0 to 1. message and data may be empty. Like a heartbeat, it renews the reservation.
 // A share outside of the range counts as its nearer end. The server keeps the latest report, and writes an event for it at most
-// once a second (docs/reference/jobs.md, Progress). An error concerns the report only: the handler may ignore it, and the job
-// goes on.
+// once a second (docs/reference/jobs.md, Progress).
+//
+// It may be called as often as the handler likes: one request is sent a second, with the latest report, and the last report before the
+// handler returns always reaches the server before the outcome of the job. A report that comes more than a second after the one before
+// is sent at once, and the error is that of its request. Others are sent later, and the error of their requests is that of a call after
+// it. An error concerns the report only: the handler may ignore it, and the job goes on.
 func (c JobContext) ReportProgress(share float64, message string, data any) error {
-	body := map[string]any{"job_id": c.Job.ID, "percentage": share * 100}
+	body := map[string]any{"job_id": c.Job.ID, "percentage": share * 100, "attempt": c.Job.Attempt}
 	if message != "" {
 		body["message"] = message
 	}
 	if data != nil {
 		body["data"] = data
 	}
-	return c.report(c, post("/workers/progress", body), body)
+	if c.run != nil {
+		body["worker_id"] = c.run.worker.id
+	}
+	encoded, err := json.Marshal(body) // now, because the handler may change data later
+	if err != nil {
+		return fmt.Errorf("ojs: encode progress: %w", err)
+	}
+	if c.run == nil {
+		return nil
+	}
+	return c.run.reportProgress(c, encoded)
 }
 
 // checkpointTime bounds the request of a checkpoint.
@@ -71,17 +85,12 @@ const checkpointTime = 10 * time.Second
 func (c JobContext) SaveCheckpoint(state any) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c), checkpointTime)
 	defer cancel()
-	body := map[string]any{"state": state}
-	return c.report(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}, body)
-}
-
-// report may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
-func (c JobContext) report(ctx context.Context, r Call, body map[string]any) error {
 	if c.run == nil {
 		return nil
 	}
-	body["worker_id"], body["attempt"] = c.run.worker.id, c.Job.Attempt
-	return c.run.worker.client.Do(ctx, r.again(), nil)
+	// It may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
+	body := map[string]any{"state": state, "worker_id": c.run.worker.id, "attempt": c.Job.Attempt}
+	return c.run.worker.client.Do(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body, Idempotent: true}, nil)
 }
 
 // LoadCheckpoint reads the state that an earlier attempt has saved, and reports whether there is one. It reads what came with

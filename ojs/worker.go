@@ -91,10 +91,12 @@ type run struct {
 	*Job
 
 	worker   *Worker
+	life     context.Context // of requests about the run, which go on while the worker stops
 	ctx      context.Context // of the handler
 	cancel   context.CancelCauseFunc
 	duration time.Duration // of the handler, once it has ended
 	output   atomic.Pointer[json.RawMessage]
+	progress progressReports
 
 	// Guarded by Worker.mu.
 	lost      bool // nothing is to be reported
@@ -103,6 +105,12 @@ type run struct {
 }
 
 func (r *run) setResult(data json.RawMessage) { r.output.Store(&data) }
+
+func (r *run) isLost() bool {
+	r.worker.mu.Lock()
+	defer r.worker.mu.Unlock()
+	return r.lost
+}
 
 func (r *run) result() json.RawMessage {
 	if data := r.output.Load(); data != nil {

@@ -1,6 +1,7 @@
 package ojs_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -668,6 +670,141 @@ func TestJobContext(t *testing.T) {
 	require.Nil(t, alone.Result())
 	require.NoError(t, ojs.Typed(func(ctx ojs.JobContext, args email) error { return ctx.SetResult(args.To) })(alone))
 	require.Equal(t, `"a@b"`, string(alone.Result()))
+}
+
+// TestProgressReports: a handler may report as often as it likes.
+func TestProgressReports(t *testing.T) {
+	t.Parallel()
+
+	// run has a handler with a connection on which the requests of progress take latency, and returns them with the time at which they were sent.
+	type sent struct {
+		at time.Duration
+		to float64
+	}
+	run := func(t *testing.T, latency time.Duration, handle func(ojs.JobContext) error) (reports []sent, s server, id string) {
+		s, _ = setup(t)
+		began, inFlight := time.Now(), 0
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if !strings.HasSuffix(r.URL.Path, "/workers/progress") {
+				return s.RoundTrip(r)
+			}
+			if inFlight++; inFlight > 1 {
+				t.Error("there are two requests at a time")
+			}
+			defer func() { inFlight-- }()
+			data, _ := io.ReadAll(r.Body)
+			var body struct{ Percentage float64 }
+			_ = json.Unmarshal(data, &body)
+			reports = append(reports, sent{time.Since(began), body.Percentage})
+			time.Sleep(latency)
+			r.Body = io.NopCloser(bytes.NewReader(data))
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, ojs.WorkerConfig{})
+		w.Register("a", handle)
+		completed := events(w, ojs.EventJobCompleted)
+		id = enqueue(t, c)
+		stop := start(t, w)
+		receive(t, completed)
+		require.NoError(t, stop())
+		return reports, s, id
+	}
+
+	t.Run("OfATightLoopMakeFewRequests", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, s, id := run(t, 100*time.Millisecond, func(ctx ojs.JobContext) error {
+				for i := range 3500 {
+					if err := ctx.ReportProgress(float64(i+1)/3500, "", nil); err != nil {
+						return err
+					}
+					time.Sleep(time.Millisecond)
+				}
+				return nil
+			})
+			require.LessOrEqual(t, len(reports), 6)
+			require.GreaterOrEqual(t, len(reports), 4, "each renews the reservation")
+			for i := 1; i < len(reports)-1; i++ {
+				require.GreaterOrEqual(t, reports[i].at-reports[i-1].at, time.Second)
+			}
+			require.Equal(t, 100.0, reports[len(reports)-1].to)
+			require.Equal(t, 1.0, s.Job(id).Progress, "the last one came before the outcome")
+			s.RequireState(t, id, ojs.StateCompleted)
+		})
+	})
+
+	t.Run("OfManyGoroutinesAreOneAtATime", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, _, _ := run(t, 3*time.Second, func(ctx ojs.JobContext) error {
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() {
+						for range 50 {
+							_ = ctx.ReportProgress(0.5, "", nil)
+							time.Sleep(100 * time.Millisecond)
+						}
+					})
+				}
+				all.Wait()
+				return ctx.ReportProgress(1, "", nil)
+			})
+			require.LessOrEqual(t, len(reports), 4)
+			require.Equal(t, 100.0, reports[len(reports)-1].to)
+		})
+	})
+
+	t.Run("OfASlowJobAreSentAtOnce", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, _, _ := run(t, 0, func(ctx ojs.JobContext) error {
+				for i := range 3 {
+					if err := ctx.ReportProgress(float64(i)/4, "", nil); err != nil {
+						return err
+					}
+					time.Sleep(2 * time.Second)
+				}
+				return nil
+			})
+			require.Equal(t, []sent{{0, 0}, {2 * time.Second, 25}, {4 * time.Second, 50}}, reports)
+		})
+	})
+
+	t.Run("SurviveAPanicOfTheTransport", func(t *testing.T) {
+		t.Parallel()
+		s, _ := setup(t)
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/workers/progress") {
+				panic("ouch")
+			}
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(ctx ojs.JobContext) error { return ctx.ReportProgress(0.5, "", nil) })
+		id := enqueue(t, c)
+		s.Drain(t, w)
+		require.Equal(t, "panic", s.RequireState(t, id, ojs.StateRetryable).Error.Code)
+	})
+
+	t.Run("HaveTheErrorOfTheRequest", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.FailNext(1, http.MethodPost, "/workers/progress", 400, nil)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		refused := make(chan error, 2)
+		w.Register("a", func(ctx ojs.JobContext) error {
+			refused <- ctx.ReportProgress(0.5, "", nil)
+			refused <- ctx.ReportProgress(0.5, "", func() {})
+			return nil
+		})
+		enqueue(t, c)
+		stop := start(t, w)
+		require.ErrorIs(t, receive(t, refused), ojs.ErrInvalidPayload)
+		require.ErrorContains(t, receive(t, refused), "unsupported type")
+		require.NoError(t, stop())
+	})
 }
 
 func TestJobTimeout(t *testing.T) {
