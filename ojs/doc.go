@@ -19,6 +19,8 @@
 //	defer stop()
 //	return worker.Start(ctx)
 //
+// Jobs may finish then, for 25 s by default; a program calls [Worker.StopNow] at a second signal.
+//
 // # Surface
 //
 // [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and subscribes

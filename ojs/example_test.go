@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -52,6 +55,24 @@ func Example() {
 	// to ada@example.com
 	// true
 	// <nil>
+}
+
+// The first signal lets jobs finish for the grace period. A second one hands back those that still run.
+func ExampleWorker_StopNow() {
+	worker := ojs.NewWorker(ojstest.New().Client(), ojs.WorkerConfig{})
+	ojs.Register(worker, func(_ ojs.JobContext, args Email) error { return send(args.To) })
+
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		worker.StopNow()
+		signal.Stop(signals) // a third one ends the process
+	}()
+	fmt.Println(worker.Start(ctx))
 }
 
 func ExampleClient_Enqueue() {

@@ -97,6 +97,164 @@ func TestWorkerStop(t *testing.T) {
 	})
 }
 
+// TestStopNow: a second signal does not wait for the grace period.
+func TestStopNow(t *testing.T) {
+	t.Parallel()
+
+	t.Run("EndsTheGracePeriod", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			b := newBlocked(c, ojs.WorkerConfig{GracePeriod: time.Hour})
+			id := enqueue(t, c)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- b.Start(ctx) }()
+			receive(t, b.began)
+			cancel()
+			eventually(t, func() bool { return lastHeartbeat(s, "state") == "terminate" })
+			require.Empty(t, b.ended)
+			b.StopNow()
+			b.StopNow()
+			require.ErrorIs(t, receive(t, b.ended), ojs.ErrWorkerStopped)
+			require.NoError(t, receive(t, done))
+			require.Zero(t, s.RequireState(t, id, ojs.StateAvailable).Attempt)
+		})
+	})
+
+	t.Run("StopsAWorkerThatRuns", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{GracePeriod: time.Hour})
+		id := enqueue(t, c)
+		done := make(chan error, 1)
+		go func() { done <- b.Start(context.Background()) }()
+		receive(t, b.began)
+		b.StopNow()
+		require.NoError(t, receive(t, done))
+		s.RequireState(t, id, ojs.StateAvailable)
+	})
+
+	t.Run("BeforeStart", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		id := enqueue(t, c)
+		b.StopNow()
+		require.NoError(t, b.Start(context.Background()))
+		require.Zero(t, s.RequireState(t, id, ojs.StateAvailable).Attempt)
+	})
+}
+
+// TestTimeOfAStop: with a server that does not answer any more, and a handler that does not listen, a stop ends before a supervisor kills
+// the process.
+func TestTimeOfAStop(t *testing.T) {
+	t.Parallel()
+	stop := func(t *testing.T, now bool) time.Duration {
+		s, _ := setup(t)
+		var silence atomic.Bool
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if silence.Load() {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, ojs.WorkerConfig{Concurrency: 3})
+		release := make(chan struct{})
+		w.Register("a", func(ctx ojs.JobContext) error {
+			switch {
+			case ctx.Job.Meta["deaf"] == true:
+				<-release
+			case ctx.Job.Meta["late"] == true:
+				<-ctx.Done()
+			}
+			return nil
+		})
+		enqueue(t, c, ojs.WithMeta("deaf", true))
+		enqueue(t, c, ojs.WithMeta("late", true))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Start(ctx) }()
+		synctest.Wait() // a fetch for the third slot waits
+		silence.Store(true)
+		began := time.Now()
+		cancel()
+		if now {
+			w.StopNow()
+		}
+		require.ErrorIs(t, <-done, ojs.ErrGracePeriod)
+		took := time.Since(began)
+		close(release)
+		synctest.Wait()
+		return took
+	}
+	synctest.Test(t, func(t *testing.T) {
+		took := stop(t, false)
+		require.GreaterOrEqual(t, took, 25*time.Second)
+		require.Less(t, took, 30*time.Second)
+	})
+	synctest.Test(t, func(t *testing.T) { require.LessOrEqual(t, stop(t, true), 6*time.Second) })
+}
+
+// TestDeregister: a worker that has stopped is not listed any more.
+func TestDeregister(t *testing.T) {
+	t.Parallel()
+
+	t.Run("AfterEverythingElse", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "a/b"}))
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			w.Register("b", func(ojs.JobContext) error { return errors.New("x") })
+			enqueue(t, c)
+			enqueue(t, c)
+			_, err := c.Enqueue(t.Context(), "b", nil)
+			require.NoError(t, err)
+			s.Drain(t, w)
+			requests := s.Requests()
+			last := requests[len(requests)-1]
+			require.Equal(t, "POST /workers/a%2Fb/deregister", last.Method+" "+last.Path)
+			require.JSONEq(t, `{"reason":"shutdown","jobs_completed":2}`, string(last.Body))
+		})
+	})
+
+	t.Run("WithTheReasonOfAFailure", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.FailNext(1, http.MethodPost, "/workers/fetch", 400, nil)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
+		w.Register("a", func(ojs.JobContext) error { return nil })
+		require.Error(t, w.Start(t.Context()))
+		requests := s.Requests()
+		require.JSONEq(t, `{"reason":"error","jobs_completed":0}`, string(requests[len(requests)-1].Body))
+	})
+
+	t.Run("IsNotWaitedForLong", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := setup(t)
+			c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(r.URL.Path, "/deregister") {
+					<-r.Context().Done()
+				}
+				return s.RoundTrip(r)
+			})})
+			require.NoError(t, err)
+			w := ojs.NewWorker(c, ojs.WorkerConfig{})
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- w.Start(ctx) }()
+			synctest.Wait()
+			began := time.Now()
+			cancel()
+			require.NoError(t, <-done)
+			require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		})
+	})
+}
+
 // proxyAnswer answers two requests whose path begins so in place of the server, as a proxy does, while refused is below 2.
 type proxyAnswer struct {
 	server
