@@ -16,6 +16,12 @@ type JobArgs interface {
 	JobType() string
 }
 
+// JobOptions is what arguments may have in addition: the options of all jobs that are enqueued with them, such as their queue and their
+// retry policy. Options of an enqueue come after them, and a field that is set in a [JobRequest] counts.
+type JobOptions interface {
+	JobOptions() []EnqueueOption
+}
+
 // Tuple is embedded in a struct whose exported fields are the elements of args, in their order:
 //
 //	type Resize struct {

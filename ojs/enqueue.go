@@ -17,7 +17,7 @@ import (
 // is a job. Options that no function makes are set by one that you write: func(r *ojs.JobRequest) { r.Schema = uri }.
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
 	r := &JobRequest{Type: jobType, Args: args}
-	r.setType()
+	r.complete()
 	for i, o := range options {
 		if o == nil {
 			panic(fmt.Sprintf("ojs: option %d of an enqueue is nil", i))
@@ -170,7 +170,7 @@ func (b *batch) from(ctx, inner context.Context, i int) error {
 	}
 	passed := false
 	own := b.requests[i]
-	own.setType()
+	own.complete()
 	job, err := wrapEnqueue(&b.client.Middleware, func(inner context.Context, r *JobRequest) (*Job, error) {
 		if passed {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")

@@ -174,6 +174,81 @@ func ExampleIsSnooze() {
 	// failed: no connection
 }
 
+// Report is built once a month. All of its jobs are in the queue reports and run at most twice.
+type Report struct {
+	Month int `json:"month"`
+}
+
+func (Report) JobType() string { return "report.build" }
+
+// JobOptions are the options of all jobs with these arguments; those of an enqueue come after them.
+func (Report) JobOptions() []ojs.EnqueueOption {
+	return []ojs.EnqueueOption{ojs.WithQueue("reports"), ojs.WithMaxAttempts(2)}
+}
+
+func ExampleJobOptions() {
+	client := ojstest.New().Client()
+	job, err := ojs.Enqueue(context.Background(), client, Report{Month: 2})
+	fmt.Println(job.Queue, job.MaxAttempts, err)
+	job, err = ojs.Enqueue(context.Background(), client, Report{Month: 3}, ojs.WithQueue("urgent"))
+	fmt.Println(job.Queue, job.MaxAttempts, err)
+	// Output:
+	// reports 2 <nil>
+	// urgent 2 <nil>
+}
+
+// A type of jobs with limits and middleware of its own.
+func ExampleHandlerTimeout() {
+	worker := ojs.NewWorker(ojstest.New().Client(), ojs.WorkerConfig{})
+	audit := func(ctx ojs.JobContext, next ojs.HandlerFunc) error {
+		fmt.Println("report", ctx.Job.ID)
+		return next(ctx)
+	}
+	ojs.Register(worker, func(ctx ojs.JobContext, args Report) error { return build(ctx, args.Month) },
+		ojs.HandlerTimeout(time.Minute),
+		ojs.HandlerBackoff(func(attempt int, _ error) time.Duration { return time.Duration(attempt) * time.Hour }),
+		ojs.HandlerMiddleware(audit))
+	// Output:
+}
+
+func build(context.Context, int) error { return nil }
+
+// The result of a job has a type on both sides.
+func ExampleTypedResult() {
+	client := ojstest.New().Client()
+	worker := ojs.NewWorker(client, ojs.WorkerConfig{})
+	worker.Register("text.count", ojs.TypedResult(func(_ ojs.JobContext, text string) (int, error) {
+		return len(text), nil
+	}))
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- worker.Start(ctx) }()
+
+	job, err := client.Enqueue(ctx, "text.count", "hello")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(ojs.WaitResult[int](ctx, client, job.ID))
+	stop()
+	fmt.Println(<-done)
+	// Output:
+	// 5 <nil>
+	// <nil>
+}
+
+// A handler enqueues the next job through the client of its worker.
+func ExampleJobContext_Client() {
+	server := ojstest.New()
+	worker := ojs.NewWorker(server.Client(), ojs.WorkerConfig{})
+	ojs.Register(worker, func(ctx ojs.JobContext, args Report) error {
+		_, err := ojs.Enqueue(ctx, ctx.Client(), Email{To: "ada@example.com"})
+		return err
+	})
+	// Output:
+}
+
 func ExampleWebhookHandler() {
 	http.Handle("/hooks/ojs", ojs.WebhookHandler("whsec_the-secret-of-the-subscription", func(_ context.Context, event *ojs.Event) error {
 		fmt.Println(event.Type, event.Subject)

@@ -173,10 +173,15 @@ func failureOf(ctx context.Context, err error) *Failure {
 		return f
 	}
 	f = &Failure{Err: err}
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout) {
+	if isTimeout(ctx, err) {
 		f.Code = codeTimeout
 	}
 	return f
+}
+
+// isTimeout reports whether an error comes from the end of the time of a job.
+func isTimeout(ctx context.Context, err error) bool {
+	return err != nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout)
 }
 
 // panicFailure describes a panic; it must be called by the deferred function that has recovered it.

@@ -76,6 +76,15 @@ func (c JobContext) ReportProgress(share float64, message string, data any) erro
 	return c.run.reportProgress(c, encoded)
 }
 
+// Client is the client of the worker, for handlers that enqueue further jobs. It is nil without a worker: run one in a test of such a
+// handler.
+func (c JobContext) Client() *Client {
+	if c.run == nil {
+		return nil
+	}
+	return c.run.worker.client
+}
+
 // checkpointTime bounds the request of a checkpoint.
 const checkpointTime = 10 * time.Second
 
@@ -122,9 +131,21 @@ func Typed[Args any](handle func(ctx JobContext, args Args) error) HandlerFunc {
 // Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise. It panics if what
 // [Enqueue] makes of such arguments could not be read again: a part of them has a MarshalText and no UnmarshalText. Use [Worker.Register]
 // and [Typed] if only other programs enqueue such jobs, in a form that can be read.
-func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error) {
+func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error, options ...HandlerOption) {
 	notNil("the worker of Register", w == nil)
 	mustDecode(reflect.TypeFor[Args]())
 	var zero Args
-	w.Register(zero.JobType(), Typed(handle))
+	w.Register(zero.JobType(), Typed(handle), options...)
+}
+
+// TypedResult is [Typed] for a function that returns the result of the job. A nil error sets it as [JobContext.SetResult] does.
+func TypedResult[Args, Result any](handle func(ctx JobContext, args Args) (Result, error)) HandlerFunc {
+	notNil("the function of a typed handler", handle == nil)
+	return Typed(func(ctx JobContext, args Args) error {
+		result, err := handle(ctx, args)
+		if err != nil {
+			return err
+		}
+		return ctx.SetResult(result)
+	})
 }

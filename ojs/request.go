@@ -3,6 +3,7 @@ package ojs
 import (
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -51,6 +52,8 @@ type JobRequest struct {
 
 	StepID    string   // in a workflow; "": the index of the step
 	DependsOn []string // in a Graph: ids of the steps that must have completed
+
+	completed bool // the options of Args are in it
 }
 
 // RetryPolicy says how often a job runs. Zero fields have the defaults of the server. Defaults, ranges and formulas:
@@ -121,10 +124,26 @@ const (
 // EnqueueOption changes a JobRequest. Options are applied in their order; of two that set the same field the last one counts.
 type EnqueueOption func(*JobRequest)
 
-// setType sets the type that the arguments name, if no other is given.
-func (r *JobRequest) setType() {
+// complete sets the type that the arguments name, and the options that they have, as far as no others are given. Options are set once: an
+// option of an enqueue, or middleware, may remove what the arguments have.
+func (r *JobRequest) complete() {
 	if args, ok := r.Args.(JobArgs); ok && r.Type == "" {
 		r.Type = args.JobType()
+	}
+	args, ok := r.Args.(JobOptions)
+	if !ok || r.completed {
+		return
+	}
+	r.completed = true
+	of := JobRequest{}
+	for _, o := range args.JobOptions() {
+		o(&of)
+	}
+	own, from := reflect.ValueOf(r).Elem(), reflect.ValueOf(of)
+	for i := range own.NumField() {
+		if f := own.Field(i); f.CanSet() && f.IsZero() {
+			f.Set(from.Field(i))
+		}
 	}
 }
 
@@ -145,7 +164,8 @@ func WithQueue(queue string) EnqueueOption { return func(r *JobRequest) { r.Queu
 // WithPriority sets the priority; higher is fetched first. The range is −100 to 100; 0 is the default.
 func WithPriority(priority int) EnqueueOption { return func(r *JobRequest) { r.Priority = priority } }
 
-// WithDelay runs the job that long after the server has stored it; a step or the job of a cron that long after its turn.
+// WithDelay runs the job that long after the server has stored it; a step or the job of a cron that long after its turn. It is sent as a
+// duration of ISO 8601. A server of others that takes times only refuses it; [WithRunAt] works there, too.
 func WithDelay(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.Delay = d } }
 
 // WithRunAt runs the job at a time.
@@ -214,11 +234,11 @@ func (r JobRequest) step() ([]byte, error) {
 }
 
 func (r JobRequest) marshal(m map[string]any, id string) ([]byte, error) {
+	r.complete()
 	args, err := encodeArgs(r.Args)
 	if err != nil {
 		return nil, err
 	}
-	r.setType()
 	m["type"], m["args"] = r.Type, args
 	if id != "" {
 		m["id"] = id

@@ -154,12 +154,13 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 
 // Register adds the handler of a type of jobs. It panics if the type has one, if no job can have the type, or if handler is nil. It may
 // be called after Start, too. Jobs of a type without handler are given back for a time (UnhandledFor), and then fail with the code
-// handler_not_found.
-func (w *Worker) Register(jobType string, handler HandlerFunc) {
+// handler_not_found. Options hold for the jobs of this type.
+func (w *Worker) Register(jobType string, handler HandlerFunc, options ...HandlerOption) {
 	if !typePattern.MatchString(jobType) {
 		panic(fmt.Sprintf("ojs: no job can have the type %q: types are words of a to z, 0 to 9, _ and -, with dots between them", jobType))
 	}
 	notNil("the handler of "+jobType, handler == nil)
+	handler = withOptions(jobType, handler, options)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, taken := w.handlers[jobType]; taken {

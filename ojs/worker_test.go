@@ -289,6 +289,75 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestHandlerOptions: they hold for the jobs of one type.
+func TestHandlerOptions(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
+	var order []string
+	w.Use(record(&order, "worker"))
+	backoff := ojs.HandlerBackoff(func(attempt int, err error) time.Duration {
+		order = append(order, fmt.Sprint("backoff ", attempt, " ", err))
+		return time.Duration(attempt) * time.Hour
+	})
+	w.Register("slow", func(ctx ojs.JobContext) error {
+		<-ctx.Done()
+		return fmt.Errorf("stopped: %w", ctx.Err())
+	}, ojs.HandlerTimeout(time.Millisecond), backoff, ojs.HandlerMiddleware(record(&order, "first"), record(&order, "second")))
+	w.Register("own", func(ojs.JobContext) error {
+		return &ojs.Failure{Code: "smtp_down", Err: errors.New("refused"), RetryAfter: 2 * time.Hour}
+	}, backoff)
+	w.Register("discards", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) }, backoff)
+	w.Register("plain", func(ojs.JobContext) error { return errors.New("no") })
+	ids := map[string]string{}
+	for _, name := range []string{"slow", "own", "discards", "plain"} {
+		job, err := c.Enqueue(t.Context(), name, nil)
+		require.NoError(t, err)
+		ids[name] = job.ID
+	}
+	s.Drain(t, w)
+	slow := s.RequireState(t, ids["slow"], ojs.StateRetryable)
+	require.Equal(t, "timeout: stopped: context deadline exceeded", slow.Error.Error())
+	require.Greater(t, slow.RetryDelayMS, (59 * time.Minute).Milliseconds())
+	require.Less(t, slow.RetryDelayMS, (61 * time.Minute).Milliseconds())
+	own := s.RequireState(t, ids["own"], ojs.StateRetryable)
+	require.Equal(t, "smtp_down: refused", own.Error.Error())
+	require.Greater(t, own.RetryDelayMS, (119 * time.Minute).Milliseconds())
+	require.Equal(t, "DISCARD", s.RequireState(t, ids["discards"], ojs.StateDiscarded).Error.Code)
+	require.Less(t, s.RequireState(t, ids["plain"], ojs.StateRetryable).RetryDelayMS, time.Minute.Milliseconds())
+	require.Equal(t, []string{
+		"worker-before", "first-before", "second-before", "second-after", "first-after",
+		"backoff 1 timeout: stopped: context deadline exceeded", "worker-after",
+		"worker-before", "backoff 1 smtp_down: refused", "worker-after",
+		"worker-before", "worker-after", "worker-before", "worker-after",
+	}, order)
+	for text, mistake := range map[string]func(){
+		"middleware is nil": func() { ojs.HandlerMiddleware(nil) }, "backoff is nil": func() { ojs.HandlerBackoff(nil) },
+		"an option of the handler of a is nil": func() { w.Register("a", func(ojs.JobContext) error { return nil }, nil) },
+	} {
+		func() {
+			defer func() { require.Contains(t, fmt.Sprint(recover()), text) }()
+			mistake()
+		}()
+	}
+}
+
+// TestClientOfAHandler: a handler enqueues through the client of its worker.
+func TestClientOfAHandler(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+	w.Register("a", func(ctx ojs.JobContext) error {
+		_, err := ctx.Client().Enqueue(ctx, "b", nil)
+		return err
+	})
+	w.Register("b", func(ojs.JobContext) error { return nil })
+	enqueue(t, c)
+	s.Drain(t, w)
+	s.RequireEnqueued(t, "b", ojstest.InState(ojs.StateCompleted))
+	require.True(t, ojs.JobContext{}.Client() == nil)
+}
+
 func TestWorkerRetries(t *testing.T) {
 	t.Parallel()
 	s, c := setup(t)

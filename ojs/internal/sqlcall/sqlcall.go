@@ -41,13 +41,18 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return nil, err
 	}
-	if r.Unique != nil && r.UniqueKey == "" {
+	_, unique := wire.Options["unique"]
+	if _, key := wire.Options["unique_key"]; unique && !key {
 		return nil, errors.New("ojs: a unique job in SQL needs UniqueKey, because ojs.enqueue does not compute keys")
 	}
 	options := map[string]any{}
+	var queue any // NULL is the default queue
 	for name, value := range wire.Options {
 		switch name {
 		case "queue":
+			if err := json.Unmarshal(value, &queue); err != nil {
+				return nil, err
+			}
 		case "delay_until":
 			options["scheduled_at"] = value
 		default:
@@ -69,10 +74,6 @@ func Params(r ojs.JobRequest) ([]any, error) {
 	text, err := json.Marshal(options)
 	if err != nil {
 		return nil, err
-	}
-	var queue any // NULL is the default queue
-	if r.Queue != "" {
-		queue = r.Queue
 	}
 	return []any{wire.Type, string(wire.Args), queue, string(text)}, nil
 }
