@@ -202,16 +202,3 @@ func encodeJob(request ojs.JobRequest) (job encodedJob, err error) {
 	}
 	return job, json.Unmarshal(data, &job)
 }
-
-// encodeTemplate encodes a job whose delay counts from its turn, as that of a step of a workflow does.
-func encodeTemplate(request ojs.JobRequest) (encodedJob, error) {
-	var workflow struct {
-		Steps [1]encodedJob `json:"steps"`
-	}
-	data, err := ojs.Chain(request).MarshalJSON()
-	if err != nil {
-		return encodedJob{}, err
-	}
-	err = json.Unmarshal(data, &workflow)
-	return workflow.Steps[0], err
-}
