@@ -117,7 +117,7 @@ func decodeArgs(data json.RawMessage, into any) error {
 		return nil
 	}
 	// What a type with its own encoding looks like in Go does not tell whether it is an array in JSON, which encodeArgs sends as it is.
-	if _, own := v.Addr().Interface().(json.Unmarshaler); own {
+	if _, own := reflect.TypeAssert[json.Unmarshaler](v.Addr()); own {
 		v.SetZero()
 		if other() == nil {
 			return nil
@@ -132,7 +132,7 @@ func decodeArgs(data json.RawMessage, into any) error {
 func isList(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Array:
-		_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
+		_, text := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr())
 		return !text && (v.Kind() == reflect.Array || v.Type().Elem().Kind() != reflect.Uint8)
 	}
 	return v.Kind() == reflect.Interface
@@ -198,8 +198,7 @@ func unreadable(t reflect.Type, path string, seen map[reflect.Type]bool) (where 
 		}
 		return unreadable(t.Elem(), path, seen)
 	case reflect.Struct:
-		for i := range t.NumField() {
-			f := t.Field(i)
+		for f := range t.Fields() {
 			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
 				continue
 			}

@@ -26,8 +26,8 @@
 // [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and subscribes
 // to events; [Client.Do] sends any other request. [Job] is what the server says of a job, and [JobRequest] a job to be made. [Chain],
 // [Group], [Batch] and [Graph] build definitions of workflows and call nobody. [Worker] runs handlers that [Worker.Register] has added;
-// [Typed], [TypedResult] and [Register] make them of functions with typed arguments. A handler returns nil, an error, a [*Failure], or one of
-// [Discard], [DeadLetter], [Snooze] and [Cancel]. [Middlewares] are chains of named middleware around enqueuing and around execution.
+// [Typed], [TypedResult] and [Register] make them of functions with typed arguments. A handler returns nil, an error, a [*Failure], or one
+// of [Discard], [DeadLetter], [Snooze] and [Cancel]. [Middlewares] are chains of named middleware around enqueuing and around execution.
 //
 // Package ojsadmin has the calls of operators, ojstest is for tests without a server, ojssql enqueues in transactions of database/sql, and
 // ojspgx and ojsotel, modules of their own, in those of pgx and with OpenTelemetry.

@@ -72,7 +72,10 @@ func ExampleWorker_StopNow() {
 		worker.StopNow()
 		signal.Stop(signals) // a third one ends the process
 	}()
+	signals <- os.Interrupt // instead of Ctrl-C
 	fmt.Println(worker.Start(ctx))
+	signals <- os.Interrupt // again, when there is nothing left to stop
+	// Output: <nil>
 }
 
 func ExampleClient_Enqueue() {

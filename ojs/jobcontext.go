@@ -99,7 +99,8 @@ func (c JobContext) SaveCheckpoint(state any) error {
 	}
 	// It may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
 	body := map[string]any{"state": state, "worker_id": c.run.worker.id, "attempt": c.Job.Attempt}
-	return c.run.worker.client.Do(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body, Idempotent: true}, nil)
+	r := Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}
+	return c.run.worker.client.Do(ctx, r.again(), nil)
 }
 
 // LoadCheckpoint reads the state that an earlier attempt has saved, and reports whether there is one. It reads what came with

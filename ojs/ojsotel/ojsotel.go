@@ -91,8 +91,9 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 	return job, nil
 }
 
-// Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue. An attempt that snoozes or cancels
-// its job is no error, and counts neither as completed nor as failed; the attribute ojs.job.outcome of its span is snoozed or cancelled.
+// Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue. An attempt that snoozes or
+// cancels its job is no error, and counts neither as completed nor as failed; the attribute ojs.job.outcome of its span is snoozed or
+// cancelled.
 func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error) {
 	job := ctx.Job
 	carrier := propagation.MapCarrier{}
