@@ -18,12 +18,7 @@ import (
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
 	r := &JobRequest{Type: jobType, Args: args}
 	r.complete()
-	for i, o := range options {
-		if o == nil {
-			panic(fmt.Sprintf("ojs: option %d of an enqueue is nil", i))
-		}
-		o(r)
-	}
+	r.apply(options, "an enqueue")
 	return wrapEnqueue(&c.Middleware, c.send)(ctx, r)
 }
 

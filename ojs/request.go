@@ -2,6 +2,7 @@ package ojs
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -136,14 +137,21 @@ func (r *JobRequest) complete() {
 	}
 	r.completed = true
 	of := JobRequest{}
-	for _, o := range args.JobOptions() {
-		o(&of)
-	}
+	of.apply(args.JobOptions(), "JobOptions")
 	own, from := reflect.ValueOf(r).Elem(), reflect.ValueOf(of)
 	for i := range own.NumField() {
 		if f := own.Field(i); f.CanSet() && f.IsZero() {
 			f.Set(from.Field(i))
 		}
+	}
+}
+
+func (r *JobRequest) apply(options []EnqueueOption, of string) {
+	for i, o := range options {
+		if o == nil {
+			panic(fmt.Sprintf("ojs: option %d of %s is nil", i, of))
+		}
+		o(r)
 	}
 }
 

@@ -247,6 +247,12 @@ func TestPanicInTheLog(t *testing.T) {
 //go:noinline
 func panics() { panic("ouch") }
 
+// noOptions are arguments with an option that somebody has forgotten to make.
+type noOptions struct{}
+
+func (noOptions) JobType() string                 { return "a" }
+func (noOptions) JobOptions() []ojs.EnqueueOption { return []ojs.EnqueueOption{nil} }
+
 // TestMistakes: what a program can only do by mistake panics with a sentence, where the mistake is.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
@@ -269,6 +275,7 @@ func TestMistakes(t *testing.T) {
 		"NilEnqueue":    {func() { _, _ = ojs.Enqueue(t.Context(), nil, email{}) }, "the client of an enqueue is nil"},
 		"NilArguments":  {func() { _, _ = ojs.Enqueue(t.Context(), c, nil) }, "the argument args of an enqueue is nil"},
 		"NilOption":     {func() { _, _ = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue("q"), nil) }, "option 1 of an enqueue is nil"},
+		"NilJobOption":  {func() { _, _ = ojs.Enqueue(t.Context(), c, noOptions{}) }, "option 0 of JobOptions is nil"},
 		"NilBatchOption": {func() { _, _ = c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Type: "a"}}, nil) },
 			"option 0 of a batch is nil"},
 		"NilRegister":  {func() { ojs.Register(nil, func(ojs.JobContext, email) error { return nil }) }, "the worker of Register is nil"},
