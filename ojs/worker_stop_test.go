@@ -908,7 +908,7 @@ func TestProgressReports(t *testing.T) {
 				all.Wait()
 				return ctx.ReportProgress(1, "", nil)
 			})
-			require.LessOrEqual(t, len(reports), 4)
+			require.LessOrEqual(t, len(reports), 20, "of 1 001; each takes 3 s, and a goroutine whose report is sent at once waits for it")
 			require.Equal(t, 100.0, reports[len(reports)-1].to)
 		})
 	})
