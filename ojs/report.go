@@ -3,6 +3,7 @@ package ojs
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -87,7 +88,8 @@ func (w *Worker) delays(r *report) bool {
 // shipment is one request with reports of one kind.
 type shipment struct {
 	reports []*report
-	fetch   int // jobs that are asked for in the same request
+	fetch   int   // jobs that are asked for in the same request
+	answers int64 // requests that had been answered when this one was sent
 }
 
 // reportLoop sends reports as soon as there are some and a sender is free, until life is done. It ends only when every sender
@@ -176,11 +178,12 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 		signal(w.slotFree)
 		signal(w.changed)
 	}()
+	s.answers = w.reportAnswers.Load()
 	if first := s.reports[0]; len(s.reports) == 1 && (!first.batches() || !w.offered(ExtensionBatchAck)) {
 		if err := w.sendOne(life, first); isRepeatable(err) {
-			w.again(s.reports, err)
+			w.again(s, s.reports, err)
 		} else {
-			w.reportFailures.Store(0)
+			w.reportAnswered()
 			w.sent(first, err)
 		}
 		w.take(life, stopping, nil, s.fetch) // none came, if the server has lost the extension meanwhile
@@ -205,9 +208,9 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 		}
 	}
 	if len(failed) > 0 {
-		w.again(failed, cause)
+		w.again(s, failed, cause)
 	} else {
-		w.reportFailures.Store(0)
+		w.reportAnswered()
 	}
 	if s.fetch > 0 {
 		w.fetched(life, s.fetch, answer, err)
@@ -359,13 +362,25 @@ func (w *Worker) reported(r *report) {
 	}
 }
 
+// reportAnswered ends an outage, if there was one.
+func (w *Worker) reportAnswered() {
+	w.reportAnswers.Add(1)
+	w.reportFailures.Store(0)
+}
+
 // again sends the reports of a request later, each in its own time. There is no limit of tries: with worker and attempt in it, a report
 // never ends another run, and as long as the job is in hand, heartbeats renew it; if the server takes it away its reports are dropped.
-// The log counts requests since the last one that was answered, and not the jobs and their tries: an outage may concern thousands.
-func (w *Worker) again(reports []*report, err error) {
-	failures := int(w.reportFailures.Add(1))
+//
+// The log counts requests since the last one that was answered, and not the jobs and their tries: an outage may concern thousands. A
+// request that was sent before that answer belongs to the outage before it.
+func (w *Worker) again(s shipment, reports []*report, err error) {
+	level, failures := slog.LevelDebug, int64(0)
+	if s.answers == w.reportAnswers.Load() {
+		failures = w.reportFailures.Add(1)
+		level = warnFirst(int(failures) - 1)
+	}
 	first := reports[0].run
-	w.logger.Log(context.Background(), warnFirst(failures-1), "outcomes of jobs could not be reported; they are sent again",
+	w.logger.Log(context.Background(), level, "outcomes of jobs could not be reported; they are sent again",
 		"jobs", len(reports), "job_id", first.ID, "job_type", first.Type, "error", err, "failures", failures)
 	for _, r := range reports {
 		w.mu.Lock()

@@ -61,7 +61,8 @@ type Worker struct {
 	fetchesAlone atomic.Bool // the server has passed over a fetch in a batch of reports
 
 	completed      atomic.Int64 // jobs that the server has taken as completed
-	reportFailures atomic.Int64 // requests with reports since the last one that was answered
+	reportAnswers  atomic.Int64 // requests with reports that were answered
+	reportFailures atomic.Int64 // those that have failed since
 	fetchFailures  atomic.Int64 // the same of fetches in batches of reports
 
 	beatNow   chan struct{} // a heartbeat is due
