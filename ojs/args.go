@@ -2,6 +2,7 @@ package ojs
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,12 @@ import (
 type JobArgs interface {
 	// JobType is asked of the zero value, too. It must not depend on fields, and the zero value of a pointer type is nil.
 	JobType() string
+}
+
+// JobOptions is what arguments may have in addition: the options of all jobs that are enqueued with them, such as their queue and their
+// retry policy. Options of an enqueue come after them, and a field that is set in a [JobRequest] counts.
+type JobOptions interface {
+	JobOptions() []EnqueueOption
 }
 
 // Tuple is embedded in a struct whose exported fields are the elements of args, in their order:
@@ -85,28 +92,56 @@ func tupleFields(v reflect.Value) (fields []reflect.Value, ok bool) {
 // Of an array that is too short the rest stays zero, and what an array has too much is passed over: workers and producers of
 // different versions must understand each other. All elements that do not fit are reported, not only the first.
 func decodeArgs(data json.RawMessage, into any) error {
-	if raw, ok := into.(*json.RawMessage); ok {
+	if raw, ok := into.(*json.RawMessage); ok && raw != nil {
 		*raw = data
 		return nil
 	}
-	v := reflect.ValueOf(into).Elem()
-	for v.Kind() == reflect.Pointer {
+	v := reflect.ValueOf(into)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return &json.InvalidUnmarshalError{Type: reflect.TypeOf(into)}
+	}
+	for v = v.Elem(); v.Kind() == reflect.Pointer; v = v.Elem() {
 		v.Set(reflect.New(v.Type().Elem()))
-		v = v.Elem()
 	}
-	switch v.Kind() {
-	case reflect.Slice, reflect.Array, reflect.Interface:
-		if v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Uint8 { // bytes are a text in JSON
-			return json.Unmarshal(data, into)
+	if fields, ok := tupleFields(v); ok {
+		return decodeElements(data, fields)
+	}
+	whole := func() error { return json.Unmarshal(data, v.Addr().Interface()) }
+	element := func() error { return decodeElements(data, []reflect.Value{v}) }
+	likely, other := element, whole
+	if isList(v) {
+		likely, other = whole, element
+	}
+	err := likely()
+	if err == nil {
+		return nil
+	}
+	// What a type with its own encoding looks like in Go does not tell whether it is an array in JSON, which encodeArgs sends as it is.
+	if _, own := reflect.TypeAssert[json.Unmarshaler](v.Addr()); own {
+		v.SetZero()
+		if other() == nil {
+			return nil
 		}
+		v.SetZero()
 	}
+	return err
+}
+
+// isList reports whether encoding/json reads an array into v. Bytes are a text in JSON, and so are the arrays that most packages for
+// UUIDs have.
+func isList(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Array:
+		_, text := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr())
+		return !text && (v.Kind() == reflect.Array || v.Type().Elem().Kind() != reflect.Uint8)
+	}
+	return v.Kind() == reflect.Interface
+}
+
+func decodeElements(data json.RawMessage, fields []reflect.Value) error {
 	var elements []json.RawMessage
 	if err := json.Unmarshal(data, &elements); err != nil {
 		return err
-	}
-	fields, ok := tupleFields(v)
-	if !ok {
-		fields = []reflect.Value{v}
 	}
 	var failed error
 	for i := range min(len(fields), len(elements)) {
@@ -115,4 +150,67 @@ func decodeArgs(data json.RawMessage, into any) error {
 		}
 	}
 	return failed
+}
+
+// mustDecode panics if a type of arguments has a part that is sent as a text by its MarshalText, and cannot be read from one: each of its
+// jobs would fail for good. Types are looked at and not tried out, because zero values need not be valid.
+func mustDecode(args reflect.Type) {
+	if path, part := unreadable(args, args.String(), map[reflect.Type]bool{}); part != nil {
+		panic(fmt.Sprintf("ojs: jobs with %s as arguments would fail for good: %s has MarshalText and no UnmarshalText, "+
+			"so that a worker cannot read %s: write an UnmarshalText, or use another type there", args, part, path))
+	}
+}
+
+var (
+	textMarshaler   = reflect.TypeFor[encoding.TextMarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsonMarshaler   = reflect.TypeFor[json.Marshaler]()
+	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
+)
+
+// unreadable finds the first part of a type that encoding/json writes as a text and does not read from one; nil: there is none.
+func unreadable(t reflect.Type, path string, seen map[reflect.Type]bool) (where string, part reflect.Type) {
+	for t.Kind() == reflect.Pointer && !seen[t] {
+		seen[t] = true
+		t = t.Elem()
+	}
+	if seen[t] {
+		return "", nil
+	}
+	seen[t] = true
+	p := reflect.PointerTo(t)
+	switch {
+	case t.Implements(jsonMarshaler) || p.Implements(jsonUnmarshaler) || p.Implements(textUnmarshaler):
+		return "", nil // it knows what it reads
+	case t.Implements(textMarshaler):
+		if readsTexts(t) {
+			return "", nil
+		}
+		return path, t
+	}
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array:
+		return unreadable(t.Elem(), path, seen)
+	case reflect.Map:
+		key := t.Key()
+		if key.Kind() != reflect.String && key.Implements(textMarshaler) && !reflect.PointerTo(key).Implements(textUnmarshaler) {
+			return path, key
+		}
+		return unreadable(t.Elem(), path, seen)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
+				continue
+			}
+			if where, part = unreadable(f.Type, path+"."+f.Name, seen); part != nil {
+				return where, part
+			}
+		}
+	}
+	return "", nil
+}
+
+// readsTexts reports whether encoding/json reads a text into a type without methods.
+func readsTexts(t reflect.Type) bool {
+	return t.Kind() == reflect.String || t.Kind() == reflect.Interface || t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8
 }

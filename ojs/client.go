@@ -26,6 +26,9 @@ type Config struct {
 	// Transport sends the requests: nil is a pool of connections of this client, with the proxies and TLS of
 	// http.DefaultTransport. Tests give one that calls nobody, and may leave URL empty then; package ojstest has one.
 	Transport http.RoundTripper
+	// HTTPClient takes the place of Transport, if the program has a client that it configures: its transport, its cookies and its
+	// rule for redirects are used. Its Timeout is not: it would end long polls and streams, and the Timeout above bounds requests.
+	HTTPClient *http.Client
 
 	// MaxRetries is how often a request is sent again that the server has not carried out (429, 503, no connection), or that can be
 	// repeated without harm whatever became of it: reads, and enqueues, whose id the client chooses. 0: three times; negative: never.
@@ -51,20 +54,27 @@ type Client struct {
 	listeners  listeners
 }
 
-// NewClient checks the configuration. It does not call the server. The only error is a URL that is none. Whether the server can
-// be reached shows with the first call, or with [Client.Health].
+// NewClient checks the configuration. It does not call the server. The only errors are a URL that is none, and a Transport beside an
+// HTTPClient. Whether the server can be reached shows with the first call, or with [Client.Health].
 func NewClient(config Config) (*Client, error) {
 	server, err := serverURL(config.URL, config.Transport != nil)
 	if err != nil {
 		return nil, err
 	}
-	transport := config.Transport
-	if transport == nil {
-		transport = pooledTransport()
+	sender := &http.Client{Transport: config.Transport}
+	switch {
+	case config.HTTPClient != nil && config.Transport != nil:
+		return nil, errors.New("ojs: Config has both a Transport and an HTTPClient: set the Transport of the HTTPClient")
+	case config.HTTPClient != nil:
+		own := *config.HTTPClient
+		own.Timeout = 0
+		sender = &own
+	case config.Transport == nil:
+		sender.Transport = pooledTransport()
 	}
 	c := &Client{
 		url: server, token: config.Token, header: config.Header.Clone(), timeout: defaultTimeout,
-		http: &http.Client{Transport: transport}, retries: cmp.Or(config.MaxRetries, 3), logger: cmp.Or(config.Logger, slog.Default()),
+		http: sender, retries: cmp.Or(config.MaxRetries, 3), logger: cmp.Or(config.Logger, slog.Default()),
 	}
 	if config.Timeout > 0 {
 		c.timeout = config.Timeout
@@ -195,7 +205,7 @@ func refusal(request httpRequest, answer httpAnswer) error {
 			Err: fmt.Errorf("the answer is no error of the Open Job Spec: %.200q", bytes.TrimSpace(answer.body)),
 		}
 	}
-	e.Status, e.RetryAfter = answer.status, wait
+	e.Method, e.Path, e.Status, e.RetryAfter = request.method, request.path, answer.status, wait
 	return e
 }
 

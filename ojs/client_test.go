@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -64,6 +65,7 @@ func TestHTTPTransport(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, 429, e.Status)
 	require.Equal(t, "req_1", e.RequestID)
+	require.Equal(t, "rate_limited: slow down (GET /jobs/x, request req_1)", err.Error())
 	require.Equal(t, 7*time.Second, ojs.RetryAfter(err))
 	require.ErrorIs(t, err, ojs.ErrRateLimited)
 	require.True(t, ojs.Retryable(err))
@@ -279,6 +281,10 @@ func TestEnqueueBody(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"t","args":[],"options":{"timeout_ms":1,"visibility_timeout_ms":2}}`, string(data), "0 would be the default")
 
+	data, err = json.Marshal(ojs.JobRequest{Type: "t", Delay: 5 * time.Second, RunAt: at})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"t","args":[],"options":{"delay_until":"PT5S"}}`, string(data), "the clock of the server counts")
+
 	data, err = json.Marshal(ojs.JobRequest{Args: email{"a@b"}})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"email.send","args":[{"to":"a@b"}]}`, string(data), "these arguments know their type")
@@ -466,4 +472,129 @@ func TestClient(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(`{"ojs_version":"1.0","extensions":{"official":[]}}`), m))
 		require.Empty(t, m.Extensions)
 	})
+}
+
+// TestNothingBesideAnError: what a call returns beside an error is zero, so that nobody takes it for an answer.
+func TestNothingBesideAnError(t *testing.T) {
+	t.Parallel()
+	// The answer begins well, and then has a member of another type than the call needs.
+	const broken = `{"status":"ok","specversion":"1.0","progress":1,"state":"completed","cursor":"c","uptime_seconds":"x","conformance_level":"x",
+		"updated_at":7,"completed_at":7,"has_more":7}`
+	for _, answer := range []func(*http.Request) (int, string, error){
+		func(*http.Request) (int, string, error) { return 200, broken, nil },
+		func(*http.Request) (int, string, error) { return 404, `{"error":{"code":"not_found"}}`, nil },
+	} {
+		c, err := ojs.NewClient(ojs.Config{Transport: transportFunc(answer), MaxRetries: -1, Logger: silent})
+		require.NoError(t, err)
+		ctx := t.Context()
+		progress, err := c.Progress(ctx, "x")
+		require.Error(t, err)
+		require.Nil(t, progress)
+		manifest, err := c.Manifest(ctx)
+		require.Error(t, err)
+		require.Nil(t, manifest)
+		health, err := c.Health(ctx)
+		require.Error(t, err)
+		require.Nil(t, health)
+		page, err := c.ListEvents(ctx, ojs.EventFilter{}, 1)
+		require.Error(t, err)
+		require.Nil(t, page)
+		result, err := c.Wait(ctx, "x")
+		require.Error(t, err)
+		require.Nil(t, result)
+	}
+	var into struct{ Row int }
+	found, err := ojs.JobContext{Context: t.Context(), Job: &ojs.Job{LastCheckpoint: json.RawMessage(`[]`)}}.LoadCheckpoint(&into)
+	require.Error(t, err)
+	require.False(t, found)
+}
+
+// TestHTTPClient: a client of the program sends the requests, but its timeout does not end long polls.
+func TestHTTPClient(t *testing.T) {
+	t.Parallel()
+	s, _ := setup(t)
+	sent := 0
+	own := &http.Client{Timeout: time.Nanosecond, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent++
+		return s.RoundTrip(r)
+	})}
+	c, err := ojs.NewClient(ojs.Config{URL: "http://ojs.test", HTTPClient: own, Logger: silent})
+	require.NoError(t, err)
+	_, err = c.Enqueue(t.Context(), "a", nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, sent)
+	require.Equal(t, time.Nanosecond, own.Timeout, "it stays as it is")
+	_, err = ojs.NewClient(ojs.Config{URL: "http://ojs.test", HTTPClient: own, Transport: s})
+	require.ErrorContains(t, err, "both a Transport and an HTTPClient")
+}
+
+// report has options for all of its jobs.
+type report struct {
+	Month int `json:"month"`
+}
+
+func (report) JobType() string { return "report.build" }
+func (report) JobOptions() []ojs.EnqueueOption {
+	return []ojs.EnqueueOption{ojs.WithQueue("reports"), ojs.WithDelay(time.Minute),
+		ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: 5, InitialInterval: time.Minute})}
+}
+
+// TestJobOptions: what arguments say of their jobs holds wherever they are enqueued, until the enqueue says something else.
+func TestJobOptions(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := ojs.Enqueue(t.Context(), c, report{1})
+	require.NoError(t, err)
+	require.Equal(t, "report.build reports scheduled 5", fmt.Sprint(job.Type, " ", job.Queue, " ", job.State, " ", job.MaxAttempts))
+	job, err = ojs.Enqueue(t.Context(), c, report{2}, ojs.WithQueue("urgent"), ojs.WithDelay(0), ojs.WithMaxAttempts(2))
+	require.NoError(t, err)
+	require.Equal(t, "urgent available 2", fmt.Sprint(job.Queue, " ", job.State, " ", job.MaxAttempts))
+	for _, r := range s.Requests() {
+		require.Contains(t, string(r.Body), `"initial_interval":"PT60S"`, "the rest of the policy stays")
+	}
+	jobs, err := c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Args: report{3}}, {Args: report{4}, Queue: "urgent"}})
+	require.NoError(t, err)
+	require.Equal(t, "reports urgent", jobs[0].Queue+" "+jobs[1].Queue)
+	body, err := json.Marshal(ojs.Chain(ojs.JobRequest{Args: report{5}, Retry: &ojs.RetryPolicy{MaxAttempts: 1}}))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"chain","steps":[{"type":"report.build","args":[{"month":5}],
+		"options":{"queue":"reports","delay_until":"PT60S","retry":{"max_attempts":1}}}]}`, string(body))
+}
+
+// TestWaitResult: the result of a job comes in its type.
+func TestWaitResult(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+	w.Register("double", ojs.TypedResult(func(_ ojs.JobContext, n int) (int, error) {
+		if n < 0 {
+			return 7, ojs.Discard(errors.New("too small"))
+		}
+		return 2 * n, nil
+	}))
+	w.Register("cancel", func(ojs.JobContext) error { return ojs.Cancel() })
+	w.Register("none", func(ojs.JobContext) error { return nil })
+	ids := map[string]string{}
+	for name, r := range map[string]ojs.JobRequest{
+		"good": {Type: "double", Args: 21}, "bad": {Type: "double", Args: -1}, "cancelled": {Type: "cancel"}, "none": {Type: "none"},
+	} {
+		job, err := c.Enqueue(t.Context(), r.Type, r.Args)
+		require.NoError(t, err)
+		ids[name] = job.ID
+	}
+	s.Drain(t, w)
+	n, err := ojs.WaitResult[int](t.Context(), c, ids["good"])
+	require.NoError(t, err)
+	require.Equal(t, 42, n)
+	n, err = ojs.WaitResult[int](t.Context(), c, ids["bad"])
+	var failure *ojs.JobError
+	require.ErrorAs(t, err, &failure)
+	require.Equal(t, "too small 0", fmt.Sprint(failure.Message, " ", n))
+	_, err = ojs.WaitResult[int](t.Context(), c, ids["cancelled"])
+	require.ErrorIs(t, err, ojs.ErrJobCancelled)
+	n, err = ojs.WaitResult[int](t.Context(), c, ids["none"])
+	require.NoError(t, err)
+	require.Zero(t, n)
+	_, err = ojs.WaitResult[string](t.Context(), c, ids["good"])
+	require.ErrorContains(t, err, "decode the result")
 }

@@ -19,13 +19,15 @@
 //	defer stop()
 //	return worker.Start(ctx)
 //
+// Jobs may finish then, for 25 s by default; a program calls [Worker.StopNow] at a second signal.
+//
 // # Surface
 //
 // [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads and cancels jobs, waits for results, starts workflows and subscribes
 // to events; [Client.Do] sends any other request. [Job] is what the server says of a job, and [JobRequest] a job to be made. [Chain],
 // [Group], [Batch] and [Graph] build definitions of workflows and call nobody. [Worker] runs handlers that [Worker.Register] has added;
-// [Typed] and [Register] make them of functions with typed arguments. A handler returns nil, an error, a [*Failure], or one of [Discard],
-// [DeadLetter], [Snooze] and [Cancel]. [Middlewares] are chains of named middleware around enqueuing and around execution.
+// [Typed], [TypedResult] and [Register] make them of functions with typed arguments. A handler returns nil, an error, a [*Failure], or one
+// of [Discard], [DeadLetter], [Snooze] and [Cancel]. [Middlewares] are chains of named middleware around enqueuing and around execution.
 //
 // Package ojsadmin has the calls of operators, ojstest is for tests without a server, ojssql enqueues in transactions of database/sql, and
 // ojspgx and ojsotel, modules of their own, in those of pgx and with OpenTelemetry.
@@ -34,7 +36,7 @@
 //
 // The args of a job are a JSON array. A struct, map or scalar is sent as an array of one element, and the struct of a typed handler is
 // decoded from the first element. Slices and arrays are the array itself. A struct that embeds [Tuple] stands for the whole array, one
-// element for each exported field.
+// element for each exported field. A type that encodes itself, such as a UUID, is sent as the array that it is in JSON, or in one.
 //
 // # Errors
 //

@@ -17,15 +17,15 @@ import (
 // is a job. Options that no function makes are set by one that you write: func(r *ojs.JobRequest) { r.Schema = uri }.
 func (c *Client) Enqueue(ctx context.Context, jobType string, args any, options ...EnqueueOption) (*Job, error) {
 	r := &JobRequest{Type: jobType, Args: args}
-	r.setType()
-	for _, o := range options {
-		o(r)
-	}
+	r.complete()
+	r.apply(options, "an enqueue")
 	return wrapEnqueue(&c.Middleware, c.send)(ctx, r)
 }
 
 // Enqueue makes a job of the type that its arguments name. It is [Client.Enqueue] otherwise.
 func Enqueue(ctx context.Context, c *Client, args JobArgs, options ...EnqueueOption) (*Job, error) {
+	notNil("the client of an enqueue", c == nil)
+	notNil("the argument args of an enqueue", args == nil)
 	return c.Enqueue(ctx, args.JobType(), args, options...)
 }
 
@@ -69,10 +69,13 @@ func noMember(method, path, name string) error {
 // [Client.Enqueue] it is repeated after a lost answer; to repeat it after an error, set the ID of each request to a [NewID] first.
 func (c *Client) EnqueueBatch(ctx context.Context, requests []JobRequest, options ...BatchOption) ([]Job, error) {
 	b := &batch{client: c, requests: requests, results: make([]batchResult, len(requests))}
-	for _, o := range options {
+	for i, o := range options {
+		if o == nil {
+			panic(fmt.Sprintf("ojs: option %d of a batch is nil", i))
+		}
 		o(b)
 	}
-	if err := b.from(ctx, 0); err != nil {
+	if err := b.from(ctx, ctx, 0); err != nil {
 		return nil, err
 	}
 	jobs, refused := make([]Job, len(requests)), &BatchError{}
@@ -153,16 +156,17 @@ type sentJob struct {
 
 // from runs the middleware of request i, in which that of the next one runs, and so on; the innermost sends. Middleware that answers
 // without calling next takes its request out of the call. The call happens inside of all middleware, so that each of them sees
-// the outcome of its own job and can measure it.
-func (b *batch) from(ctx context.Context, i int) error {
+// the outcome of its own job and can measure it. Each begins with the context of the caller, ctx: a span of one job is not the parent of
+// the next one's. The call has the context that the middleware of the last job has made, inner.
+func (b *batch) from(ctx, inner context.Context, i int) error {
 	if i == len(b.requests) {
-		b.call(ctx)
+		b.call(inner)
 		return b.failed
 	}
 	passed := false
 	own := b.requests[i]
-	own.setType()
-	job, err := wrapEnqueue(&b.client.Middleware, func(ctx context.Context, r *JobRequest) (*Job, error) {
+	own.complete()
+	job, err := wrapEnqueue(&b.client.Middleware, func(inner context.Context, r *JobRequest) (*Job, error) {
 		if passed {
 			return nil, errors.New("ojs: enqueue middleware has called next twice for a job of a batch")
 		}
@@ -174,7 +178,7 @@ func (b *batch) from(ctx context.Context, i int) error {
 		} else if encoding = fmt.Errorf("ojs: encode job %d of the batch, of type %q: %w", i, own.Type, encoding); !b.partial {
 			return nil, encoding
 		}
-		if err := b.from(ctx, i+1); err != nil {
+		if err := b.from(ctx, inner, i+1); err != nil {
 			return nil, err
 		}
 		if encoding != nil {
@@ -192,7 +196,7 @@ func (b *batch) from(ctx context.Context, i int) error {
 	case passed:
 		return nil
 	}
-	return b.from(ctx, i+1)
+	return b.from(ctx, inner, i+1)
 }
 
 func (b *batch) call(ctx context.Context) {
@@ -282,6 +286,7 @@ func (c *Client) sendPartial(ctx context.Context, jobs []sentJob) ([]batchResult
 		result, id := batchResult{job: item.Job}, jobs[item.Index].id
 		switch {
 		case item.Error != nil && item.Status != "duplicate":
+			item.Error.Method, item.Error.Path = r.Method, r.Path
 			result.err = item.Error
 			if unknown && isOwnDuplicate(item.Error, id) { // a try before this one has stored it
 				result.job, result.err = c.GetJob(ctx, id)

@@ -1,6 +1,7 @@
 package ojs
 
 import (
+	"strings"
 	"time"
 )
 
@@ -17,13 +18,28 @@ type Error struct {
 	Details   map[string]any `json:"details,omitempty"`
 	RequestID string         `json:"request_id,omitempty"` // set by the transport; absent in items of a bulk answer
 
-	// Status and RetryAfter are set by the [Client], from the answer over HTTP. The server leaves them out.
+	// These are set by the [Client], from its request and the answer over HTTP. The server leaves them out.
+	Method     string        `json:"-"`
+	Path       string        `json:"-"` // below /ojs/v1
 	Status     int           `json:"-"`
 	RetryAfter time.Duration `json:"-"`
 }
 
-// Error gives "code: message".
-func (e *Error) Error() string { return e.Code + ": " + e.Message }
+// Error gives code and message, and what is known of the request: "not_found: Job x does not exist. (GET /jobs/x, request req_1)".
+func (e *Error) Error() string {
+	text := e.Code + ": " + e.Message
+	var request []string
+	if e.Method != "" {
+		request = append(request, e.Method+" "+e.Path)
+	}
+	if e.RequestID != "" {
+		request = append(request, "request "+e.RequestID)
+	}
+	if len(request) > 0 {
+		text += " (" + strings.Join(request, ", ") + ")"
+	}
+	return text
+}
 
 // Is makes errors.Is compare code and type, so that a sentinel need not repeat the message. The target may be an [ErrorKind].
 func (e *Error) Is(target error) bool {

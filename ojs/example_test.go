@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -52,6 +55,27 @@ func Example() {
 	// to ada@example.com
 	// true
 	// <nil>
+}
+
+// The first signal lets jobs finish for the grace period. A second one hands back those that still run.
+func ExampleWorker_StopNow() {
+	worker := ojs.NewWorker(ojstest.New().Client(), ojs.WorkerConfig{})
+	ojs.Register(worker, func(_ ojs.JobContext, args Email) error { return send(args.To) })
+
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		worker.StopNow()
+		signal.Stop(signals) // a third one ends the process
+	}()
+	signals <- os.Interrupt // instead of Ctrl-C
+	fmt.Println(worker.Start(ctx))
+	signals <- os.Interrupt // again, when there is nothing left to stop
+	// Output: <nil>
 }
 
 func ExampleClient_Enqueue() {
@@ -123,6 +147,107 @@ func ExampleSnooze() {
 			return &ojs.Failure{Code: "warehouse_down", Details: map[string]any{"site": 7}, RetryAfter: 10 * time.Second}
 		}
 		return nil
+	})
+	// Output:
+}
+
+// Middleware that tells outcomes apart: an attempt that snoozes or cancels its job is no failure.
+func ExampleIsSnooze() {
+	outcome := func(ctx ojs.JobContext, next ojs.HandlerFunc) error {
+		err := next(ctx)
+		switch {
+		case ojs.IsSnooze(err):
+			fmt.Println("later")
+		case ojs.IsCancel(err):
+			fmt.Println("cancelled")
+		case ojs.IsDiscard(err), ojs.IsDeadLetter(err):
+			fmt.Println("not again:", err)
+		case err != nil:
+			fmt.Println("failed:", err)
+		}
+		return err
+	}
+	ctx := ojs.JobContext{Context: context.Background(), Job: &ojs.Job{}}
+	_ = outcome(ctx, func(ojs.JobContext) error { return ojs.Snooze(time.Minute) })
+	_ = outcome(ctx, func(ojs.JobContext) error { return fmt.Errorf("find the user: %w", ojs.Discard(errors.New("gone"))) })
+	_ = outcome(ctx, func(ojs.JobContext) error { return errors.New("no connection") })
+	// Output:
+	// later
+	// not again: find the user: discard: gone
+	// failed: no connection
+}
+
+// Report is built once a month. All of its jobs are in the queue reports and run at most twice.
+type Report struct {
+	Month int `json:"month"`
+}
+
+func (Report) JobType() string { return "report.build" }
+
+// JobOptions are the options of all jobs with these arguments; those of an enqueue come after them.
+func (Report) JobOptions() []ojs.EnqueueOption {
+	return []ojs.EnqueueOption{ojs.WithQueue("reports"), ojs.WithMaxAttempts(2)}
+}
+
+func ExampleJobOptions() {
+	client := ojstest.New().Client()
+	job, err := ojs.Enqueue(context.Background(), client, Report{Month: 2})
+	fmt.Println(job.Queue, job.MaxAttempts, err)
+	job, err = ojs.Enqueue(context.Background(), client, Report{Month: 3}, ojs.WithQueue("urgent"))
+	fmt.Println(job.Queue, job.MaxAttempts, err)
+	// Output:
+	// reports 2 <nil>
+	// urgent 2 <nil>
+}
+
+// A type of jobs with limits and middleware of its own.
+func ExampleHandlerTimeout() {
+	worker := ojs.NewWorker(ojstest.New().Client(), ojs.WorkerConfig{})
+	audit := func(ctx ojs.JobContext, next ojs.HandlerFunc) error {
+		fmt.Println("report", ctx.Job.ID)
+		return next(ctx)
+	}
+	ojs.Register(worker, func(ctx ojs.JobContext, args Report) error { return build(ctx, args.Month) },
+		ojs.HandlerTimeout(time.Minute),
+		ojs.HandlerBackoff(func(attempt int, _ error) time.Duration { return time.Duration(attempt) * time.Hour }),
+		ojs.HandlerMiddleware(audit))
+	// Output:
+}
+
+func build(context.Context, int) error { return nil }
+
+// The result of a job has a type on both sides.
+func ExampleTypedResult() {
+	client := ojstest.New().Client()
+	worker := ojs.NewWorker(client, ojs.WorkerConfig{})
+	worker.Register("text.count", ojs.TypedResult(func(_ ojs.JobContext, text string) (int, error) {
+		return len(text), nil
+	}))
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- worker.Start(ctx) }()
+
+	job, err := client.Enqueue(ctx, "text.count", "hello")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(ojs.WaitResult[int](ctx, client, job.ID))
+	stop()
+	fmt.Println(<-done)
+	// Output:
+	// 5 <nil>
+	// <nil>
+}
+
+// A handler enqueues the next job through the client of its worker.
+func ExampleJobContext_Client() {
+	server := ojstest.New()
+	worker := ojs.NewWorker(server.Client(), ojs.WorkerConfig{})
+	ojs.Register(worker, func(ctx ojs.JobContext, args Report) error {
+		_, err := ojs.Enqueue(ctx, ctx.Client(), Email{To: "ada@example.com"})
+		return err
 	})
 	// Output:
 }

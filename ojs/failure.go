@@ -126,6 +126,23 @@ func Snooze(d time.Duration) error { return &disposition{kind: dispositionSnooze
 // Cancel cancels the job. The outcome is a cancelled job, as if an operator had cancelled it; nothing is retried.
 func Cancel() error { return &disposition{kind: dispositionCancel} }
 
+// IsSnooze reports whether an error of a handler is that of [Snooze], as middleware may want to know: it is no failure.
+func IsSnooze(err error) bool { return isDisposition(err, dispositionSnooze) }
+
+// IsCancel reports whether an error of a handler is that of [Cancel]. It is no failure.
+func IsCancel(err error) bool { return isDisposition(err, dispositionCancel) }
+
+// IsDiscard reports whether an error of a handler is that of [Discard].
+func IsDiscard(err error) bool { return isDisposition(err, dispositionDiscard) }
+
+// IsDeadLetter reports whether an error of a handler is that of [DeadLetter].
+func IsDeadLetter(err error) bool { return isDisposition(err, dispositionDeadLetter) }
+
+func isDisposition(err error, kind dispositionKind) bool {
+	d, ok := errors.AsType[*disposition](err)
+	return ok && d.kind == kind
+}
+
 // Reasons for which the context of a running job is cancelled, by context.Cause. Compare with errors.Is(context.Cause(ctx),
 // ojs.ErrJobCancelled) in a handler that wants to know. After ErrJobCancelled and ErrJobLost the outcome of the handler is not
 // reported any more.
@@ -156,10 +173,15 @@ func failureOf(ctx context.Context, err error) *Failure {
 		return f
 	}
 	f = &Failure{Err: err}
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout) {
+	if isTimeout(ctx, err) {
 		f.Code = codeTimeout
 	}
 	return f
+}
+
+// isTimeout reports whether an error comes from the end of the time of a job.
+func isTimeout(ctx context.Context, err error) bool {
+	return err != nil && errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout)
 }
 
 // panicFailure describes a panic; it must be called by the deferred function that has recovered it.

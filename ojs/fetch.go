@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -290,7 +291,7 @@ type unhandled struct {
 // Two runs of one id can only be an older attempt whose reservation ended and a newer one.
 func (w *Worker) keep(life context.Context, job *Job) *run {
 	ctx, cancel := context.WithCancelCause(life)
-	r := &run{Job: job, worker: w, cancel: cancel, ctx: ctx}
+	r := &run{Job: job, worker: w, life: life, cancel: cancel, ctx: ctx}
 	w.mu.Lock()
 	older := w.inHand[job.ID]
 	w.inHand[job.ID] = r
@@ -317,11 +318,13 @@ func (w *Worker) execute(r *run, handler HandlerFunc) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = panicFailure(value)
-			w.logger.ErrorContext(ctx, "handler has panicked", "job_id", r.ID, "job_type", r.Type, "panic", value)
+			w.logger.ErrorContext(ctx, "handler has panicked", "job_id", r.ID, "job_type", r.Type, "panic", value,
+				"stack", string(debug.Stack()))
 		} else if !returned {
 			err = errGoexit
 		}
 		r.duration = time.Since(start)
+		r.endProgress()
 		w.ended(ctx, r, err)
 	}()
 	_ = r.decodeAny() // what is no array stays in RawArgs, and typed handlers refuse it
@@ -354,7 +357,7 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) (rep *report) {
 	defer func() {
 		if value := recover(); value != nil {
 			w.logger.ErrorContext(ctx, "the error of a handler has panicked", "job_id", r.ID, "job_type", r.Type, "error_type",
-				fmt.Sprintf("%T", err), "panic", value)
+				fmt.Sprintf("%T", err), "panic", value, "stack", string(debug.Stack()))
 			rep = &report{run: r, kind: reportNack, failure: panicFailure(value).wire()}
 		}
 	}()

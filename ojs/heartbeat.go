@@ -3,6 +3,7 @@ package ojs
 import (
 	"context"
 	"log/slog"
+	"net/url"
 	"os"
 	"time"
 )
@@ -188,17 +189,25 @@ func (w *Worker) obey(directive Directive) {
 	}
 }
 
-// lastBeat tells the server that this worker has ended. Nothing depends on it. Without it the server would list the worker
-// until it counts as dead.
-func (w *Worker) lastBeat(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchEnd)
+// leave tells the server that this worker has ended. Nothing depends on it. A server without the route to deregister learns it from the
+// heartbeat; ojsd would list the worker as stale for an hour after that. The body goes with POST, because proxies drop that of a DELETE.
+func (w *Worker) leave(ctx context.Context, failed error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePeriod)
 	defer cancel()
 	w.mu.Lock()
 	body := w.heartbeat([]string{})
 	w.mu.Unlock()
-	r := post("/workers/heartbeat", body)
-	r.once = true
-	if err := w.client.Do(ctx, r, nil); err != nil {
-		w.logger.DebugContext(ctx, "last heartbeat failed", "error", err)
+	reason := "shutdown"
+	if failed != nil {
+		reason = "error"
+	}
+	for _, r := range []Call{
+		post("/workers/heartbeat", body),
+		post("/workers/"+url.PathEscape(w.id)+"/deregister", map[string]any{"reason": reason, "jobs_completed": w.completed.Load()}),
+	} {
+		r.once = true
+		if err := w.client.Do(ctx, r, nil); err != nil {
+			w.logger.DebugContext(ctx, "the server was not told that this worker has ended", "path", r.Path, "error", err)
+		}
 	}
 }

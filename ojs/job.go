@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -210,8 +211,10 @@ func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 		switch {
 		// The server has waited as long as it was asked to, and the job goes on.
 		case errors.Is(err, ErrWaitTimeout):
-		case err != nil || result.State.Terminal():
-			return result, err
+		case err != nil:
+			return nil, err
+		case result.State.Terminal():
+			return result, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -222,6 +225,30 @@ func (c *Client) Wait(ctx context.Context, id string) (*JobResult, error) {
 			}
 		}
 	}
+}
+
+// WaitResult waits for a job as [Client.Wait] does, and decodes its result. A job that was discarded is an error, its [*JobError]; one that
+// was cancelled is [ErrJobCancelled]. A job without a result gives the zero value.
+func WaitResult[Result any](ctx context.Context, c *Client, id string) (Result, error) {
+	notNil("the client of a wait", c == nil)
+	var result, zero Result
+	ended, err := c.Wait(ctx, id)
+	switch {
+	case err != nil:
+		return zero, err
+	case ended.State == StateCancelled:
+		return zero, ErrJobCancelled
+	case ended.State != StateCompleted && ended.Error != nil:
+		return zero, ended.Error
+	case ended.State != StateCompleted:
+		return zero, fmt.Errorf("ojs: job %s is %s, and has no result", id, ended.State)
+	case len(ended.Result) == 0:
+		return zero, nil
+	}
+	if err := json.Unmarshal(ended.Result, &result); err != nil {
+		return zero, fmt.Errorf("ojs: decode the result of job %s: %w", id, err)
+	}
+	return result, nil
 }
 
 // Progress is what a run of a job has reported last.
@@ -236,5 +263,8 @@ type Progress struct {
 // Progress reads what a job has reported.
 func (c *Client) Progress(ctx context.Context, id string) (*Progress, error) {
 	p := &Progress{}
-	return p, c.Do(ctx, get(jobPath(id, "progress"), nil), p)
+	if err := c.Do(ctx, get(jobPath(id, "progress"), nil), p); err != nil {
+		return nil, err
+	}
+	return p, nil
 }

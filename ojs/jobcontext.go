@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 )
 
@@ -48,17 +49,40 @@ func (c JobContext) Result() json.RawMessage {
 
 // ReportProgress says how far the job is, from 0 to 1. message and data may be empty. Like a heartbeat, it renews the reservation.
 // A share outside of the range counts as its nearer end. The server keeps the latest report, and writes an event for it at most
-// once a second (docs/reference/jobs.md, Progress). An error concerns the report only: the handler may ignore it, and the job
-// goes on.
+// once a second (docs/reference/jobs.md, Progress).
+//
+// It may be called as often as the handler likes: one request is sent a second, with the latest report, and the last report before the
+// handler returns always reaches the server before the outcome of the job. A report that comes more than a second after the one before
+// is sent at once, and the error is that of its request. Others are sent later, and the error of their requests is that of a call after
+// it. An error concerns the report only: the handler may ignore it, and the job goes on.
 func (c JobContext) ReportProgress(share float64, message string, data any) error {
-	body := map[string]any{"job_id": c.Job.ID, "percentage": share * 100}
+	body := map[string]any{"job_id": c.Job.ID, "percentage": share * 100, "attempt": c.Job.Attempt}
 	if message != "" {
 		body["message"] = message
 	}
 	if data != nil {
 		body["data"] = data
 	}
-	return c.report(c, post("/workers/progress", body), body)
+	if c.run != nil {
+		body["worker_id"] = c.run.worker.id
+	}
+	encoded, err := json.Marshal(body) // now, because the handler may change data later
+	if err != nil {
+		return fmt.Errorf("ojs: encode progress: %w", err)
+	}
+	if c.run == nil {
+		return nil
+	}
+	return c.run.reportProgress(c, encoded)
+}
+
+// Client is the client of the worker, for handlers that enqueue further jobs. It is nil without a worker: run one in a test of such a
+// handler.
+func (c JobContext) Client() *Client {
+	if c.run == nil {
+		return nil
+	}
+	return c.run.worker.client
 }
 
 // checkpointTime bounds the request of a checkpoint.
@@ -70,27 +94,26 @@ const checkpointTime = 10 * time.Second
 func (c JobContext) SaveCheckpoint(state any) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c), checkpointTime)
 	defer cancel()
-	body := map[string]any{"state": state}
-	return c.report(ctx, Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}, body)
-}
-
-// report may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
-func (c JobContext) report(ctx context.Context, r Call, body map[string]any) error {
 	if c.run == nil {
 		return nil
 	}
-	body["worker_id"], body["attempt"] = c.run.worker.id, c.Job.Attempt
+	// It may be repeated: the worker and the attempt in the body keep a late repetition from reaching another run.
+	body := map[string]any{"state": state, "worker_id": c.run.worker.id, "attempt": c.Job.Attempt}
+	r := Call{Method: http.MethodPut, Path: jobPath(c.Job.ID, "checkpoint"), Body: body}
 	return c.run.worker.client.Do(ctx, r.again(), nil)
 }
 
 // LoadCheckpoint reads the state that an earlier attempt has saved, and reports whether there is one. It reads what came with
-// the job when it was fetched; what this attempt has saved itself is not seen.
+// the job when it was fetched; what this attempt has saved itself is not seen. An error says that there is one that does not fit into.
 func (c JobContext) LoadCheckpoint(into any) (bool, error) {
 	saved := c.Job.LastCheckpoint
 	if len(saved) == 0 || string(saved) == "null" {
 		return false, nil
 	}
-	return true, json.Unmarshal(saved, into)
+	if err := json.Unmarshal(saved, into); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // Typed makes a handler of a function with typed arguments. Arguments that do not fit Args fail the job for good with the code
@@ -106,8 +129,24 @@ func Typed[Args any](handle func(ctx JobContext, args Args) error) HandlerFunc {
 	}
 }
 
-// Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise.
-func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error) {
+// Register adds the handler of jobs whose arguments name their type. It is [Worker.Register] with [Typed] otherwise. It panics if what
+// [Enqueue] makes of such arguments could not be read again: a part of them has a MarshalText and no UnmarshalText. Use [Worker.Register]
+// and [Typed] if only other programs enqueue such jobs, in a form that can be read.
+func Register[Args JobArgs](w *Worker, handle func(ctx JobContext, args Args) error, options ...HandlerOption) {
+	notNil("the worker of Register", w == nil)
+	mustDecode(reflect.TypeFor[Args]())
 	var zero Args
-	w.Register(zero.JobType(), Typed(handle))
+	w.Register(zero.JobType(), Typed(handle), options...)
+}
+
+// TypedResult is [Typed] for a function that returns the result of the job. A nil error sets it as [JobContext.SetResult] does.
+func TypedResult[Args, Result any](handle func(ctx JobContext, args Args) (Result, error)) HandlerFunc {
+	notNil("the function of a typed handler", handle == nil)
+	return Typed(func(ctx JobContext, args Args) error {
+		result, err := handle(ctx, args)
+		if err != nil {
+			return err
+		}
+		return ctx.SetResult(result)
+	})
 }

@@ -74,7 +74,10 @@ func (m *Manifest) UnmarshalJSON(data []byte) error {
 // Manifest reads what the server offers. The client does not keep it; a worker asks once for its own use.
 func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
 	m := &Manifest{}
-	return m, c.Do(ctx, get("/ojs/manifest", nil), m)
+	if err := c.Do(ctx, get("/ojs/manifest", nil), m); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // Health is the report of a server about itself.
@@ -90,5 +93,8 @@ func (c *Client) Health(ctx context.Context) (*Health, error) {
 	h := &Health{}
 	r := get("/health", nil)
 	r.once = true
-	return h, c.Do(ctx, r, h)
+	if err := c.Do(ctx, r, h); err != nil {
+		return nil, err
+	}
+	return h, nil
 }

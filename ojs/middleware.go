@@ -11,8 +11,9 @@ import (
 type EnqueueFunc func(ctx context.Context, request *JobRequest) (*Job, error)
 
 // EnqueueMiddleware wraps the enqueue of each job, by [Client.Enqueue] and [Client.EnqueueBatch]. It may change the request, and answer
-// without calling next. For a batch it may call next once at most. An error of next that it hides makes the caller believe that
-// the job was stored.
+// without calling next. For a batch it may call next once at most; it begins with the context of the caller for each job, and the context
+// that it hands on for the last job is that of the request. An error of next that it hides makes the caller believe that the job was
+// stored.
 type EnqueueMiddleware func(ctx context.Context, request *JobRequest, next EnqueueFunc) (*Job, error)
 
 // MiddlewareFunc wraps the execution of each job. What it returns is the outcome of the job. It runs on the goroutine of the job,

@@ -3,6 +3,7 @@ package ojs_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -126,3 +127,30 @@ func TestEnqueueMiddleware(t *testing.T) {
 	require.ErrorContains(t, err, "not allowed")
 	require.Equal(t, "e", results[1].Type)
 }
+
+// TestMiddlewareOfABatch: the context that middleware makes for one job is not that of the next one, so that spans are siblings.
+func TestMiddlewareOfABatch(t *testing.T) {
+	t.Parallel()
+	type span struct{}
+	s, _ := setup(t)
+	var sentIn any
+	c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		sentIn = r.Context().Value(span{})
+		return s.RoundTrip(r)
+	})})
+	require.NoError(t, err)
+	parents := map[string]any{}
+	c.Use(func(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.Job, error) {
+		parents[r.Type] = ctx.Value(span{})
+		return next(context.WithValue(ctx, span{}, r.Type), r)
+	})
+	_, err = c.EnqueueBatch(context.WithValue(t.Context(), span{}, "request"), []ojs.JobRequest{{Type: "a"}, {Type: "b"}, {Type: "c"}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"a": "request", "b": "request", "c": "request"}, parents)
+	require.Equal(t, "c", sentIn.(string), "the call is made inside of the middleware of the last job")
+}
+
+// roundTrip is a transport.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -3,6 +3,7 @@ package ojs
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -87,7 +88,8 @@ func (w *Worker) delays(r *report) bool {
 // shipment is one request with reports of one kind.
 type shipment struct {
 	reports []*report
-	fetch   int // jobs that are asked for in the same request
+	fetch   int   // jobs that are asked for in the same request
+	answers int64 // requests that had been answered when this one was sent
 }
 
 // reportLoop sends reports as soon as there are some and a sender is free, until life is done. It ends only when every sender
@@ -176,25 +178,39 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 		signal(w.slotFree)
 		signal(w.changed)
 	}()
+	s.answers = w.reportAnswers.Load()
 	if first := s.reports[0]; len(s.reports) == 1 && (!first.batches() || !w.offered(ExtensionBatchAck)) {
-		w.sent(first, w.sendOne(life, first))
+		if err := w.sendOne(life, first); isRepeatable(err) {
+			w.again(s, s.reports, err)
+		} else {
+			w.reportAnswered()
+			w.sent(first, err)
+		}
 		w.take(life, stopping, nil, s.fetch) // none came, if the server has lost the extension meanwhile
 		return
 	}
 	answer, err := w.sendBatch(life, s)
+	var failed []*report
+	var cause error
 	for i, r := range s.reports {
+		outcome := err // if the whole request has failed, the fate of each report is unknown
+		if err == nil && answer.Items[i].Error != nil {
+			outcome = answer.Items[i].Error
+		}
 		switch {
-		case err == nil && answer.Items[i].Error != nil:
-			w.sent(r, answer.Items[i].Error)
-		case err == nil:
-			w.sent(r, nil)
-		// The whole request failed, so the fate of each report is unknown; each comes again by its own time.
-		case isRepeatable(err):
-			w.again(r, err)
-		default: // no fault of this report, perhaps
+		case isRepeatable(outcome):
+			failed, cause = append(failed, r), outcome
+		case err != nil: // no fault of this report, perhaps
 			r.alone = true
 			w.report(r)
+		default:
+			w.sent(r, outcome)
 		}
+	}
+	if len(failed) > 0 {
+		w.again(s, failed, cause)
+	} else {
+		w.reportAnswered()
 	}
 	if s.fetch > 0 {
 		w.fetched(life, s.fetch, answer, err)
@@ -211,10 +227,13 @@ func (w *Worker) fetched(ctx context.Context, asked int, answer *jobsAnswer, err
 	w.mu.Unlock()
 	switch {
 	case answer.FetchError != nil:
-		w.logger.WarnContext(ctx, "fetch failed", "error", answer.FetchError)
+		failures := int(w.fetchFailures.Add(1))
+		w.logger.Log(ctx, warnFirst(failures-1), "fetch failed", "error", answer.FetchError, "failures", failures)
 		w.listeners.emit(EventWorkerFetchFailed, nil, map[string]any{"error": answer.FetchError.Error()})
 	case err == nil && answer.Jobs == nil:
 		w.fetchesAlone.Store(true)
+	case err == nil:
+		w.fetchFailures.Store(0)
 	}
 }
 
@@ -295,17 +314,16 @@ func isRepeatable(err error) bool {
 	return Retryable(err) || errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrPermissionDenied)
 }
 
-// sent deals with the answer to one report. A report is sent again until it is taken or refused: with worker and attempt in it, it
-// never ends another run.
+// sent deals with the answer to one report, which has been taken or refused.
 func (w *Worker) sent(r *report, err error) {
 	var e *Error
 	switch {
 	case err == nil:
+		if r.kind == reportAck {
+			w.completed.Add(1)
+		}
 		w.drop(r.run)
 		w.reported(r)
-		return
-	case isRepeatable(err):
-		w.again(r, err)
 		return
 	case errors.As(err, &e) && (e.Status == http.StatusConflict || e.Code == "conflict"), errors.Is(err, ErrNotFound):
 		// The job has moved on. After an outcome that was unknown this is the answer to a report that was carried out.
@@ -344,18 +362,34 @@ func (w *Worker) reported(r *report) {
 	}
 }
 
-// again sends a report later. There is no limit of tries: as long as the job is in hand, heartbeats renew it, and if the server
-// takes it away its reports are dropped.
-func (w *Worker) again(r *report, err error) {
-	wait := retryWait(err, r.tries)
-	w.mu.Lock()
-	r.run.reporting = false // whether it is still this worker's is for heartbeats to say
-	w.mu.Unlock()
-	w.logger.Log(context.Background(), warnFirst(r.tries), "the outcome of a job could not be reported",
-		"job_id", r.run.ID, "job_type", r.run.Type, "error", err, "tries", r.tries+1, "retry_in", wait)
-	r.tries++
-	r.due = time.Now().Add(wait)
-	w.report(r)
+// reportAnswered ends an outage, if there was one.
+func (w *Worker) reportAnswered() {
+	w.reportAnswers.Add(1)
+	w.reportFailures.Store(0)
+}
+
+// again sends the reports of a request later, each in its own time. There is no limit of tries: with worker and attempt in it, a report
+// never ends another run, and as long as the job is in hand, heartbeats renew it; if the server takes it away its reports are dropped.
+//
+// The log counts requests since the last one that was answered, and not the jobs and their tries: an outage may concern thousands. A
+// request that was sent before that answer belongs to the outage before it.
+func (w *Worker) again(s shipment, reports []*report, err error) {
+	level, failures := slog.LevelDebug, int64(0)
+	if s.answers == w.reportAnswers.Load() {
+		failures = w.reportFailures.Add(1)
+		level = warnFirst(int(failures) - 1)
+	}
+	first := reports[0].run
+	w.logger.Log(context.Background(), level, "outcomes of jobs could not be reported; they are sent again",
+		"jobs", len(reports), "job_id", first.ID, "job_type", first.Type, "error", err, "failures", failures)
+	for _, r := range reports {
+		w.mu.Lock()
+		r.run.reporting = false // whether it is still this worker's is for heartbeats to say
+		w.mu.Unlock()
+		r.due = time.Now().Add(retryWait(err, r.tries))
+		r.tries++
+		w.report(r)
+	}
 }
 
 // drop takes a job out of those in hand. Another run of the same job may have taken its place; that one stays.

@@ -2,7 +2,9 @@ package ojs
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -26,9 +28,9 @@ type JobRequest struct {
 	Priority int // higher is fetched first
 	Tags     []string
 
-	// Set one of Delay and RunAt: with both, Delay counts. Delay is computed by the clock of this process at the enqueue, so a
-	// wrong clock makes it longer or shorter; RunAt is compared with the clock of the server.
-	Delay     time.Duration // runs that long after now; a step or the job of a cron that long after its turn has come
+	// Set one of Delay and RunAt: with both, Delay counts. The clock of the server counts for both, so a wrong clock of this process does
+	// not make a Delay longer or shorter.
+	Delay     time.Duration // runs that long after the enqueue; a step or the job of a cron that long after its turn has come
 	RunAt     time.Time
 	ExpiresAt time.Time
 
@@ -51,6 +53,8 @@ type JobRequest struct {
 
 	StepID    string   // in a workflow; "": the index of the step
 	DependsOn []string // in a Graph: ids of the steps that must have completed
+
+	completed bool // the options of Args are in it
 }
 
 // RetryPolicy says how often a job runs. Zero fields have the defaults of the server. Defaults, ranges and formulas:
@@ -121,10 +125,33 @@ const (
 // EnqueueOption changes a JobRequest. Options are applied in their order; of two that set the same field the last one counts.
 type EnqueueOption func(*JobRequest)
 
-// setType sets the type that the arguments name, if no other is given.
-func (r *JobRequest) setType() {
+// complete sets the type that the arguments name, and the options that they have, as far as no others are given. Options are set once: an
+// option of an enqueue, or middleware, may remove what the arguments have.
+func (r *JobRequest) complete() {
 	if args, ok := r.Args.(JobArgs); ok && r.Type == "" {
 		r.Type = args.JobType()
+	}
+	args, ok := r.Args.(JobOptions)
+	if !ok || r.completed {
+		return
+	}
+	r.completed = true
+	of := JobRequest{}
+	of.apply(args.JobOptions(), "JobOptions")
+	own, from := reflect.ValueOf(r).Elem(), reflect.ValueOf(of)
+	for i := range own.NumField() {
+		if f := own.Field(i); f.CanSet() && f.IsZero() {
+			f.Set(from.Field(i))
+		}
+	}
+}
+
+func (r *JobRequest) apply(options []EnqueueOption, of string) {
+	for i, o := range options {
+		if o == nil {
+			panic(fmt.Sprintf("ojs: option %d of %s is nil", i, of))
+		}
+		o(r)
 	}
 }
 
@@ -145,7 +172,8 @@ func WithQueue(queue string) EnqueueOption { return func(r *JobRequest) { r.Queu
 // WithPriority sets the priority; higher is fetched first. The range is −100 to 100; 0 is the default.
 func WithPriority(priority int) EnqueueOption { return func(r *JobRequest) { r.Priority = priority } }
 
-// WithDelay runs the job that long after now, by the clock of this process; a step or the job of a cron that long after its turn.
+// WithDelay runs the job that long after the server has stored it; a step or the job of a cron that long after its turn. It is sent as a
+// duration of ISO 8601. A server of others that takes times only refuses it; [WithRunAt] works there, too.
 func WithDelay(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.Delay = d } }
 
 // WithRunAt runs the job at a time.
@@ -201,32 +229,24 @@ func (r *JobRequest) SetMeta(key string, value any) {
 
 // MarshalJSON gives the body of an enqueue.
 func (r JobRequest) MarshalJSON() ([]byte, error) {
-	options := r.options()
-	if r.Delay > 0 {
-		options["delay_until"] = time.Now().Add(r.Delay).UTC().Format(timeFormat)
-	}
-	return r.marshal(map[string]any{}, r.ID, options)
+	return r.marshal(map[string]any{}, r.ID)
 }
 
-// step gives the request as a member of a workflow, whose delay counts from its turn.
+// step gives the request as a member of a workflow.
 func (r JobRequest) step() ([]byte, error) {
 	m := map[string]any{}
 	if r.DependsOn != nil {
 		m["depends_on"] = r.DependsOn
 	}
-	options := r.options()
-	if r.Delay > 0 {
-		options["delay_until"] = isoDuration(r.Delay)
-	}
-	return r.marshal(m, r.StepID, options)
+	return r.marshal(m, r.StepID)
 }
 
-func (r JobRequest) marshal(m map[string]any, id string, options map[string]any) ([]byte, error) {
+func (r JobRequest) marshal(m map[string]any, id string) ([]byte, error) {
+	r.complete()
 	args, err := encodeArgs(r.Args)
 	if err != nil {
 		return nil, err
 	}
-	r.setType()
 	m["type"], m["args"] = r.Type, args
 	if id != "" {
 		m["id"] = id
@@ -237,13 +257,14 @@ func (r JobRequest) marshal(m map[string]any, id string, options map[string]any)
 	if r.Schema != "" {
 		m["schema"] = r.Schema
 	}
-	if len(options) > 0 {
+	if options := r.options(); len(options) > 0 {
 		m["options"] = options
 	}
 	return json.Marshal(m)
 }
 
-// options are those of the request but for Delay, which has two forms.
+// options are those of the request. A delay is sent as a duration, which counts from the enqueue or the turn of a step by the clock of the
+// server (docs/reference/jobs.md, Times and durations).
 func (r JobRequest) options() map[string]any {
 	o := optionSet{}
 	maps.Copy(o, r.Extra)
@@ -253,6 +274,9 @@ func (r JobRequest) options() map[string]any {
 		o["tags"] = r.Tags
 	}
 	o.time("delay_until", r.RunAt)
+	if r.Delay > 0 {
+		o["delay_until"] = isoDuration(r.Delay)
+	}
 	o.time("expires_at", r.ExpiresAt)
 	o.number("timeout_ms", milliseconds(r.Timeout))
 	o.number("visibility_timeout_ms", milliseconds(r.VisibilityTimeout))
@@ -415,9 +439,6 @@ func (o optionSet) time(name string, t time.Time) {
 		o[name] = t.UTC().Format(time.RFC3339Nano)
 	}
 }
-
-// timeFormat is the layout of the times that servers show.
-const timeFormat = "2006-01-02T15:04:05.000Z"
 
 // isoDuration gives an ISO 8601 duration in seconds.
 func isoDuration(d time.Duration) string {

@@ -310,7 +310,10 @@ func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) 
 		query.Set("limit", strconv.Itoa(limit))
 	}
 	page := &EventPage{}
-	return page, c.Do(ctx, get("/events", query), page)
+	if err := c.Do(ctx, get("/events", query), page); err != nil {
+		return nil, err
+	}
+	return page, nil
 }
 
 const eventPollInterval = time.Second

@@ -63,6 +63,7 @@ func signedBy(secret, timestamp string, body []byte, given []string) bool {
 // receivers that learn of a rotation late or early. A body above 1 MiB is refused with 400, a wrong signature or age with 401.
 // receive runs within the request: if it takes longer than the server waits for an answer, the event is delivered again.
 func WebhookHandler(secret string, receive func(context.Context, *Event) error, previous ...string) http.Handler {
+	notNil("the receiver of webhooks", receive == nil)
 	secrets := append([]string{secret}, previous...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, webhookMaxBody))

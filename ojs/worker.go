@@ -32,7 +32,7 @@ type WorkerConfig struct {
 	HeartbeatInterval time.Duration // default 5 s; shorter if reservations are
 	PollInterval      time.Duration // between fetches without jobs, if the server has no long polling; default 1 s
 	LongPoll          time.Duration // how long a fetch waits for jobs; default 15 s; negative: not at all
-	// It should be below the time after which a supervisor kills the process, with some seconds to spare for reports.
+	// It should be 5 s below the time after which a supervisor kills the process, which is 30 s in most: see [Worker.Start].
 	GracePeriod time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
 	// In a deployment old workers meet jobs of new types. They give them back without counting the attempt, and each is kept from workers
 	// for 1 s at first and 1 min later on, until a worker that has the handler gets it. The time counts from the first job of the type.
@@ -60,10 +60,16 @@ type Worker struct {
 
 	fetchesAlone atomic.Bool // the server has passed over a fetch in a batch of reports
 
+	completed      atomic.Int64 // jobs that the server has taken as completed
+	reportAnswers  atomic.Int64 // requests with reports that were answered
+	reportFailures atomic.Int64 // those that have failed since
+	fetchFailures  atomic.Int64 // the same of fetches in batches of reports
+
 	beatNow   chan struct{} // a heartbeat is due
 	slotFree  chan struct{} // a fetch may be possible
 	reportNow chan struct{} // a report is ready
 	changed   chan struct{} // something that a stop waits for has ended
+	stopNow   chan struct{} // closed by StopNow
 
 	// mu guards the fields below and the marks of each run. It is never kept during a request or a call of a handler.
 	mu        sync.Mutex
@@ -87,10 +93,12 @@ type run struct {
 	*Job
 
 	worker   *Worker
+	life     context.Context // of requests about the run, which go on while the worker stops
 	ctx      context.Context // of the handler
 	cancel   context.CancelCauseFunc
 	duration time.Duration // of the handler, once it has ended
 	output   atomic.Pointer[json.RawMessage]
+	progress progressReports
 
 	// Guarded by Worker.mu.
 	lost      bool // nothing is to be reported
@@ -99,6 +107,12 @@ type run struct {
 }
 
 func (r *run) setResult(data json.RawMessage) { r.output.Store(&data) }
+
+func (r *run) isLost() bool {
+	r.worker.mu.Lock()
+	defer r.worker.mu.Unlock()
+	return r.lost
+}
 
 func (r *run) result() json.RawMessage {
 	if data := r.output.Load(); data != nil {
@@ -133,7 +147,7 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 	return &Worker{
 		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID),
 		listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger}, beatNow: make(chan struct{}, 1),
-		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1), stopNow: make(chan struct{}),
 		handlers: map[string]HandlerFunc{}, unhandled: map[string]unhandled{}, inHand: map[string]*run{},
 		state: DirectiveRunning, registered: !named,
 	}
@@ -141,12 +155,13 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 
 // Register adds the handler of a type of jobs. It panics if the type has one, if no job can have the type, or if handler is nil. It may
 // be called after Start, too. Jobs of a type without handler are given back for a time (UnhandledFor), and then fail with the code
-// handler_not_found.
-func (w *Worker) Register(jobType string, handler HandlerFunc) {
+// handler_not_found. Options hold for the jobs of this type.
+func (w *Worker) Register(jobType string, handler HandlerFunc, options ...HandlerOption) {
 	if !typePattern.MatchString(jobType) {
 		panic(fmt.Sprintf("ojs: no job can have the type %q: types are words of a to z, 0 to 9, _ and -, with dots between them", jobType))
 	}
 	notNil("the handler of "+jobType, handler == nil)
+	handler = withOptions(jobType, handler, options)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, taken := w.handlers[jobType]; taken {
@@ -180,14 +195,23 @@ func (w *Worker) ID() string { return w.id }
 // workers when their reservations end.
 var ErrGracePeriod = errors.New("ojs: jobs were still running after the grace period")
 
-var errTerminated = errors.New("the server directs this worker to terminate")
+var (
+	errTerminated = errors.New("the server directs this worker to terminate")
+	errStopNow    = errors.New("StopNow was called")
+)
 
+// The times of a stop. What comes after the grace period takes 4 s, so that a stop ends within 29 s by default: most supervisors kill a
+// process after 30 s.
 const (
 	// abortPeriod is how long handlers may take to return after their context is cancelled at the end of the grace period.
-	abortPeriod = 5 * time.Second
-	// flushPeriod is how long a stop waits for the reports of jobs that have ended.
-	flushPeriod = 10 * time.Second
-	// fetchEnd is how long a stop waits for the answer to a fetch, whose jobs would be lost for the time of their reservation.
+	abortPeriod = 2 * time.Second
+	// flushPeriod is how long a stop waits for the reports of jobs that have ended, but no longer than the grace period and abortPeriod
+	// leave. lastReports comes in addition, for the reports of jobs that have ended at the last moment.
+	flushPeriod, lastReports = 10 * time.Second, time.Second
+	// leavePeriod is how long the worker may take to end its entry in the registry of the server.
+	leavePeriod = time.Second
+	// fetchEnd is how long a stop waits for the answer to a fetch, whose jobs would be lost for the time of their reservation. It is a part
+	// of the grace period.
 	fetchEnd = 2 * time.Second
 )
 
@@ -204,9 +228,11 @@ const (
 // Start fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand
 // finish within the grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could
 // not begin. A server that cannot be reached is waited for. It can be called once, and not without a handler: such a worker would fail
-// every job of its queues. A stop takes up to 2 s for a fetch on its way, then up to GracePeriod, then up to 5 s for handlers to return,
-// then up to 10 s for their reports and 2 s for the last heartbeat. If a supervisor kills the process earlier, its jobs wait for the end of
-// their reservations.
+// every job of its queues.
+//
+// A stop takes up to GracePeriod, of which a fetch on its way takes up to 2 s, and then up to 2 s for handlers whose context has ended to
+// return, 1 s for their reports and 1 s to leave the registry of the server: 29 s by default. If a supervisor kills the process earlier,
+// its jobs wait for the end of their reservations. [Worker.StopNow] ends the grace period early.
 func (w *Worker) Start(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -220,6 +246,11 @@ func (w *Worker) Start(ctx context.Context) error {
 		return errors.New("ojs: the worker has no handlers: call Register before Start")
 	}
 	w.began, w.stop = true, stop
+	select {
+	case <-w.stopNow: // before Start
+		stop(errStopNow)
+	default:
+	}
 	w.mu.Unlock()
 
 	// life outlasts ctx: heartbeats and reports go on while jobs finish.
@@ -230,6 +261,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	var refused error
 	fetching.Go(func() { refused = w.fetchLoop(stopping, life) })
 	<-stopping.Done()
+	stopped := time.Now()
 	w.logger.InfoContext(ctx, "worker stops", "cause", context.Cause(stopping))
 	// Before the heartbeat that follows, which tells the server that this worker terminates.
 	w.setState(DirectiveTerminate)
@@ -237,25 +269,43 @@ func (w *Worker) Start(ctx context.Context) error {
 	// Fetches end before the wait for jobs begins, or one could bring jobs that nobody waits for.
 	fetching.Wait()
 	// Heartbeats go on during the drain, so that no reservation ends while a handler finishes.
-	err := w.drain()
+	err := errors.Join(refused, w.drain(stopped.Add(w.config.GracePeriod)))
 	end()
 	loops.Wait()
-	// After the loops have ended: a heartbeat that was still on its way would list jobs again.
-	w.lastBeat(ctx)
+	// After the loops have ended: a heartbeat that was still on its way would list jobs again, and enter the worker in the registry.
+	w.leave(ctx, err)
 	w.listeners.emit(EventWorkerStopped, nil, nil)
-	return errors.Join(refused, err)
+	return err
 }
 
-// drain waits for jobs in hand.
-func (w *Worker) drain() error {
+// StopNow stops a worker without a grace period, or ends that of a stop: the contexts of all jobs are cancelled, and those whose handlers
+// return with an error are handed back without counting the attempt. Start returns within 6 s; it returns [ErrGracePeriod] if handlers go
+// on nevertheless. StopNow itself returns at once. It may be called at any time and more than once; a program calls it at a second signal.
+func (w *Worker) StopNow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.stopNow:
+		return
+	default:
+	}
+	close(w.stopNow)
+	if w.stop != nil {
+		w.stop(errStopNow)
+	}
+}
+
+// drain waits for jobs in hand, which may run until the end of the grace period.
+func (w *Worker) drain(graceEnd time.Time) error {
 	var late bool
-	if !w.await(w.config.GracePeriod, w.idle) {
+	if !w.await(time.Until(graceEnd), w.stopNow, w.idle) {
 		w.cancelAll(ErrWorkerStopped)
-		late = !w.await(abortPeriod, w.idle)
+		late = !w.await(abortPeriod, nil, w.idle)
 	}
 	// Reports that wait for their time cannot wait any longer: their jobs would stay reserved for a process that is gone.
 	w.release()
-	flushed := w.await(flushPeriod, func() bool { return len(w.ready)+len(w.delayed)+w.sending == 0 })
+	reported := func() bool { return len(w.ready)+len(w.delayed)+w.sending == 0 }
+	flushed := w.await(min(flushPeriod, time.Until(graceEnd.Add(abortPeriod))), w.stopNow, reported) || w.await(lastReports, nil, reported)
 	if !flushed {
 		w.logger.Error("outcomes of jobs could not be reported; other workers will run these jobs again")
 	}
@@ -267,9 +317,9 @@ func (w *Worker) drain() error {
 
 func (w *Worker) idle() bool { return w.running == 0 }
 
-// await waits until done, which is called with the lock, and reports whether that was in time. changed is a wake-up with room
-// for one: the condition is looked at again after each.
-func (w *Worker) await(limit time.Duration, done func() bool) bool {
+// await waits until done, which is called with the lock, and reports whether that was in time and before early was closed. changed is a
+// wake-up with room for one: the condition is looked at again after each.
+func (w *Worker) await(limit time.Duration, early <-chan struct{}, done func() bool) bool {
 	timer := time.NewTimer(max(limit, 0))
 	defer timer.Stop()
 	for {
@@ -281,6 +331,8 @@ func (w *Worker) await(limit time.Duration, done func() bool) bool {
 		}
 		select {
 		case <-w.changed:
+		case <-early:
+			return false
 		case <-timer.C:
 			return false
 		}

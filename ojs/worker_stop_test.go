@@ -1,6 +1,7 @@
 package ojs_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -92,6 +94,164 @@ func TestWorkerStop(t *testing.T) {
 		eventually(t, func() bool { return s.Job(behind.ID).State == ojs.StateCompleted })
 		require.NoError(t, stop())
 		require.Zero(t, s.RequireState(t, id, ojs.StateAvailable).Attempt)
+	})
+}
+
+// TestStopNow: a second signal does not wait for the grace period.
+func TestStopNow(t *testing.T) {
+	t.Parallel()
+
+	t.Run("EndsTheGracePeriod", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			b := newBlocked(c, ojs.WorkerConfig{GracePeriod: time.Hour})
+			id := enqueue(t, c)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- b.Start(ctx) }()
+			receive(t, b.began)
+			cancel()
+			eventually(t, func() bool { return lastHeartbeat(s, "state") == "terminate" })
+			require.Empty(t, b.ended)
+			b.StopNow()
+			b.StopNow()
+			require.ErrorIs(t, receive(t, b.ended), ojs.ErrWorkerStopped)
+			require.NoError(t, receive(t, done))
+			require.Zero(t, s.RequireState(t, id, ojs.StateAvailable).Attempt)
+		})
+	})
+
+	t.Run("StopsAWorkerThatRuns", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{GracePeriod: time.Hour})
+		id := enqueue(t, c)
+		done := make(chan error, 1)
+		go func() { done <- b.Start(context.Background()) }()
+		receive(t, b.began)
+		b.StopNow()
+		require.NoError(t, receive(t, done))
+		s.RequireState(t, id, ojs.StateAvailable)
+	})
+
+	t.Run("BeforeStart", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		id := enqueue(t, c)
+		b.StopNow()
+		require.NoError(t, b.Start(context.Background()))
+		require.Zero(t, s.RequireState(t, id, ojs.StateAvailable).Attempt)
+	})
+}
+
+// TestTimeOfAStop: with a server that does not answer any more, and a handler that does not listen, a stop ends before a supervisor kills
+// the process.
+func TestTimeOfAStop(t *testing.T) {
+	t.Parallel()
+	stop := func(t *testing.T, now bool) time.Duration {
+		s, _ := setup(t)
+		var silence atomic.Bool
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if silence.Load() {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, ojs.WorkerConfig{Concurrency: 3})
+		release := make(chan struct{})
+		w.Register("a", func(ctx ojs.JobContext) error {
+			switch {
+			case ctx.Job.Meta["deaf"] == true:
+				<-release
+			case ctx.Job.Meta["late"] == true:
+				<-ctx.Done()
+			}
+			return nil
+		})
+		enqueue(t, c, ojs.WithMeta("deaf", true))
+		enqueue(t, c, ojs.WithMeta("late", true))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Start(ctx) }()
+		synctest.Wait() // a fetch for the third slot waits
+		silence.Store(true)
+		began := time.Now()
+		cancel()
+		if now {
+			w.StopNow()
+		}
+		require.ErrorIs(t, <-done, ojs.ErrGracePeriod)
+		took := time.Since(began)
+		close(release)
+		synctest.Wait()
+		return took
+	}
+	synctest.Test(t, func(t *testing.T) {
+		took := stop(t, false)
+		require.GreaterOrEqual(t, took, 25*time.Second)
+		require.Less(t, took, 30*time.Second)
+	})
+	synctest.Test(t, func(t *testing.T) { require.LessOrEqual(t, stop(t, true), 6*time.Second) })
+}
+
+// TestDeregister: a worker that has stopped is not listed any more.
+func TestDeregister(t *testing.T) {
+	t.Parallel()
+
+	t.Run("AfterEverythingElse", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "a/b"}))
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			w.Register("b", func(ojs.JobContext) error { return errors.New("x") })
+			enqueue(t, c)
+			enqueue(t, c)
+			_, err := c.Enqueue(t.Context(), "b", nil)
+			require.NoError(t, err)
+			s.Drain(t, w)
+			requests := s.Requests()
+			last := requests[len(requests)-1]
+			require.Equal(t, "POST /workers/a%2Fb/deregister", last.Method+" "+last.Path)
+			require.JSONEq(t, `{"reason":"shutdown","jobs_completed":2}`, string(last.Body))
+		})
+	})
+
+	t.Run("WithTheReasonOfAFailure", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.FailNext(1, http.MethodPost, "/workers/fetch", 400, nil)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
+		w.Register("a", func(ojs.JobContext) error { return nil })
+		require.Error(t, w.Start(t.Context()))
+		requests := s.Requests()
+		require.JSONEq(t, `{"reason":"error","jobs_completed":0}`, string(requests[len(requests)-1].Body))
+	})
+
+	t.Run("IsNotWaitedForLong", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := setup(t)
+			c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(r.URL.Path, "/deregister") {
+					<-r.Context().Done()
+				}
+				return s.RoundTrip(r)
+			})})
+			require.NoError(t, err)
+			w := ojs.NewWorker(c, ojs.WorkerConfig{})
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- w.Start(ctx) }()
+			synctest.Wait()
+			began := time.Now()
+			cancel()
+			require.NoError(t, <-done)
+			require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		})
 	})
 }
 
@@ -668,6 +828,143 @@ func TestJobContext(t *testing.T) {
 	require.Nil(t, alone.Result())
 	require.NoError(t, ojs.Typed(func(ctx ojs.JobContext, args email) error { return ctx.SetResult(args.To) })(alone))
 	require.Equal(t, `"a@b"`, string(alone.Result()))
+}
+
+// TestProgressReports: a handler may report as often as it likes.
+func TestProgressReports(t *testing.T) {
+	t.Parallel()
+
+	// run has a handler with a connection on which the requests of progress take latency, and returns them with the time at which they were sent.
+	type sent struct {
+		at time.Duration
+		to float64
+	}
+	run := func(t *testing.T, latency time.Duration, handle func(ojs.JobContext) error) (reports []sent, s server, id string) {
+		s, _ = setup(t)
+		began, inFlight := time.Now(), 0
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if !strings.HasSuffix(r.URL.Path, "/workers/progress") {
+				return s.RoundTrip(r)
+			}
+			if inFlight++; inFlight > 1 {
+				t.Error("there are two requests at a time")
+			}
+			defer func() { inFlight-- }()
+			data, _ := io.ReadAll(r.Body)
+			var body struct{ Percentage float64 }
+			_ = json.Unmarshal(data, &body)
+			reports = append(reports, sent{time.Since(began), body.Percentage})
+			time.Sleep(latency)
+			r.Body = io.NopCloser(bytes.NewReader(data))
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, ojs.WorkerConfig{})
+		w.Register("a", handle)
+		completed := events(w, ojs.EventJobCompleted)
+		id = enqueue(t, c)
+		stop := start(t, w)
+		receive(t, completed)
+		require.NoError(t, stop())
+		return reports, s, id
+	}
+
+	t.Run("OfATightLoopMakeFewRequests", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, s, id := run(t, 100*time.Millisecond, func(ctx ojs.JobContext) error {
+				for i := range 3500 {
+					if err := ctx.ReportProgress(float64(i+1)/3500, "", nil); err != nil {
+						return err
+					}
+					time.Sleep(time.Millisecond)
+				}
+				return nil
+			})
+			require.LessOrEqual(t, len(reports), 6)
+			require.GreaterOrEqual(t, len(reports), 4, "each renews the reservation")
+			for i := 1; i < len(reports)-1; i++ {
+				require.GreaterOrEqual(t, reports[i].at-reports[i-1].at, time.Second)
+			}
+			require.Equal(t, 100.0, reports[len(reports)-1].to)
+			require.Equal(t, 1.0, s.Job(id).Progress, "the last one came before the outcome")
+			s.RequireState(t, id, ojs.StateCompleted)
+		})
+	})
+
+	t.Run("OfManyGoroutinesAreOneAtATime", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, _, _ := run(t, 3*time.Second, func(ctx ojs.JobContext) error {
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() {
+						for range 50 {
+							_ = ctx.ReportProgress(0.5, "", nil)
+							time.Sleep(100 * time.Millisecond)
+						}
+					})
+				}
+				all.Wait()
+				return ctx.ReportProgress(1, "", nil)
+			})
+			for i := 1; i < len(reports); i++ {
+				require.GreaterOrEqual(t, reports[i].at-reports[i-1].at, 3*time.Second)
+			}
+			require.Equal(t, 100.0, reports[len(reports)-1].to)
+		})
+	})
+
+	t.Run("OfASlowJobAreSentAtOnce", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			reports, _, _ := run(t, 0, func(ctx ojs.JobContext) error {
+				for i := range 3 {
+					if err := ctx.ReportProgress(float64(i)/4, "", nil); err != nil {
+						return err
+					}
+					time.Sleep(2 * time.Second)
+				}
+				return nil
+			})
+			require.Equal(t, []sent{{0, 0}, {2 * time.Second, 25}, {4 * time.Second, 50}}, reports)
+		})
+	})
+
+	t.Run("SurviveAPanicOfTheTransport", func(t *testing.T) {
+		t.Parallel()
+		s, _ := setup(t)
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/workers/progress") {
+				panic("ouch")
+			}
+			return s.RoundTrip(r)
+		})})
+		require.NoError(t, err)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(ctx ojs.JobContext) error { return ctx.ReportProgress(0.5, "", nil) })
+		id := enqueue(t, c)
+		s.Drain(t, w)
+		require.Equal(t, "panic", s.RequireState(t, id, ojs.StateRetryable).Error.Code)
+	})
+
+	t.Run("HaveTheErrorOfTheRequest", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.FailNext(1, http.MethodPost, "/workers/progress", 400, nil)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		refused := make(chan error, 2)
+		w.Register("a", func(ctx ojs.JobContext) error {
+			refused <- ctx.ReportProgress(0.5, "", nil)
+			refused <- ctx.ReportProgress(0.5, "", func() {})
+			return nil
+		})
+		enqueue(t, c)
+		stop := start(t, w)
+		require.ErrorIs(t, receive(t, refused), ojs.ErrInvalidPayload)
+		require.ErrorContains(t, receive(t, refused), "unsupported type")
+		require.NoError(t, stop())
+	})
 }
 
 func TestJobTimeout(t *testing.T) {

@@ -201,6 +201,59 @@ func TestOutageInTheLog(t *testing.T) {
 	require.NoError(t, stop())
 }
 
+// TestReportsOfAnOutageInTheLog: an outage is a warning when it begins, however many jobs end meanwhile.
+func TestReportsOfAnOutageInTheLog(t *testing.T) {
+	t.Parallel()
+	bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+		const jobs = 9
+		var log lockedBuffer
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: jobs, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		completed := events(w, ojs.EventJobCompleted)
+		w.Register("a", func(ojs.JobContext) error { return nil })
+		outage := func() {
+			s.FailNext(jobs, http.MethodPost, "/workers/ack*", 503, nil)
+			for range jobs {
+				enqueue(t, c)
+			}
+			for range jobs {
+				receive(t, completed)
+			}
+		}
+		stop := start(t, w)
+		outage()
+		require.Equal(t, 1, strings.Count(log.String(), "could not be reported"), log.String())
+		s.Heal()
+		enqueue(t, c)
+		receive(t, completed)
+		outage()
+		require.Equal(t, 2, strings.Count(log.String(), "could not be reported"), "the next outage is a warning, too")
+		s.Heal()
+		require.NoError(t, stop())
+	})
+}
+
+// TestPanicInTheLog: the log has the stack, like the report to the server.
+func TestPanicInTheLog(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	var log lockedBuffer
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	w.Register("a", func(ojs.JobContext) error { panics(); return nil })
+	enqueue(t, c)
+	s.Drain(t, w)
+	require.Contains(t, log.String(), "stack=")
+	require.Contains(t, log.String(), "ojs_test.panics(")
+}
+
+//go:noinline
+func panics() { panic("ouch") }
+
+// noOptions are arguments with an option that somebody has forgotten to make.
+type noOptions struct{}
+
+func (noOptions) JobType() string                 { return "a" }
+func (noOptions) JobOptions() []ojs.EnqueueOption { return []ojs.EnqueueOption{nil} }
+
 // TestMistakes: what a program can only do by mistake panics with a sentence, where the mistake is.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
@@ -208,7 +261,7 @@ func TestMistakes(t *testing.T) {
 	w := ojs.NewWorker(c, ojs.WorkerConfig{})
 	handler := func(ojs.JobContext) error { return nil }
 	w.Register("taken", handler)
-	for name, c := range map[string]struct {
+	for name, m := range map[string]struct {
 		mistake func()
 		text    string
 	}{
@@ -220,16 +273,97 @@ func TestMistakes(t *testing.T) {
 		"NilMiddleware": {func() { w.Use(nil) }, "middleware is nil"},
 		"NilListener":   {func() { w.OnEvent("job.completed", nil) }, "the listener of job.completed is nil"},
 		"NilClient":     {func() { ojs.NewWorker(nil, ojs.WorkerConfig{}) }, "the client of a worker is nil"},
-		"UnknownEvent":  {func() { w.OnEvent("job.complete", func(ojs.Event) {}) }, "job.completed"},
+		"NilEnqueue":    {func() { _, _ = ojs.Enqueue(t.Context(), nil, email{}) }, "the client of an enqueue is nil"},
+		"NilArguments":  {func() { _, _ = ojs.Enqueue(t.Context(), c, nil) }, "the argument args of an enqueue is nil"},
+		"NilOption":     {func() { _, _ = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue("q"), nil) }, "option 1 of an enqueue is nil"},
+		"NilJobOption":  {func() { _, _ = ojs.Enqueue(t.Context(), c, noOptions{}) }, "option 0 of JobOptions is nil"},
+		"NilBatchOption": {func() { _, _ = c.EnqueueBatch(t.Context(), []ojs.JobRequest{{Type: "a"}}, nil) },
+			"option 0 of a batch is nil"},
+		"NilRegister":  {func() { ojs.Register(nil, func(ojs.JobContext, email) error { return nil }) }, "the worker of Register is nil"},
+		"NilReceiver":  {func() { ojs.WebhookHandler("s", nil) }, "the receiver of webhooks is nil"},
+		"NilStep":      {func() { ojs.Chain(ojs.JobRequest{Type: "a"}, nil) }, "step 1 of a chain is nil"},
+		"NilNested":    {func() { ojs.Group((*ojs.Workflow)(nil)) }, "step 0 of a group is nil"},
+		"NilRequest":   {func() { ojs.Batch(ojs.Callbacks{}, (*ojs.JobRequest)(nil)) }, "step 0 of a batch is nil"},
+		"NilWorkflow":  {func() { _, _ = c.CreateWorkflow(t.Context(), nil) }, "the workflow is nil"},
+		"UnknownEvent": {func() { w.OnEvent("job.complete", func(ojs.Event) {}) }, "job.completed"},
 		"MiddlewareName": {func() {
 			w.Middleware.InsertBefore("x", "y", func(ojs.JobContext, ojs.HandlerFunc) error { return nil })
 		}, `no middleware named "x"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer func() { require.Contains(t, fmt.Sprint(recover()), c.text) }()
-			c.mistake()
+			defer func() { require.Contains(t, fmt.Sprint(recover()), m.text) }()
+			m.mistake()
 		})
 	}
+}
+
+// TestHandlerOptions: they hold for the jobs of one type.
+func TestHandlerOptions(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
+	var order []string
+	w.Use(record(&order, "worker"))
+	backoff := ojs.HandlerBackoff(func(attempt int, err error) time.Duration {
+		order = append(order, fmt.Sprint("backoff ", attempt, " ", err))
+		return time.Duration(attempt) * time.Hour
+	})
+	w.Register("slow", func(ctx ojs.JobContext) error {
+		<-ctx.Done()
+		return fmt.Errorf("stopped: %w", ctx.Err())
+	}, ojs.HandlerTimeout(time.Millisecond), backoff, ojs.HandlerMiddleware(record(&order, "first"), record(&order, "second")))
+	w.Register("own", func(ojs.JobContext) error {
+		return &ojs.Failure{Code: "smtp_down", Err: errors.New("refused"), RetryAfter: 2 * time.Hour}
+	}, backoff)
+	w.Register("discards", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) }, backoff)
+	w.Register("plain", func(ojs.JobContext) error { return errors.New("no") })
+	ids := map[string]string{}
+	for _, name := range []string{"slow", "own", "discards", "plain"} {
+		job, err := c.Enqueue(t.Context(), name, nil)
+		require.NoError(t, err)
+		ids[name] = job.ID
+	}
+	s.Drain(t, w)
+	slow := s.RequireState(t, ids["slow"], ojs.StateRetryable)
+	require.Equal(t, "timeout: stopped: context deadline exceeded", slow.Error.Error())
+	require.Greater(t, slow.RetryDelayMS, (59 * time.Minute).Milliseconds())
+	require.Less(t, slow.RetryDelayMS, (61 * time.Minute).Milliseconds())
+	own := s.RequireState(t, ids["own"], ojs.StateRetryable)
+	require.Equal(t, "smtp_down: refused", own.Error.Error())
+	require.Greater(t, own.RetryDelayMS, (119 * time.Minute).Milliseconds())
+	require.Equal(t, "DISCARD", s.RequireState(t, ids["discards"], ojs.StateDiscarded).Error.Code)
+	require.Less(t, s.RequireState(t, ids["plain"], ojs.StateRetryable).RetryDelayMS, time.Minute.Milliseconds())
+	require.Equal(t, []string{
+		"worker-before", "first-before", "second-before", "second-after", "first-after",
+		"backoff 1 timeout: stopped: context deadline exceeded", "worker-after",
+		"worker-before", "backoff 1 smtp_down: refused", "worker-after",
+		"worker-before", "worker-after", "worker-before", "worker-after",
+	}, order)
+	for text, mistake := range map[string]func(){
+		"middleware is nil": func() { ojs.HandlerMiddleware(nil) }, "backoff is nil": func() { ojs.HandlerBackoff(nil) },
+		"an option of the handler of a is nil": func() { w.Register("a", func(ojs.JobContext) error { return nil }, nil) },
+	} {
+		func() {
+			defer func() { require.Contains(t, fmt.Sprint(recover()), text) }()
+			mistake()
+		}()
+	}
+}
+
+// TestClientOfAHandler: a handler enqueues through the client of its worker.
+func TestClientOfAHandler(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+	w.Register("a", func(ctx ojs.JobContext) error {
+		_, err := ctx.Client().Enqueue(ctx, "b", nil)
+		return err
+	})
+	w.Register("b", func(ojs.JobContext) error { return nil })
+	enqueue(t, c)
+	s.Drain(t, w)
+	s.RequireEnqueued(t, "b", ojstest.InState(ojs.StateCompleted))
+	require.True(t, ojs.JobContext{}.Client() == nil)
 }
 
 func TestWorkerRetries(t *testing.T) {

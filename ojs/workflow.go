@@ -35,14 +35,36 @@ type Callbacks struct {
 
 // Chain runs steps one after the other. Each gets the results of those before it. If a step fails for good, those after it do
 // not run.
-func Chain(steps ...Step) *Workflow { return &Workflow{Type: "chain", Steps: steps} }
+func Chain(steps ...Step) *Workflow { return ofSteps("chain", steps) }
 
 // Group runs steps at the same time. The group has failed if one step has, but the others run to their end.
-func Group(steps ...Step) *Workflow { return &Workflow{Type: "group", Steps: steps} }
+func Group(steps ...Step) *Workflow { return ofSteps("group", steps) }
 
 // Batch runs steps at the same time, and callbacks when all have ended.
 func Batch(callbacks Callbacks, steps ...Step) *Workflow {
-	return &Workflow{Type: "batch", Steps: steps, Callbacks: callbacks}
+	w := ofSteps("batch", steps)
+	w.Callbacks = callbacks
+	return w
+}
+
+// ofSteps panics where a step is nil, as it may be made by a function that has failed.
+func ofSteps(kind string, steps []Step) *Workflow {
+	for i, s := range steps {
+		if isNilStep(s) {
+			panic(fmt.Sprintf("ojs: step %d of a %s is nil", i, kind))
+		}
+	}
+	return &Workflow{Type: kind, Steps: steps}
+}
+
+func isNilStep(s Step) bool {
+	switch s := s.(type) {
+	case *Workflow:
+		return s == nil
+	case *JobRequest:
+		return s == nil
+	}
+	return s == nil
 }
 
 // Graph runs each step when those that it depends on have completed: give steps a StepID and DependsOn. A step that names one that
@@ -73,6 +95,9 @@ func (w *Workflow) marshal(id string) ([]byte, error) {
 	}
 	steps := make([]json.RawMessage, len(w.Steps))
 	for i, s := range w.Steps {
+		if isNilStep(s) {
+			return nil, fmt.Errorf("step %d: it is nil", i)
+		}
 		data, err := s.step()
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", i, err)
@@ -160,6 +185,7 @@ type CallbackInfo struct {
 // CreateWorkflow starts a workflow. Enqueue middleware does not see its jobs; Meta of the workflow may carry a trace context.
 // All is checked and stored in one transaction. The ID makes repetition safe, like that of a job.
 func (c *Client) CreateWorkflow(ctx context.Context, workflow *Workflow) (*WorkflowInfo, error) {
+	notNil("the workflow", workflow == nil)
 	w := *workflow
 	if w.ID == "" {
 		w.ID = NewID()

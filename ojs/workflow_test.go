@@ -135,3 +135,13 @@ func named(w *ojs.Workflow, name string) *ojs.Workflow {
 	w.Name = name
 	return w
 }
+
+// TestWorkflowsWithoutSteps: a definition that was written by hand is refused with the place of the mistake.
+func TestWorkflowsWithoutSteps(t *testing.T) {
+	t.Parallel()
+	_, c := setup(t)
+	for _, step := range []ojs.Step{nil, (*ojs.Workflow)(nil), (*ojs.JobRequest)(nil)} {
+		_, err := c.CreateWorkflow(t.Context(), &ojs.Workflow{Type: "chain", Steps: []ojs.Step{ojs.JobRequest{Type: "a"}, step}})
+		require.ErrorContains(t, err, "step 1: it is nil")
+	}
+}

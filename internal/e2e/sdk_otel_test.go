@@ -2,10 +2,12 @@ package e2e_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -37,13 +39,17 @@ func TestSDKTrace(t *testing.T) {
 		return nil
 	})
 	worker.Register("bad", func(ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
+	worker.Register("snoozes", func(ojs.JobContext) error { return fmt.Errorf("wrapped: %w", ojs.Snooze(time.Hour)) })
+	worker.Register("cancels", func(ojs.JobContext) error { return ojs.Cancel() })
 	worker.Register("panics", func(ojs.JobContext) error { panic("ouch") })
 
 	ctx, request := provider.Tracer("test").Start(t.Context(), "request")
-	for _, name := range []string{"good", "bad", "panics", "unknown"} {
+	for _, name := range []string{"good", "bad", "panics", "snoozes", "cancels", "unknown"} {
 		_, err = client.Enqueue(ctx, name, nil)
 		require.NoError(t, err)
 	}
+	_, err = client.EnqueueBatch(ctx, []ojs.JobRequest{{Type: "first"}, {Type: "second"}, {Type: "third"}})
+	require.NoError(t, err)
 	request.End()
 	server.Drain(t, worker, 10*time.Second)
 
@@ -59,6 +65,15 @@ func TestSDKTrace(t *testing.T) {
 	for name, code := range map[string]codes.Code{"good": codes.Unset, "bad": codes.Error, "panics": codes.Error} {
 		require.Equal(t, code, byName["ojs.execute "+name].Status.Code, name)
 	}
+	for _, name := range []string{"first", "second", "third"} {
+		require.Equal(t, request.SpanContext().SpanID(), byName["ojs.enqueue "+name].Parent.SpanID(), "jobs of a batch are siblings")
+	}
+	for name, outcome := range map[string]string{"snoozes": "snoozed", "cancels": "cancelled"} {
+		span := byName["ojs.execute "+name]
+		require.Equal(t, codes.Unset, span.Status.Code, name)
+		require.Empty(t, span.Events, name)
+		require.Contains(t, span.Attributes, attribute.String("ojs.job.outcome", outcome))
+	}
 	var metrics metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(t.Context(), &metrics))
 	counts := map[string]int64{}
@@ -69,5 +84,5 @@ func TestSDKTrace(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, map[string]int64{"ojs.client.jobs.enqueued": 4, "ojs.client.jobs.completed": 1, "ojs.client.jobs.failed": 2, "ojs.client.jobs.unhandled": 1}, counts)
+	require.Equal(t, map[string]int64{"ojs.client.jobs.enqueued": 9, "ojs.client.jobs.completed": 1, "ojs.client.jobs.failed": 2, "ojs.client.jobs.unhandled": 4}, counts)
 }

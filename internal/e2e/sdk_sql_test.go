@@ -17,6 +17,14 @@ import (
 	"github.com/ojsd/ojsd/ojs/ojssql"
 )
 
+// monthly are arguments with options for all of their jobs.
+type monthly struct{ Month int }
+
+func (monthly) JobType() string { return "report.build" }
+func (monthly) JobOptions() []ojs.EnqueueOption {
+	return []ojs.EnqueueOption{ojs.WithQueue("reports"), ojs.WithDelay(time.Hour)}
+}
+
 // TestSDKEnqueueInTransactions covers both packages, because they share everything but the driver.
 func TestSDKEnqueueInTransactions(t *testing.T) {
 	t.Parallel()
@@ -69,6 +77,20 @@ func TestSDKEnqueueInTransactions(t *testing.T) {
 		s, _ = state(id)
 		require.Equal(t, none, s)
 		require.ErrorIs(t, tx.Rollback(), sql.ErrTxDone)
+	})
+
+	t.Run("WithTheOptionsOfTheArguments", func(t *testing.T) {
+		tx, err := pool.Begin(ctx)
+		require.NoError(t, err)
+		id, err := ojspgx.Enqueue(ctx, tx, "", monthly{7})
+		require.NoError(t, err)
+		urgent, err := ojspgx.Enqueue(ctx, tx, "", monthly{8}, ojs.WithQueue("urgent"))
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(ctx))
+		s, q := state(id)
+		require.Equal(t, "scheduled reports", s+" "+q)
+		s, q = state(urgent)
+		require.Equal(t, "scheduled urgent", s+" "+q)
 	})
 
 	t.Run("WithAllOptions", func(t *testing.T) {

@@ -196,11 +196,10 @@ func TestSDKWorkerDirectives(t *testing.T) {
 	require.Equal(t, ojs.StateCompleted, result.State)
 	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveTerminate))
 	require.NoError(t, next(t, done))
-	state("terminate")
+	node.get("/ojs/v1/workers/directed").is(404) // it has left the registry
 
 	again := ojs.NewWorker(c, often(ojs.WorkerConfig{ID: "directed", Queues: []string{q}}))
 	again.Register("a", func(ojs.JobContext) error { return nil })
-	require.NoError(t, ojsadmin.New(c).DirectWorker(t.Context(), "directed", ojs.DirectiveRunning))
 	stop := runWorker(t, again)
 	job, err = c.Enqueue(t.Context(), "a", nil, ojs.WithQueue(q))
 	require.NoError(t, err)

@@ -62,6 +62,9 @@ type PageOptions struct {
 // Each call of read gets the Offset or Cursor to use; read may set a Limit. With offsets, entries that are added or removed
 // meanwhile may be skipped or repeated.
 func All[T any](read func(PageOptions) (*Page[T], error)) iter.Seq2[*T, error] {
+	if read == nil {
+		panic("ojsadmin: the function that reads a page is nil")
+	}
 	return func(yield func(*T, error) bool) {
 		options := PageOptions{}
 		for {
@@ -198,17 +201,4 @@ func encodeJob(request ojs.JobRequest) (job encodedJob, err error) {
 		return job, err
 	}
 	return job, json.Unmarshal(data, &job)
-}
-
-// encodeTemplate encodes a job whose delay counts from its turn, as that of a step of a workflow does.
-func encodeTemplate(request ojs.JobRequest) (encodedJob, error) {
-	var workflow struct {
-		Steps [1]encodedJob `json:"steps"`
-	}
-	data, err := ojs.Chain(request).MarshalJSON()
-	if err != nil {
-		return encodedJob{}, err
-	}
-	err = json.Unmarshal(data, &workflow)
-	return workflow.Steps[0], err
 }

@@ -233,3 +233,55 @@ func TestDependencies(t *testing.T) {
 	slices.Sort(packages)
 	equal(t, "packages", packages, []string{"github.com/ojsd/ojsd/ojs", "github.com/ojsd/ojsd/ojs/ojsadmin"})
 }
+
+// TestNothingBesideAnError: what a call returns beside an error is zero, so that nobody takes it for an answer.
+func TestNothingBesideAnError(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	// Each answer begins well and has one member of another type.
+	for name, call := range map[string]struct {
+		answer string
+		call   func(*ojsadmin.Client) (any, error)
+	}{
+		"RetryDeadLetters": {`{"succeeded":5.5}`, func(c *ojsadmin.Client) (any, error) { return c.RetryDeadLetters(ctx, ojsadmin.DeadLetterFilter{}) }},
+		"PurgeDeadLetters": {`{"deleted":5.5}`, func(c *ojsadmin.Client) (any, error) { return c.PurgeDeadLetters(ctx, ojsadmin.DeadLetterFilter{}) }},
+		"PurgeQueue": {`{"deleted":5,"has_more":"x"}`, func(c *ojsadmin.Client) (any, error) {
+			n, _, err := c.PurgeQueue(ctx, "q", ojs.StateCompleted)
+			return n, err
+		}},
+		"DrainQueue": {`{"remaining":5.5}`, func(c *ojsadmin.Client) (any, error) { return c.DrainQueue(ctx, "q") }},
+		"DeleteQueue": {`{"state":"deleted"`, func(c *ojsadmin.Client) (any, error) {
+			return c.DeleteQueue(ctx, "q", ojsadmin.DeleteIfEmpty, "")
+		}},
+		"QueueConfig":     {`{"queue":"q","config":{"a":1},"config":7}`, func(c *ojsadmin.Client) (any, error) { return c.QueueConfig(ctx, "q") }},
+		"QueuePriorities": {`{"distribution":[{"priority":1},7]}`, func(c *ojsadmin.Client) (any, error) { return c.QueuePriorities(ctx, "q") }},
+		"StatsHistory": {`{"data":[{"timestamp":"2026-03-01T10:00:00Z"},7]}`, func(c *ojsadmin.Client) (any, error) {
+			return c.StatsHistory(ctx, ojsadmin.StatsFilter{})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, c := setup(t, ok(call.answer))
+			got, err := call.call(c)
+			if err == nil || got != nil && !reflect.ValueOf(got).IsZero() {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestMistakes: what a program can only do by mistake panics with a sentence, where the mistake is.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	for text, mistake := range map[string]func(){
+		"ojsadmin: the client is nil": func() { ojsadmin.New(nil) },
+		"ojsadmin: the function that reads a page is nil": func() {
+			ojsadmin.All[ojs.Job](nil)
+		},
+	} {
+		func() {
+			defer func() { equal(t, text, recover(), any(text)) }()
+			mistake()
+		}()
+	}
+}

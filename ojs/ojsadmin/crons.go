@@ -64,7 +64,7 @@ type CronRun struct {
 // PutCron registers a cron, or replaces the one with its name. The next tick stays as it is if the schedule does, so programs can
 // call it whenever they start.
 func (c *Client) PutCron(ctx context.Context, cron Cron) (*CronInfo, error) {
-	job, err := encodeTemplate(cron.Job)
+	job, err := encodeJob(cron.Job)
 	if err != nil {
 		return nil, fmt.Errorf("ojsadmin: put cron %q: %w", cron.Name, err)
 	}

@@ -99,7 +99,10 @@ func (c *Client) RetryDeadLetters(ctx context.Context, filter DeadLetterFilter) 
 	err = c.client.Do(ctx, ojs.Call{
 		Method: http.MethodPost, Path: "/dead-letter/retry", Body: map[string]any{"filter": conditions, "confirm": true},
 	}, &answer)
-	return answer.Succeeded, err
+	if err != nil {
+		return 0, err
+	}
+	return answer.Succeeded, nil
 }
 
 // DeleteDeadLetter deletes a discarded job.
@@ -117,7 +120,10 @@ func (c *Client) PurgeDeadLetters(ctx context.Context, filter DeadLetterFilter) 
 		Deleted int `json:"deleted"`
 	}
 	err = c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: "/dead-letter/purge", Query: filter.query()}, &answer)
-	return answer.Deleted, err
+	if err != nil {
+		return 0, err
+	}
+	return answer.Deleted, nil
 }
 
 func deadLetterPath(id, rest string) string { return "/dead-letter/" + url.PathEscape(id) + rest }

@@ -61,7 +61,10 @@ func (c *Client) queueConfig(ctx context.Context, call ojs.Call) (QueueConfig, e
 		Config QueueConfig `json:"config"`
 	}
 	err := c.client.Do(ctx, call, &answer)
-	return answer.Config, err
+	if err != nil {
+		return nil, err
+	}
+	return answer.Config, nil
 }
 
 // PauseQueue stops the fetches from a queue, if the server can. Jobs that run go on, and new ones are taken. Pausing a paused
@@ -82,7 +85,10 @@ func (c *Client) DrainQueue(ctx context.Context, name string) (remaining int, er
 		Remaining int `json:"remaining"`
 	}
 	err = c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: queuePath(name, "/drain"), Idempotent: true}, &answer)
-	return answer.Remaining, err
+	if err != nil {
+		return 0, err
+	}
+	return answer.Remaining, nil
 }
 
 // PurgeQueue deletes the jobs of a queue that are in one of the states. Those that have not ended are cancelled before; active is
@@ -95,7 +101,10 @@ func (c *Client) PurgeQueue(ctx context.Context, name string, states ...ojs.JobS
 	}
 	body := map[string]any{"states": states, "confirm": true}
 	err = c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: queuePath(name, "/purge"), Body: body}, &answer)
-	return answer.Deleted, answer.HasMore, err
+	if err != nil {
+		return 0, false, err
+	}
+	return answer.Deleted, answer.HasMore, nil
 }
 
 // DeleteStrategy chooses the outcome for the waiting jobs of a queue that is deleted (docs/reference/queues.md, Deletion).
@@ -118,7 +127,10 @@ func (c *Client) DeleteQueue(ctx context.Context, name string, strategy DeleteSt
 		State string `json:"state"`
 	}
 	err = c.client.Do(ctx, ojs.Call{Method: http.MethodDelete, Path: queuePath(name, ""), Query: query}, &answer)
-	return answer.State == "deleted", err
+	if err != nil {
+		return false, err
+	}
+	return answer.State == "deleted", nil
 }
 
 func queuePath(name, rest string) string { return "/queues/" + url.PathEscape(name) + rest }

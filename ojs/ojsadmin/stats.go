@@ -59,7 +59,10 @@ func (c *Client) StatsHistory(ctx context.Context, filter StatsFilter) ([]StatsP
 		Data []StatsPoint `json:"data"`
 	}
 	err := c.client.Do(ctx, get("/admin/stats/history", query), &answer)
-	return answer.Data, err
+	if err != nil {
+		return nil, err
+	}
+	return answer.Data, nil
 }
 
 // QueueStats are counts of a queue at one instant. Rates and averages are those of the last hour.
@@ -106,5 +109,8 @@ func (c *Client) QueuePriorities(ctx context.Context, name string) ([]PriorityCo
 		Distribution []PriorityCount `json:"distribution"`
 	}
 	err := c.client.Do(ctx, get(queuePath(name, "/priority-stats"), nil), &answer)
-	return answer.Distribution, err
+	if err != nil {
+		return nil, err
+	}
+	return answer.Distribution, nil
 }

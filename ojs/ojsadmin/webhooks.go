@@ -121,7 +121,10 @@ func (c *Client) ReplayWebhook(ctx context.Context, id string, since, until time
 		Enqueued int `json:"enqueued"`
 	}
 	err = c.client.Do(ctx, ojs.Call{Method: http.MethodPost, Path: webhookPath(id, "/replay"), Body: body}, &answer)
-	return answer.Enqueued, err
+	if err != nil {
+		return 0, err
+	}
+	return answer.Enqueued, nil
 }
 
 // webhook reads a subscription at the top level of the answer or in its member subscription, beside which the secret may stand.

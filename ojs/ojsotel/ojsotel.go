@@ -55,7 +55,10 @@ func New(config Config) (*Telemetry, error) {
 	t.duration, errs[3] = meter.Float64Histogram("ojs.client.jobs.duration_ms", metric.WithUnit("ms"),
 		metric.WithDescription("time of executions"),
 		metric.WithExplicitBucketBoundaries(5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000))
-	return t, errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // Enqueue is enqueue middleware: a span of kind PRODUCER for each job, whose context the job carries. A job that has a traceparent
@@ -78,7 +81,7 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 	if err != nil {
 		span.RecordError(err)
 		span.SetStatus(codes.Error, err.Error())
-		return job, err
+		return nil, err
 	}
 	if job != nil {
 		span.SetAttributes(attribute.String("ojs.job.id", job.ID), attribute.String("messaging.message.id", job.ID),
@@ -88,7 +91,9 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 	return job, nil
 }
 
-// Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue.
+// Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue. An attempt that snoozes or
+// cancels its job is no error, and counts neither as completed nor as failed; the attribute ojs.job.outcome of its span is snoozed or
+// cancelled.
 func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error) {
 	job := ctx.Job
 	carrier := propagation.MapCarrier{}
@@ -112,6 +117,10 @@ func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error
 		case !returned: // a panic, which goes on
 			span.SetStatus(codes.Error, "panic")
 			t.failed.Add(traced, 1, labels)
+		case ojs.IsSnooze(err):
+			span.SetAttributes(attribute.String("ojs.job.outcome", "snoozed"))
+		case ojs.IsCancel(err):
+			span.SetAttributes(attribute.String("ojs.job.outcome", "cancelled"))
 		case err != nil:
 			span.RecordError(err)
 			span.SetStatus(codes.Error, err.Error())

@@ -32,13 +32,22 @@ type Order struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the jobs
-	err := run(ctx)
-	stop()
-	if err != nil {
+	if err := run(context.Background()); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// onSignals calls first at the first Ctrl-C or SIGTERM, and second at the second one. A third one ends the process.
+func onSignals(first, second func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		first()
+		<-signals
+		second()
+		signal.Stop(signals)
+	}()
 }
 
 func run(ctx context.Context) error {
@@ -94,7 +103,7 @@ func orders(pool *pgxpool.Pool, queue string) http.Handler {
 	})
 }
 
-// work runs the jobs of the application until ctx is done.
+// work runs the jobs of the application until a signal comes.
 func work(ctx context.Context, client *ojs.Client, pool *pgxpool.Pool, queue string) error {
 	worker := ojs.NewWorker(client, ojs.WorkerConfig{Queues: []string{queue}, Concurrency: 20})
 	worker.Register("order.accept", ojs.Typed(func(ctx ojs.JobContext, order Order) error {
@@ -117,5 +126,8 @@ func work(ctx context.Context, client *ojs.Client, pool *pgxpool.Pool, queue str
 		fmt.Println("mail to", order.Email)
 		return nil
 	}))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	onSignals(stop, worker.StopNow) // jobs may finish first, and are handed back at a second Ctrl-C
 	return worker.Start(ctx)
 }
