@@ -175,19 +175,20 @@ RETURNING w.id, w.dead_at, w.last_seen_at;
 DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL AND (@tenant::text = '' OR w.tenant = @tenant::text);
 
 -- name: WorkerDeregister :many
--- Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
+-- Deletes a worker that deregisters. Its jobs stay reserved until their leases end. One that has said by a heartbeat that it stops, or is
+-- dead, has its event already.
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = @id::text AND (@tenant::text = '' OR w.tenant = @tenant::text)
-    RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
+    RETURNING w.id, w.started_at, w.stopped OR w.state = 'stale' AS stopped, w.tenant, clock_timestamp() AS now,
         w.state = 'terminate' OR COALESCE(w.directive, w.state) IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
     SELECT @event_type::text, @source::text, d.now, d.id, d.id, d.tenant, @node::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
-    FROM deleted d
+    FROM deleted d WHERE NOT d.stopped
 )
-SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d;
+SELECT d.id, d.now::timestamptz AS now, d.stopped::boolean AS stopped, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d;
 
 -- name: WorkerUpdateDirective :many
 -- Stores the directive of an operator for one worker.

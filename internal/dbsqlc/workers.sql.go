@@ -344,16 +344,16 @@ func (q *Queries) WorkerDeleteStale(ctx context.Context, iD string, tenant strin
 const workerDeregister = `-- name: WorkerDeregister :many
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = $1::text AND ($2::text = '' OR w.tenant = $2::text)
-    RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
+    RETURNING w.id, w.started_at, w.stopped OR w.state = 'stale' AS stopped, w.tenant, clock_timestamp() AS now,
         w.state = 'terminate' OR COALESCE(w.directive, w.state) IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
     SELECT $3::text, $4::text, d.now, d.id, d.id, d.tenant, $5::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $6::text || '"' || COALESCE(',"jobs_completed":' || $7::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
-    FROM deleted d
+    FROM deleted d WHERE NOT d.stopped
 )
-SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d
+SELECT d.id, d.now::timestamptz AS now, d.stopped::boolean AS stopped, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d
 `
 
 type WorkerDeregisterParams struct {
@@ -369,10 +369,12 @@ type WorkerDeregisterParams struct {
 type WorkerDeregisterRow struct {
 	ID       string
 	Now      pgtype.Timestamptz
+	Stopped  bool
 	Notified string
 }
 
-// Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
+// Deletes a worker that deregisters. Its jobs stay reserved until their leases end. One that has said by a heartbeat that it stops, or is
+// dead, has its event already.
 func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
 	rows, err := q.db.Query(ctx, workerDeregister,
 		arg.ID,
@@ -390,7 +392,12 @@ func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterPara
 	var items []WorkerDeregisterRow
 	for rows.Next() {
 		var i WorkerDeregisterRow
-		if err := rows.Scan(&i.ID, &i.Now, &i.Notified); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Now,
+			&i.Stopped,
+			&i.Notified,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -188,6 +188,11 @@ func TestWorkerRegistry(t *testing.T) {
 		require.Equal(t, `{"ok":true,"worker_id":"leaver"}`, a.do("DELETE", "/ojs/v1/workers/leaver", strings.NewReader(`{"reason":"signal","jobs_completed":12}`)).is(200).body)
 		a.post("/ojs/v1/workers/leaver2/deregister", `{"reason":"because","jobs_completed":-1}`).is(200)
 		require.Equal(t, "active", a.job(reserved).at("job.state"), "left to expire")
+		// Of a worker that has said before that it stops, nothing more is to be told.
+		a.beat("left", `"state":"terminate"`)
+		a.post("/ojs/v1/workers/left/deregister", `{"jobs_completed":3}`).is(200)
+		types, _ := a.workerEvents("left")
+		require.Equal(t, []string{"worker.started", "worker.stopped"}, types)
 		a.post("/ojs/v1/workers/leaver/deregister", ``).is(404)
 		a.post("/ojs/v1/workers/leaver/deregister", `[]`).is(400)
 		require.Equal(t, a.push(`"type":"t","args":[],"queue":"%s"`, q), a.fetch(q, `"worker_id":"leaver"`).at("jobs.0.id"), "no longer quiet")

@@ -53,7 +53,9 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	if len(deleted) == 0 {
 		return spec.NotFound("worker", l.ID)
 	}
-	eventlog.Emit(ctx, s.commits, deleted, deregisterChange)
+	if !deleted[0].Stopped {
+		eventlog.Emit(ctx, s.commits, deleted, deregisterChange)
+	}
 	s.workers.SetQuiet(l.ID, false)
 	s.commits.Committed()
 	return nil
