@@ -257,6 +257,14 @@ func TestMaintenance(t *testing.T) {
 	const on = `{"enabled":true,"reason":"upgrade"}`
 	const off = `{"enabled":false}`
 
+	t.Run("BoundsTheReason", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t)
+		long := `{"enabled":true,"reason":"` + strings.Repeat("x", 1024)
+		a.post("/ojs/v1/admin/system/maintenance", long+`x"}`).invalid("reason")
+		a.post("/ojs/v1/admin/system/maintenance", long+`"}`).is(200)
+	})
+
 	t.Run("HoldsJobsOnAllNodes", func(t *testing.T) {
 		t.Parallel()
 		a, b := nodes(t, rarePolls)

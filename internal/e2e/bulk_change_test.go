@@ -173,7 +173,14 @@ func TestBulkChanges(t *testing.T) {
 		r := send(a, "cancel", `{"filter":{"queue":"`+q+`"}}`).is(200)
 		require.Equal(t, []string{plain, other, tagged, later}, r.list("items", "job_id"))
 		require.Equal(t, "pending", a.job(parked).at("job.state"))
-		require.Equal(t, "4", send(a, "delete", `{"filter":{"queue":"`+q+`","state":"cancelled"}}`).is(200).at("deleted"))
+		// A job that was never available counts from its creation.
+		require.Equal(t, "0", send(a, "delete", `{"filter":{"queue":"`+q+`","state":"cancelled","type":"mail.send","enqueued_before":"2001-01-01T00:00:00Z"}}`).is(200).at("deleted"))
+		require.Equal(t, "4", send(a, "delete", `{"filter":{"queue":"`+q+`","state":"cancelled","enqueued_before":"2099-01-01T00:00:00Z"}}`).is(200).at("deleted"))
+		const tenant = "X-OJS-Tenant: acme"
+		id := a.post("/ojs/v1/jobs", `{"type":"t","args":[],"queue":"`+q+`","scheduled_at":"PT1H"}`, tenant).is(201).at("job.id")
+		a.del("/ojs/v1/jobs/"+id, tenant).is(200)
+		require.Equal(t, "1", a.post("/ojs/v1/jobs/bulk/delete", `{"filter":{"queue":"`+q+`","state":"cancelled","enqueued_before":"2099-01-01T00:00:00Z"}}`, tenant).
+			is(200).at("deleted"))
 	})
 
 	t.Run("RetryTakesDiscardedByDefault", func(t *testing.T) {

@@ -293,11 +293,14 @@ func TestDeliveryRecord(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		w := b.Subscribed()
-		b.Delivery(w, 1, "s")
-		b.Delivery(w, 2, "s")
-		got := b.claimed(2)
+		for i := range 3 {
+			b.Delivery(w, i+1, "s")
+		}
+		got := b.claimed(3)
 		require.Empty(t, b.recorded(got[0], "dead").Disabled, "it has failed for a moment only")
 		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
+		again := b.recorded(got[2], "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
+		require.Empty(t, again.Disabled, "no delivery was given up")
 		require.Equal(t, "failing", b.recorded(got[1], "dead").Disabled)
 		shown, err := b.Webhooks.Get(t.Context(), w.ID)
 		require.NoError(t, err)
