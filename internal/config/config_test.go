@@ -85,7 +85,7 @@ func TestEverySetting(t *testing.T) {
 	for _, s := range Table() {
 		t.Run(s.Env, func(t *testing.T) {
 			t.Parallel()
-			require.Regexp(t, `^(OJS|DATABASE)(_[A-Z]+)+$`, s.Env)
+			require.Regexp(t, `^(OJS|DATABASE)(_[A-Z0-9]+)+$`, s.Env)
 			require.Equal(t, strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.Env, "OJS_"), "_", "-")), s.Flag)
 			require.Regexp(t, `(?s)^\S.*[^.]\.$`, s.Help, "one sentence")
 			good, bad := goodAndBad(s)
