@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -51,6 +54,7 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
+	findings = append(findings, certificates(loaded.Config)...)
 	ok := true
 	for _, f := range findings {
 		// The marks have the same width, so that texts are aligned and grep '^BAD' finds what is wrong.
@@ -69,6 +73,38 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 		return errFindings
 	}
 	return nil
+}
+
+// renewBefore is how long before its end a certificate should have been replaced.
+const renewBefore = 14 * 24 * time.Hour
+
+// certificates reports when the certificates of the interfaces end. It reads the files of the machine on which it runs.
+func certificates(c config.Config) (findings []finding) {
+	files := []config.TLS{c.Server.TLS()}
+	if c.GRPC.Enabled() && c.GRPCTLS() != files[0] {
+		files = append(files, c.GRPCTLS())
+	}
+	for _, f := range files {
+		if f.Cert == "" {
+			continue
+		}
+		read, err := api.NewCertificates(f, tls.RequireAndVerifyClientCert, slog.New(slog.DiscardHandler))
+		if err != nil {
+			findings = append(findings, finding{Text: err.Error()})
+			continue
+		}
+		left := time.Until(read.Expires())
+		text := fmt.Sprintf("certificate %s ends on %s", f.Cert, spec.FormatTime(read.Expires()))
+		switch {
+		case left <= 0:
+			text = fmt.Sprintf("certificate %s has ended on %s: clients refuse it; replace the files, which servers then read by themselves", f.Cert,
+				spec.FormatTime(read.Expires()))
+		case left < renewBefore:
+			text += ", in less than 14 days: replace the files, which servers then read by themselves"
+		}
+		findings = append(findings, finding{OK: left >= renewBefore, Text: text})
+	}
+	return findings
 }
 
 // finding is one result of an examination.

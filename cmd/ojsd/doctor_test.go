@@ -2,8 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,6 +260,47 @@ func fakedDatabase(t *testing.T, views ...string) *pgx.Conn {
 	_, err = conn.Exec(t.Context(), "CREATE SCHEMA fake; "+strings.Join(views, "; ")+"; SET search_path = fake, pg_catalog")
 	require.NoError(t, err)
 	return conn
+}
+
+// Certificates are judged by their files: those that end soon should be replaced.
+func TestDoctorSeesCertificates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	issue := func(name string, left time.Duration) config.TLS {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(left)}
+		cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		require.NoError(t, err)
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		files := config.TLS{Cert: filepath.Join(dir, name), Key: filepath.Join(dir, name+".key")}
+		require.NoError(t, os.WriteFile(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
+		require.NoError(t, os.WriteFile(files.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+		return files
+	}
+	c := config.Default()
+	require.Empty(t, certificates(c))
+	for name, test := range map[string]struct {
+		left time.Duration
+		ok   bool
+		says string
+	}{
+		"fresh": {15 * 24 * time.Hour, true, "ends on 20"},
+		"soon":  {13 * 24 * time.Hour, false, "in less than 14 days"},
+		"ended": {-time.Minute, false, "has ended on 20"},
+	} {
+		files := issue(name, test.left)
+		c.Server.TLSCert, c.Server.TLSKey = files.Cert, files.Key
+		found := certificates(c)
+		require.Len(t, found, 1, "both interfaces have the same")
+		require.Equal(t, test.ok, found[0].OK, name)
+		require.Contains(t, found[0].Text, test.says)
+	}
+	c.GRPC.TLSCert, c.GRPC.TLSKey = c.Server.TLSCert, filepath.Join(dir, "none")
+	found := certificates(c)
+	require.Len(t, found, 2)
+	require.Contains(t, found[1].Text, "load TLS certificate")
 }
 
 // about returns the findings that contain the words, with their marks.

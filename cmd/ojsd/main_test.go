@@ -155,6 +155,13 @@ func TestHealthcheck(t *testing.T) {
 	require.Equal(t, "/readyz", <-path)
 	code, _, _ = call(t, "healthcheck", "--listen=127.0.0.1:1")
 	require.Equal(t, 1, code)
+	server.Close()
+	secure := httptest.NewTLSServer(server.Config.Handler)
+	t.Cleanup(secure.Close)
+	status <- http.StatusOK
+	code, _, stderr = call(t, "healthcheck", "--listen="+secure.Listener.Addr().String(), "--tls-cert=c", "--tls-key=k")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "/healthz", <-path)
 
 	for listen, want := range map[string]string{
 		":8080": "127.0.0.1:8080", "0.0.0.0:1": "127.0.0.1:1", "[::]:2": "[::1]:2", "10.0.0.1:3": "10.0.0.1:3", "host:4": "host:4",

@@ -104,6 +104,8 @@ type Node struct {
 	http    *http.Server
 	grpc    *grpcapi.API // nil: switched off
 
+	certificates, grpcCertificates *api.Certificates // nil: without TLS
+
 	// started is false until the node answers requests on all its interfaces. failed has room for one error, so that whoever
 	// reports does not wait.
 	started        bool
@@ -217,8 +219,12 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.startGRPC(); err != nil {
 		return errors.Join(err, ln.Close())
 	}
+	serve := n.http.Serve
+	if n.certificates != nil {
+		serve = func(ln net.Listener) error { return n.http.ServeTLS(ln, "", "") } // the files are in TLSConfig
+	}
 	go func() {
-		if err := n.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("serve: %w", err))
 		}
 	}()
@@ -388,7 +394,13 @@ func (n *Node) components() map[string]string {
 	if n.webhooks != nil {
 		webhooks = n.webhooks.Status()
 	}
-	return map[string]string{"listener": n.listener.Status(), "publisher": publisher, "scheduler": scheduler, "webhooks": webhooks}
+	components := map[string]string{"listener": n.listener.Status(), "publisher": publisher, "scheduler": scheduler, "webhooks": webhooks}
+	for _, c := range []*api.Certificates{n.certificates, n.grpcCertificates} {
+		if c != nil && components["tls"] != api.Degraded {
+			components["tls"] = c.Status()
+		}
+	}
+	return components
 }
 
 // Beyond these, health reports degraded.

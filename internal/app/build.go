@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
@@ -146,7 +147,7 @@ func (n *Node) buildWebhooks() error {
 }
 
 // buildHTTP sets no WriteTimeout: streams write for hours, and answers have deadlines of their own (httpapi, body.go).
-func (n *Node) buildHTTP() error {
+func (n *Node) buildHTTP() (err error) {
 	c := n.config
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
@@ -163,7 +164,18 @@ func (n *Node) buildHTTP() error {
 		ReadTimeout:       2 * time.Minute,
 		IdleTimeout:       5 * time.Minute,
 		// What net/http logs are mistakes of clients, such as broken TLS or headers.
-		ErrorLog: slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
+	}
+	n.http.Protocols.SetHTTP1(true)
+	n.http.Protocols.SetHTTP2(true)
+	n.http.Protocols.SetUnencryptedHTTP2(c.Server.HTTP2Cleartext)
+	if files := c.Server.TLS(); files.Cert != "" {
+		// Probes show no certificate, so httpapi asks for one where it is needed.
+		n.certificates, err = api.NewCertificates(files, tls.VerifyClientCertIfGiven, c.Logger, "h2", "http/1.1")
+		if err != nil {
+			return err
+		}
+		n.http.TLSConfig = n.certificates.Server()
 	}
 	return nil
 }
@@ -187,7 +199,20 @@ func (n *Node) metricSources() metrics.Sources {
 	return metrics.Sources{
 		Node: n.node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
 		Webhooks: n.domains.Webhooks.Backlog, Components: n.components, QueueLimits: n.domains.Jobs.KnownLimits,
+		CertificateExpires: n.certificateExpires,
 	}
+}
+
+// certificateExpires has no entry for an interface without TLS.
+func (n *Node) certificateExpires() map[string]time.Time {
+	ends := map[string]time.Time{}
+	if n.certificates != nil {
+		ends["http"] = n.certificates.Expires()
+	}
+	if n.grpcCertificates != nil {
+		ends["grpc"] = n.grpcCertificates.Expires()
+	}
+	return ends
 }
 
 // buildGRPC builds the gRPC interface, unless it is switched off.
@@ -197,9 +222,14 @@ func (n *Node) buildGRPC() (err error) {
 	if !c.GRPC.Enabled() {
 		return nil
 	}
+	if files := c.GRPCTLS(); files.Cert != "" {
+		if n.grpcCertificates, err = api.NewCertificates(files, tls.RequireAndVerifyClientCert, c.Logger); err != nil {
+			return fmt.Errorf("grpc: %w", err)
+		}
+	}
 	n.grpc, err = grpcapi.New(c.Config, grpcapi.Deps{
 		Domains: n.domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Version: c.Version,
-		Tracer: n.tracer, RequestDone: n.metrics.RPC,
+		Tracer: n.tracer, RequestDone: n.metrics.RPC, Certificates: n.grpcCertificates,
 	})
 	return err
 }

@@ -73,6 +73,10 @@ type Server struct {
 	Listen          string        `env:"OJS_LISTEN" default:":8080" dev:"127.0.0.1:8080" kind:"address" help:"Address of the HTTP interface."`
 	PublicURL       *url.URL      `env:"OJS_PUBLIC_URL" help:"Base of the URLs in the manifest, such as https://jobs.example.com; empty: taken from each request."`
 	APIKeys         []string      `env:"OJS_API_KEY" secret:"true" help:"Keys that clients may show as bearer tokens, separated by commas; empty: the API is open."`
+	TLSCert         string        `env:"OJS_TLS_CERT" kind:"file" help:"Certificate of the HTTP and the gRPC interface, in PEM, with those between it and its authority; with it, clients must use TLS. Changed files are read again."`
+	TLSKey          string        `env:"OJS_TLS_KEY" kind:"file" help:"Private key of that certificate, in PEM."`
+	ClientCA        string        `env:"OJS_TLS_CLIENT_CA" kind:"file" help:"Certificates in PEM; clients must show one that is signed by one of these, for all but health checks over HTTP; empty: clients need none."`
+	HTTP2Cleartext  bool          `env:"OJS_HTTP2_CLEARTEXT" default:"false" help:"Take HTTP/2 without TLS, for proxies that speak it (h2c); with TLS, HTTP/2 is always there."`
 	AllowAll        bool          `env:"OJS_ALLOW_UNAUTHENTICATED" default:"false" help:"Without API keys, let everybody who reaches the server do everything: it may listen beyond loopback then, and answers under any host name."`
 	Tenancy         string        `env:"OJS_TENANCY" default:"optional" values:"off|optional|required" help:"Whether calls name their tenant in the header X-OJS-Tenant: the header is ignored (off), calls without it are those of operators (optional), or these must not enqueue (required)."`
 	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
@@ -181,15 +185,29 @@ func (r Realtime) DropOldest() bool { return r.Overflow == "drop" }
 // GRPC is about the gRPC interface.
 type GRPC struct {
 	Listen   string `env:"OJS_GRPC_LISTEN" default:":9090" dev:"127.0.0.1:9090" kind:"address" values:"off" help:"Address of the gRPC interface; off: none."`
-	TLSCert  string `env:"OJS_GRPC_TLS_CERT" kind:"file" help:"Certificate of the gRPC interface, in PEM; with it, clients must use TLS."`
+	TLSCert  string `env:"OJS_GRPC_TLS_CERT" kind:"file" help:"Another certificate for the gRPC interface than OJS_TLS_CERT, in PEM."`
 	TLSKey   string `env:"OJS_GRPC_TLS_KEY" kind:"file" help:"Private key of that certificate, in PEM."`
-	ClientCA string `env:"OJS_GRPC_CLIENT_CA" kind:"file" help:"Certificates in PEM; clients must show one that is signed by one of these; empty: clients need none."`
+	ClientCA string `env:"OJS_GRPC_CLIENT_CA" kind:"file" help:"The same as OJS_TLS_CLIENT_CA, for the certificate of the gRPC interface."`
 
 	// KeepAlive is after how long without events StreamEvents says so.
 	KeepAlive time.Duration `default:"30s"`
 
 	// Reconcile is how often StreamJobs asks the database about the jobs of a stream, in case an event was missed.
 	Reconcile time.Duration `default:"30s"`
+}
+
+// TLS are the files of an interface; all are empty without TLS.
+type TLS struct{ Cert, Key, ClientCA string }
+
+// TLS are the files of the HTTP interface.
+func (s Server) TLS() TLS { return TLS{s.TLSCert, s.TLSKey, s.ClientCA} }
+
+// GRPCTLS are the files of the gRPC interface: its own, or those of HTTP.
+func (c Config) GRPCTLS() TLS {
+	if c.GRPC.TLSCert != "" {
+		return TLS{c.GRPC.TLSCert, c.GRPC.TLSKey, c.GRPC.ClientCA}
+	}
+	return c.Server.TLS()
 }
 
 // Enabled says that there is a gRPC interface.

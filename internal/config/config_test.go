@@ -85,7 +85,7 @@ func TestEverySetting(t *testing.T) {
 	for _, s := range Table() {
 		t.Run(s.Env, func(t *testing.T) {
 			t.Parallel()
-			require.Regexp(t, `^(OJS|DATABASE)(_[A-Z]+)+$`, s.Env)
+			require.Regexp(t, `^(OJS|DATABASE)(_[A-Z0-9]+)+$`, s.Env)
 			require.Equal(t, strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.Env, "OJS_"), "_", "-")), s.Flag)
 			require.Regexp(t, `(?s)^\S.*[^.]\.$`, s.Help, "one sentence")
 			good, bad := goodAndBad(s)
@@ -186,6 +186,9 @@ func TestWrongValues(t *testing.T) {
 		t.Parallel()
 		for want, flags := range map[string]map[string]string{
 			"--cors-origins must list the origins":            {"cors-origins": "*", "api-key": "k"},
+			"--tls-cert needs OJS_TLS_KEY":                    {"tls-cert": "c"},
+			"--tls-key needs OJS_TLS_CERT":                    {"tls-key": "k"},
+			"--tls-client-ca needs OJS_TLS_CERT and OJS_TLS_": {"tls-client-ca": "a"},
 			"--grpc-tls-cert needs OJS_GRPC_TLS_KEY":          {"grpc-tls-cert": "c"},
 			"--grpc-tls-key needs OJS_GRPC_TLS_CERT":          {"grpc-tls-key": "k"},
 			"--grpc-client-ca needs OJS_GRPC_TLS_CERT and OJ": {"grpc-client-ca": "a"},
@@ -294,6 +297,8 @@ func TestCheckProtected(t *testing.T) {
 		"OJS_ALLOW_UNAUTHENTICATED=true": "", "OJS_API_KEY=" + testKey: "",
 		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b":                       "OJS_GRPC_LISTEN=:9090",
 		"OJS_LISTEN=127.0.0.1:1 OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b OJS_GRPC_CLIENT_CA=/c": "",
+		"OJS_TLS_CERT=/a OJS_TLS_KEY=/b":                                                        "OJS_LISTEN=:8080", "OJS_TLS_CERT=/a OJS_TLS_KEY=/b OJS_TLS_CLIENT_CA=/c": "",
+		"OJS_TLS_CERT=/a OJS_TLS_KEY=/b OJS_TLS_CLIENT_CA=/c OJS_GRPC_TLS_CERT=/a OJS_GRPC_TLS_KEY=/b": "OJS_GRPC_LISTEN=:9090",
 	} {
 		l, err := Load(Input{Settings: Table(), Environ: strings.Fields(env)})
 		require.NoError(t, err, env)

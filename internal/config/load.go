@@ -137,9 +137,9 @@ func (l *Loaded) CheckProtected() error {
 	}
 	var open string
 	switch {
-	case !c.Server.Loopback():
+	case !c.Server.Loopback() && c.Server.ClientCA == "":
 		open = l.name("listen") + "=" + c.Server.Listen
-	case c.GRPC.Listen != "off" && c.GRPC.ClientCA == "" && !loopback(c.GRPC.Listen):
+	case c.GRPC.Listen != "off" && c.GRPCTLS().ClientCA == "" && !loopback(c.GRPC.Listen):
 		open = l.name("grpc-listen") + "=" + c.GRPC.Listen
 	default:
 		return nil
@@ -165,20 +165,26 @@ func (l *Loaded) conflicts() (wrong []error) {
 	if slices.Contains(c.Server.CORSOrigins, "*") && len(c.Server.APIKeys) > 0 {
 		wrong = append(wrong, fmt.Errorf("%s must list the origins, not *, because API keys are set", l.name("cors-origins")))
 	}
-	_, hasCert := l.Get("grpc-tls-cert")
-	_, hasKey := l.Get("grpc-tls-key")
+	wrong = append(wrong, l.tlsConflicts(c.Server.TLS(), "tls-cert", "tls-key", "tls-client-ca")...)
+	return append(wrong, l.tlsConflicts(TLS{c.GRPC.TLSCert, c.GRPC.TLSKey, c.GRPC.ClientCA}, "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca")...)
+}
+
+// tlsConflicts are about the files of one interface, whose settings have these flags.
+func (l *Loaded) tlsConflicts(files TLS, cert, key, clientCA string) (wrong []error) {
+	_, hasCert := l.Get(cert)
+	_, hasKey := l.Get(key)
 	if !hasCert || !hasKey {
-		return wrong
+		return nil
 	}
-	if (c.GRPC.TLSCert == "") != (c.GRPC.TLSKey == "") {
-		given, missing := l.name("grpc-tls-cert"), l.name("grpc-tls-key")
-		if c.GRPC.TLSCert == "" {
+	if (files.Cert == "") != (files.Key == "") {
+		given, missing := l.name(cert), l.name(key)
+		if files.Cert == "" {
 			given, missing = missing, given
 		}
 		wrong = append(wrong, fmt.Errorf("%s needs %s: set both or none", given, missing))
 	}
-	if c.GRPC.ClientCA != "" && c.GRPC.TLSCert == "" {
-		wrong = append(wrong, fmt.Errorf("%s needs %s and %s", l.name("grpc-client-ca"), l.name("grpc-tls-cert"), l.name("grpc-tls-key")))
+	if files.ClientCA != "" && files.Cert == "" {
+		wrong = append(wrong, fmt.Errorf("%s needs %s and %s", l.name(clientCA), l.name(cert), l.name(key)))
 	}
 	return wrong
 }

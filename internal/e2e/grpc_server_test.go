@@ -13,7 +13,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -370,70 +369,47 @@ func TestGRPCStop(t *testing.T) {
 
 func TestGRPCTLS(t *testing.T) {
 	t.Parallel()
-	ca, caKey := newCertificate(t, nil, nil)
-	cert, key := newCertificate(t, ca, caKey)
-	dir := t.TempDir()
-	certFile, keyFile, caFile := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
-	writePEM(t, certFile, "CERTIFICATE", cert.Raw)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	writePEM(t, keyFile, "PRIVATE KEY", der)
-	writePEM(t, caFile, "CERTIFICATE", ca.Raw)
-	pool := x509.NewCertPool()
-	pool.AddCert(ca)
-	manifest := func(a *node, c *tls.Config) error {
-		option := grpc.WithTransportCredentials(insecure.NewCredentials())
-		if c != nil {
-			option = grpc.WithTransportCredentials(credentials.NewTLS(c))
-		}
-		r := a.dialGRPC(option)
+	ca := newAuthority(t)
+	ca.issue()
+	manifest := func(a *node, option credentials.TransportCredentials) error {
+		r := a.dialGRPC(grpc.WithTransportCredentials(option))
 		_, err := r.Manifest(r.ctx(), &ojsv1.ManifestRequest{})
 		return err
 	}
+	own := func(of *authority) credentials.TransportCredentials {
+		cert, key := newCertificate(t, of.ca, of.key, of.expires)
+		return credentials.NewTLS(&tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}})
+	}
+	without := credentials.NewTLS(&tls.Config{RootCAs: ca.pool})
 
 	t.Run("TLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) {
-			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}
+			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: ca.files.Cert, TLSKey: ca.files.Key}
 		})
-		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool}))
-		require.Error(t, manifest(a, &tls.Config{}))
-		require.Error(t, manifest(a, nil))
+		require.NoError(t, manifest(a, without))
+		require.Error(t, manifest(a, credentials.NewTLS(&tls.Config{})))
+		require.Error(t, manifest(a, insecure.NewCredentials()))
 	})
 
 	t.Run("MutualTLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) {
-			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
+			c.GRPC = config.GRPC{Listen: "127.0.0.1:0", TLSCert: ca.files.Cert, TLSKey: ca.files.Key, ClientCA: ca.files.ClientCA}
 		})
-		foreign, foreignKey := newCertificate(t, nil, nil)
-		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}))
-		require.Error(t, manifest(a, &tls.Config{RootCAs: pool}))
-		require.Error(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{foreign.Raw}, PrivateKey: foreignKey}}}))
-	})
-
-	t.Run("SettingsThatCannotWork", func(t *testing.T) {
-		t.Parallel()
-		for want, c := range map[string]config.GRPC{
-			"load grpc certificate":     {TLSCert: certFile, TLSKey: filepath.Join(dir, "none")},
-			"load grpc client ca":       {TLSCert: certFile, TLSKey: keyFile, ClientCA: filepath.Join(dir, "none")},
-			"holds no certificate in P": {TLSCert: certFile, TLSKey: keyFile, ClientCA: keyFile},
-		} {
-			wrong := settings(dbtest.URL(t))
-			wrong.GRPC = c
-			_, err := app.Start(t.Context(), wrong)
-			require.ErrorContains(t, err, want)
-		}
+		require.NoError(t, manifest(a, own(ca)))
+		require.Error(t, manifest(a, without))
+		require.Error(t, manifest(a, own(newAuthority(t))))
 	})
 }
 
 // newCertificate is for 127.0.0.1, client and server, signed by a parent or by itself.
-func newCertificate(t testing.TB, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+func newCertificate(t testing.TB, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, expires time.Time) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: expires,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: parent == nil, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

@@ -51,6 +51,13 @@ func Validation(field string, received any, message string) *ojs.Error {
 	return e
 }
 
+// NoCertificate refuses a client that has shown no certificate of an authority that the server knows: 401.
+func NoCertificate() *ojs.Error {
+	e := NewError(ojs.ErrUnauthenticated, "A client certificate is required.", nil)
+	e.Hint = "Connect with a certificate that is signed by an authority in the server's setting OJS_TLS_CLIENT_CA."
+	return e
+}
+
 // Unsupported refuses what this server does not offer: 422.
 func Unsupported(message string, details map[string]any) *ojs.Error {
 	return NewError(ojs.ErrUnsupported, message, details)

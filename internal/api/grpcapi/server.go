@@ -7,15 +7,12 @@ package grpcapi
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -51,6 +48,8 @@ type Deps struct {
 	Logger  *slog.Logger
 	Version string // of the server, shown in the manifest and in the metadata of every answer
 
+	Certificates *api.Certificates // nil: without TLS
+
 	Tracer *tracing.Tracer // nil: nothing is traced
 
 	// RequestDone is called after every RPC, unary or stream, with its full method, which is one of few, and the name of its
@@ -84,8 +83,7 @@ const maxStreams = 250
 // maxHeaderBytes bounds the metadata of a call, as net/http bounds headers (docs/reference/grpc.md, Transport).
 const maxHeaderBytes = 1 << 20
 
-// New returns the API. It fails if the TLS files cannot be used.
-// It opens no port; Serve does.
+// New returns the API. It opens no port; Serve does.
 func New(c config.Config, deps Deps) (*API, error) {
 	a := &API{config: c, tenancy: queueadmin.TenantMode(c.Server.Tenancy), Deps: deps, keys: api.NewKeys(c.Server.APIKeys),
 		codec: codec{encoding.GetCodecV2(protobuf.Name)}}
@@ -99,12 +97,8 @@ func New(c config.Config, deps Deps) (*API, error) {
 		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(a.codec),
 	}
-	if c.GRPC.TLSCert != "" {
-		tlsConfig, err := loadTLS(c.GRPC)
-		if err != nil {
-			return nil, err
-		}
-		options = append(options, grpc.Creds(credentials.NewTLS(tlsConfig)))
+	if deps.Certificates != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(deps.Certificates.Server())))
 	}
 	a.Memory = cmp.Or(a.Memory, &api.Memory{})
 	a.server = grpc.NewServer(options...)
@@ -114,27 +108,6 @@ func New(c config.Config, deps Deps) (*API, error) {
 	reflection.Register(a.server)
 	checkDeclared(a.server.GetServiceInfo())
 	return a, nil
-}
-
-// loadTLS reads the files once: a new certificate needs a restart.
-func loadTLS(c config.GRPC) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-	if err != nil {
-		return nil, fmt.Errorf("load grpc certificate: %w", err)
-	}
-	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if c.ClientCA == "" {
-		return t, nil
-	}
-	pem, err := os.ReadFile(c.ClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("load grpc client ca: %w", err)
-	}
-	t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !t.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load grpc client ca: %s holds no certificate in PEM", c.ClientCA)
-	}
-	return t, nil
 }
 
 // StreamCounter counts the streams, for metrics.

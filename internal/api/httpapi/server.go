@@ -158,6 +158,7 @@ var (
 	valueVersion = []string{"1.0"}
 	valueNosniff = []string{"nosniff"}
 	valueNoStore = []string{"no-store"}
+	valueHSTS    = []string{"max-age=31536000"}
 	valueOJS     = []string{mediaOJS}
 	valueJSON    = []string{mediaJSON}
 	valuePython  = []string{mediaPython}
@@ -172,6 +173,9 @@ func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 		h["X-Ojs-Version"] = valueVersion
 		h["X-Content-Type-Options"] = valueNosniff
 		h["Cache-Control"] = valueNoStore
+		if r.TLS != nil {
+			h["Strict-Transport-Security"] = valueHSTS
+		}
 		h["Content-Type"] = a.contentType(r)
 		// It must be there before any other stage can fail, because errors show it.
 		h["X-Request-Id"] = []string{api.RequestID(r.Header.Get("X-Request-Id"))}
@@ -257,6 +261,10 @@ func isMedia(value, media string) bool {
 func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
+		// Health checks show no certificate.
+		if a.config.Server.ClientCA != "" && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) && (!public(r.URL.Path) || r.URL.Path == "/ojs/manifest") {
+			return spec.NoCertificate()
+		}
 		// /metrics may be open although keys are configured: scrapers often cannot send one.
 		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.Metrics.RequireAuth {
 			return next(c)

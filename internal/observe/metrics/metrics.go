@@ -70,6 +70,9 @@ type Sources struct {
 	// Components reports the state of this node's services by name, as health does.
 	Components func() map[string]string
 
+	// CertificateExpires is when the certificate of each interface with TLS ends.
+	CertificateExpires func() map[string]time.Time
+
 	// QueueLimits are the bound of a queue by depth, 0 for none, and whether it has a rate or concurrency limit.
 	QueueLimits func(queue string) (maxDepth int64, limited bool)
 
@@ -215,6 +218,13 @@ func (m *Metrics) nodeFamilies() []family {
 	if m.sources().Reconnects != nil {
 		f := counter("ojs.listener.reconnects", "{connection}", "How often the LISTEN connection has been made anew.")
 		f.add(noLabels, m.sources().Reconnects())
+		families = append(families, f)
+	}
+	if m.sources().CertificateExpires != nil {
+		f := gauge("ojs.tls.expires_seconds", "s", "Time until the certificate of an interface ends; negative: it has ended.")
+		for name, at := range m.sources().CertificateExpires() {
+			f.set(label("interface", name), time.Until(at).Seconds())
+		}
 		families = append(families, f)
 	}
 	outages := counter("ojs.database.outages", "{outage}", "Outages of the database whose end this node has found first.")
