@@ -110,6 +110,7 @@ func TestOldestAvailable(t *testing.T) {
 // The longest running jobs first, of each type the slowest first.
 func TestWhatIsSlow(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	require.Equal(t, `{"items":[]}`, a.get("/ojs/v1/admin/stats/types").is(200).body)
 	for i, age := range []string{"1 hour", "3 hours", "2 hours"} {
@@ -147,6 +148,7 @@ func TestWhatIsSlow(t *testing.T) {
 // TestAdminStats covers docs/reference/admin.md, Statistics.
 func TestAdminStats(t *testing.T) {
 	t.Parallel()
+	dbtest.WritesTables(t)
 	a := setup(t)
 	empty := a.get("/ojs/v1/admin/stats").is(200)
 	require.Equal(t, `{"available":0,"active":0,"scheduled":0,"retryable":0,"pending":0,"completed":0,"discarded":0,"cancelled":0}`, empty.at("jobs"))

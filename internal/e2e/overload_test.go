@@ -57,7 +57,9 @@ func TestHeldOpen(t *testing.T) {
 		for _, got := range waiting {
 			require.Equal(t, 1, (<-got).count("jobs"))
 		}
-		a.parked("q", `"wait_ms":1000`)
+		start = time.Now()
+		require.Equal(t, `{"jobs":[]}`, a.fetch("q", `"wait_ms":300`).body)
+		require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond, "there is room again")
 	})
 
 	t.Run("Connections", func(t *testing.T) {
@@ -79,7 +81,7 @@ func TestHeldOpen(t *testing.T) {
 		for {
 			conn, err := ask()
 			if err != nil {
-				open[0].Close()
+				require.NoError(t, open[0].Close())
 				require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitFor)))
 				_, err = conn.Read(make([]byte, 1))
 				require.NoError(t, err, "when another has ended")
