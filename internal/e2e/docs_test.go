@@ -3,7 +3,9 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"go/format"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/ojs"
@@ -146,8 +149,17 @@ func (a *node) runPage(page string, environment ...string) (output string) {
 		case "console":
 			require.NotContains(a.t, block.text, "curl")
 			require.NotContains(a.t, block.text, "SELECT")
+		case "yaml":
+			for documents := yaml.NewDecoder(strings.NewReader(block.text)); ; {
+				var document any
+				err := documents.Decode(&document)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				require.NoError(a.t, err, block.text)
+			}
 		default:
-			require.Contains(a.t, []string{"js", "mermaid"}, block.language, block.text)
+			require.Contains(a.t, []string{"js", "mermaid", "nginx", "ini"}, block.language, block.text)
 		}
 	}
 	return output
