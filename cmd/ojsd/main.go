@@ -41,8 +41,8 @@ func newCLI() *cli {
 		Dev:   devCmd{settings: newSettings(config.Table(), true)},
 		Migrate: migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)},
 			Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
-		Doctor: doctorCmd{newSettings(config.Pick("database-url", "database-listen-url", "database-max-conns", "tls-cert", "tls-key", "tls-client-ca",
-			"grpc-listen", "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca"), true)},
+		Doctor: doctorCmd{newSettings(config.Pick("database-url", "database-listen-url", "database-max-conns",
+			"tls-cert", "tls-key", "tls-client-ca", "grpc-listen", "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca"), true)},
 		Config:      configCmd{settings: newSettings(config.Table(), false)},
 		Healthcheck: healthcheckCmd{settings: newSettings(config.Pick("listen", "tls-cert", "tls-key"), false)},
 	}

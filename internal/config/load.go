@@ -166,7 +166,8 @@ func (l *Loaded) conflicts() (wrong []error) {
 		wrong = append(wrong, fmt.Errorf("%s must list the origins, not *, because API keys are set", l.name("cors-origins")))
 	}
 	wrong = append(wrong, l.tlsConflicts(c.Server.TLS(), "tls-cert", "tls-key", "tls-client-ca")...)
-	return append(wrong, l.tlsConflicts(TLS{c.GRPC.TLSCert, c.GRPC.TLSKey, c.GRPC.ClientCA}, "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca")...)
+	grpc := TLS{c.GRPC.TLSCert, c.GRPC.TLSKey, c.GRPC.ClientCA}
+	return append(wrong, l.tlsConflicts(grpc, "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca")...)
 }
 
 // tlsConflicts are about the files of one interface, whose settings have these flags.

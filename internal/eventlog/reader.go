@@ -204,8 +204,8 @@ func ahead(log *dbsqlc.EventListAfterRow) error {
 }
 
 // ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were
-// looked at, counted up to 1 000 or, if that is further, up to the first behind the page. It ignores Query.After. Pages are numbered by offset, so an event that is published between
-// two calls moves the others down: an entry may be shown twice.
+// looked at, counted up to 1 000 or, if that is further, up to the first behind the page. It ignores Query.After. Pages are numbered by
+// offset, so an event that is published between two calls moves the others down: an entry may be shown twice.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
 	if err != nil {

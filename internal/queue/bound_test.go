@@ -490,8 +490,7 @@ func TestBlockedEnqueue(t *testing.T) {
 		go func() {
 			done <- b.RetryFull(context.Background(), time.Minute, func() error {
 				_, _, err := b.EnqueueAll(context.Background(), []*job.Job{domaintest.NewJob("first"), domaintest.NewJob("second")})
-				var wire *ojs.Error
-				if errors.As(err, &wire) {
+				if wire, ok := errors.AsType[*ojs.Error](err); ok {
 					refusedBy <- fmt.Sprint(wire.Details["queue"])
 				}
 				return err

@@ -219,8 +219,8 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
 		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types),
-		TypePrefixes: pg.Strings(f.TypePrefixes), Contains: f.Contains, Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID, MaxLooked: maxLooked,
-		MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
+		TypePrefixes: pg.Strings(f.TypePrefixes), Contains: f.Contains, Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID,
+		MaxLooked: maxLooked, MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
 	}
 	if f.Sort != SortCreated {
 		p.SortBy = f.Sort
@@ -245,8 +245,9 @@ func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (
 		p.After = *f.Cursor
 	}
 	row, err := q.JobSearchOldest(ctx, dbsqlc.JobSearchOldestParams{
-		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Contains: p.Contains, Since: p.Since, Until: p.Until,
-		After: p.After, Before: p.Before, MaxLooked: p.MaxLooked, MaxRows: p.MaxRows, SkipRows: p.SkipRows, PageRows: p.PageRows,
+		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Contains: p.Contains,
+		Since: p.Since, Until: p.Until, After: p.After, Before: p.Before,
+		MaxLooked: p.MaxLooked, MaxRows: p.MaxRows, SkipRows: p.SkipRows, PageRows: p.PageRows,
 	})
 	return dbsqlc.JobSearchNewestRow(row), err
 }

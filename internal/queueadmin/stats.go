@@ -232,7 +232,9 @@ func (s *Statistics) Types(ctx context.Context, queue string) (types []TypeStati
 	if queue != "" {
 		queues = append(queues, queue)
 	}
-	rows, err := s.db.Q.StatsTypeList(ctx, dbsqlc.StatsTypeListParams{MaxLooked: pg.MaxLooked, MaxEvents: maxTypeEvents, Queues: queues, MaxRows: maxTypes})
+	rows, err := s.db.Q.StatsTypeList(ctx, dbsqlc.StatsTypeListParams{
+		MaxLooked: pg.MaxLooked, MaxEvents: maxTypeEvents, Queues: queues, MaxRows: maxTypes,
+	})
 	for _, r := range rows {
 		types, since = append(types, TypeStatistics{r.Type, r.Completed, r.Failed, r.Ran, r.Waited}), r.Since.Time
 	}

@@ -271,8 +271,8 @@ type Claimed struct {
 	Next       time.Duration // until the next delivery is due; negative: none waits
 }
 
-// Share is what a node claims at most: Want deliveries, and OwnerRoom of one owner together with those that it runs, of which Running has the
-// number for each of Owners.
+// Share is what a node claims at most: Want deliveries, and OwnerRoom of one owner together with those that it runs, of which Running has
+// the number for each of Owners.
 type Share struct {
 	Want, OwnerRoom int
 	Owners          []string

@@ -539,8 +539,8 @@ type cause struct {
 // the step of f in the workflow above.
 //
 // The order of the cases is the rule. Counts change in any case, and a step that completes has its event, so that the answer and the events
-// of an ended workflow tell what became of its jobs. Then nothing follows in a workflow that has ended, and nothing follows for a member after callbacks
-// were fired, or they would fire twice.
+// of an ended workflow tell what became of its jobs. Then nothing follows in a workflow that has ended, and nothing follows for a member
+// after callbacks were fired, or they would fire twice.
 func (p *pass) moved(ctx context.Context, st *step, to string, c cause) error {
 	from := st.state
 	if from == to {

@@ -69,8 +69,8 @@ func (a *API) getAdminStats(r *request) error {
 	})
 }
 
-// getStatsTypes shows what the newest events say about each type of jobs, the slowest first. Unlike the figures of queues they are exact, and
-// of the latest jobs only.
+// getStatsTypes shows what the newest events say about each type of jobs, the slowest first. Unlike the figures of queues they are exact,
+// and of the latest jobs only.
 func (a *API) getStatsTypes(r *request) error {
 	queue := r.queue()
 	if r.err != nil {

@@ -121,8 +121,8 @@ func New(c config.Config, deps Deps) (*Metrics, error) {
 	jobTypes, queues := limited(), m.queueLimiter()
 	m.jobs = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
 		k.queue = queues.label(k.queue)
-		// Pairs are bounded as well as each label: a thousand types in fifty queues would be fifty thousand series. The sums over a queue stay
-		// right.
+		// Pairs are bounded as well as each label: a thousand types in fifty queues would be fifty thousand series. The sums over a queue
+		// stay right.
 		if m.jobs.len() >= m.config.Metrics.MaxPairs {
 			return jobKey{other, k.queue}
 		}
