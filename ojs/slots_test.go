@@ -173,6 +173,24 @@ func TestQueueConcurrency(t *testing.T) {
 		require.NoError(t, stop())
 	})
 
+	t.Run("AFreeSlotEndsThePauseBetweenFetches", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t, fakeserver.WithoutExtensions())
+		b := newBlocked(c, ojs.WorkerConfig{})
+		b.Worker = ojs.NewWorker(c, ojs.WorkerConfig{
+			Queues: []string{"heavy", "default"}, Concurrency: 2, QueueConcurrency: map[string]int{"heavy": 1}, PollInterval: 2 * waitFor,
+		})
+		b.Register("a", b.run)
+		first, second := enqueue(t, c, ojs.WithQueue("heavy")), enqueue(t, c, ojs.WithQueue("heavy"))
+		stop := start(t, b.Worker)
+		require.Equal(t, first, receive(t, b.began).ID)
+		eventually(t, func() bool { return slices.Equal(lastFetch(s).Queues, []string{"default"}) })
+		b.release <- struct{}{}
+		require.Equal(t, second, receive(t, b.began).ID)
+		close(b.release)
+		require.NoError(t, stop())
+	})
+
 	t.Run("AQueueThatWasFullIsAskedAgain", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
