@@ -78,6 +78,26 @@ func ExampleWorker_StopNow() {
 	// Output: <nil>
 }
 
+// Of the twenty jobs that run at the same time, at most two are of the queue video.
+func ExampleWorkerConfig_queueConcurrency() {
+	client := ojstest.New().Client()
+	worker := ojs.NewWorker(client, ojs.WorkerConfig{
+		Queues: []string{"video", "mail"}, Concurrency: 20, QueueConcurrency: map[string]int{"video": 2},
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	ojs.Register(worker, func(_ ojs.JobContext, args Email) error {
+		defer stop()
+		return send(args.To)
+	})
+	_, err := ojs.Enqueue(ctx, client, Email{To: "ada@example.com"}, ojs.WithQueue("mail"))
+	fmt.Println(err)
+	fmt.Println(worker.Start(ctx))
+	// Output:
+	// <nil>
+	// to ada@example.com
+	// <nil>
+}
+
 func ExampleClient_Enqueue() {
 	client := ojstest.New().Client()
 	job, err := client.Enqueue(context.Background(), "report.build", map[string]int{"month": 2},

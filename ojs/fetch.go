@@ -21,18 +21,18 @@ const fetchMax = 1000
 func (w *Worker) fetchLoop(stopping, life context.Context) error {
 	failures, worked := 0, false
 	for stopping.Err() == nil {
-		count := w.beginPoll()
-		if count <= 0 {
-			w.awaitSlot(stopping)
+		plan := w.beginPoll()
+		if plan.count == 0 {
+			w.awaitSlot(stopping, 0)
 			continue
 		}
 		start := time.Now()
-		jobs, waited, err := w.fetch(stopping, life, count)
+		jobs, waited, err := w.fetch(stopping, life, plan)
 		if err == nil {
 			// Before endPoll: until these jobs count as running, a report that leaves now would fetch jobs for their slots.
-			w.take(life, stopping, jobs, 0)
+			w.take(life, stopping, jobs, fetchPlan{})
 		}
-		w.endPoll(count, len(jobs))
+		w.endPoll(plan, len(jobs))
 		switch {
 		case err != nil && stopping.Err() != nil:
 			return nil //nolint:nilerr // the worker stops, which ends its fetches
@@ -47,8 +47,13 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		failures, worked = 0, true
 		// A server that answers at once without jobs would otherwise be asked in a tight loop.
 		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
-			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8,
-				1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
+			// Also if the server ends a long poll at once: it stops, or wants quiet.
+			pause := jitter(w.config.PollInterval, 0.8, 1.2)
+			if plan.partial {
+				w.awaitSlot(stopping, pause) // in a queue that was left out, perhaps
+			} else {
+				_ = sleep(stopping, pause)
+			}
 		}
 	}
 	return nil
@@ -63,23 +68,54 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 	_ = sleep(ctx, wait)
 }
 
-// beginPoll is how many jobs the loop is to fetch now; 0: none, because there is no free slot, or because reports are about to bring jobs.
+// fetchPlan is what one fetch asks for.
+type fetchPlan struct {
+	queues  []string
+	count   int  // 0: there is no fetch
+	partial bool // a queue is left out
+}
+
+// planFetch gives the jobs that may be fetched now; the caller has the lock. A fetch leaves out the queues that have no room, and those that
+// the waiting fetch asks for. All the jobs that it brings may be of one queue, so the queue with the least room bounds their number.
+func (w *Worker) planFetch() fetchPlan {
+	plan := fetchPlan{count: w.freeSlots()}
+	if plan.count <= 0 {
+		return fetchPlan{}
+	}
+	for _, q := range w.queueOrder() {
+		room := plan.count
+		if limit, bounded := w.config.QueueConcurrency[q]; bounded {
+			room = limit - w.busy[q]
+		}
+		if room <= 0 || slices.Contains(w.polling.queues, q) {
+			plan.partial = true
+			continue
+		}
+		plan.queues = append(plan.queues, q)
+		plan.count = min(plan.count, room)
+	}
+	if len(plan.queues) == 0 {
+		return fetchPlan{}
+	}
+	return plan
+}
+
+// beginPoll is what the loop is to fetch now; nothing if there is no free slot, or if reports are about to bring jobs.
 // While a request with reports asks for jobs, the loop stays out, or both would fill the same slots.
-func (w *Worker) beginPoll() int {
+func (w *Worker) beginPoll() fetchPlan {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asked > 0 || !w.hungry && w.fetchesWithReports() && slices.ContainsFunc(w.ready, (*report).batches) {
-		return 0
+		return fetchPlan{}
 	}
-	count := w.freeSlots()
-	w.polling = count > 0
-	return count
+	w.polling = w.planFetch()
+	return w.polling
 }
 
-func (w *Worker) endPoll(count, got int) {
+func (w *Worker) endPoll(plan fetchPlan, got int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.polling, w.hungry = false, got < count
+	w.polling, w.hungry = fetchPlan{}, got < plan.count
 }
 
 // freeSlots is how many jobs may be fetched; the caller has the lock. Jobs whose outcome could not be reported take up a second set of
@@ -88,7 +124,7 @@ func (w *Worker) freeSlots() int {
 	if w.state != DirectiveRunning {
 		return 0
 	}
-	taken := w.running + w.asked
+	taken := w.running + w.asked + w.polling.count
 	unreported := len(w.inHand) - w.running
 	for _, r := range w.delayed {
 		if r.tries == 0 { // it waits because the handler has asked for it
@@ -96,6 +132,15 @@ func (w *Worker) freeSlots() int {
 		}
 	}
 	return min(w.config.Concurrency-taken, 2*w.config.Concurrency-taken-unreported, fetchMax)
+}
+
+// reserve keeps the slots of a fetch with reports from other fetches, or with sign -1 ends that; the caller has the lock. Each queue may be the
+// one that all the jobs come from.
+func (w *Worker) reserve(plan fetchPlan, sign int) {
+	w.asked += sign * plan.count
+	for _, q := range plan.queues {
+		w.busy[q] += sign * plan.count
+	}
 }
 
 // fetchesWithReports reports whether the server takes a fetch in a batch of reports.
@@ -109,10 +154,16 @@ func (w *Worker) offered(extension string) bool {
 	return m != nil && m.Has(extension)
 }
 
-func (w *Worker) awaitSlot(ctx context.Context) {
+// awaitSlot waits until a slot may be free, at most for limit if that is not 0.
+func (w *Worker) awaitSlot(ctx context.Context, limit time.Duration) {
+	var late <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
+	}
 	select {
 	case <-ctx.Done():
 	case <-w.slotFree:
+	case <-late:
 	}
 }
 
@@ -138,7 +189,7 @@ func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
 
 // fetch asks for jobs once. waited is how long the server may have waited for them. The request is not repeated by the client:
 // the number of free slots changes while it waits.
-func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, waited time.Duration, err error) {
+func (w *Worker) fetch(stopping, life context.Context, plan fetchPlan) (jobs []*Job, waited time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer context.AfterFunc(stopping, func() {
@@ -152,9 +203,12 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, 
 	if err != nil {
 		return nil, 0, err
 	}
-	body := w.fetchBody(count)
+	body := w.fetchBody(plan)
 	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 {
 		waited = w.config.LongPoll
+		if plan.partial { // once a queue that was left out has room, a job that comes into it waits for the end of this fetch
+			waited = min(waited, w.config.PollInterval)
+		}
 		body["wait_ms"] = milliseconds(waited)
 	}
 	r := post("/workers/fetch", body)
@@ -165,8 +219,8 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*Job, 
 }
 
 // fetchBody is that of a fetch, and of the one in a batch of reports.
-func (w *Worker) fetchBody(count int) map[string]any {
-	body := map[string]any{"queues": w.queueOrder(), "count": count, "worker_id": w.id}
+func (w *Worker) fetchBody(plan fetchPlan) map[string]any {
+	body := map[string]any{"queues": plan.queues, "count": plan.count, "worker_id": w.id}
 	if w.config.VisibilityTimeout > 0 {
 		body["visibility_timeout_ms"] = milliseconds(w.config.VisibilityTimeout)
 	}
@@ -204,9 +258,9 @@ func (w *Worker) queueOrder() []string {
 	return order
 }
 
-// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked
-// for. All jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
-func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
+// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is the plan of a fetch with reports that has brought
+// them. All jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
+func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked fetchPlan) {
 	var runs []*run
 	short := false
 	for _, job := range jobs {
@@ -224,10 +278,11 @@ func (w *Worker) take(life, stopping context.Context, jobs []*Job, asked int) {
 	handlers := make([]HandlerFunc, len(runs))
 	w.mu.Lock()
 	// Under one lock with the count of running jobs: in between, their slots would look free.
-	w.asked -= asked
+	w.reserve(asked, -1)
 	for i, r := range runs {
 		if handlers[i] = w.handlers[r.Type]; handlers[i] != nil {
 			w.running++
+			w.busy[r.queue]++
 		}
 	}
 	w.mu.Unlock()
@@ -291,7 +346,7 @@ type unhandled struct {
 // Two runs of one id can only be an older attempt whose reservation ended and a newer one.
 func (w *Worker) keep(life context.Context, job *Job) *run {
 	ctx, cancel := context.WithCancelCause(life)
-	r := &run{Job: job, worker: w, life: life, cancel: cancel, ctx: ctx}
+	r := &run{Job: job, queue: job.Queue, worker: w, life: life, cancel: cancel, ctx: ctx}
 	w.mu.Lock()
 	older := w.inHand[job.ID]
 	w.inHand[job.ID] = r
@@ -339,6 +394,7 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 	rep := w.outcome(ctx, r, err)
 	w.mu.Lock()
 	w.running--
+	w.busy[r.queue]--
 	r.ended = true
 	w.queueReport(rep) // together, so that the next fetch goes with the report
 	w.mu.Unlock()

@@ -88,8 +88,8 @@ func (w *Worker) delays(r *report) bool {
 // shipment is one request with reports of one kind.
 type shipment struct {
 	reports []*report
-	fetch   int   // jobs that are asked for in the same request
-	answers int64 // requests that had been answered when this one was sent
+	fetch   fetchPlan // in the same request
+	answers int64     // requests that had been answered when this one was sent
 }
 
 // reportLoop sends reports as soon as there are some and a sender is free, until life is done. It ends only when every sender
@@ -146,9 +146,9 @@ func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Du
 	w.ready = rest
 	// Counted under the same lock in which the reports leave the queue, so that a stop sees them in one place or the other.
 	w.sending++
-	if !w.polling && first.batches() && stopping.Err() == nil && w.fetchesWithReports() {
-		s.fetch = max(w.freeSlots(), 0)
-		w.asked += s.fetch
+	if first.batches() && stopping.Err() == nil && w.fetchesWithReports() {
+		s.fetch = w.planFetch()
+		w.reserve(s.fetch, 1)
 	}
 	return s, next
 }
@@ -212,8 +212,8 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 	} else {
 		w.reportAnswered()
 	}
-	if s.fetch > 0 {
-		w.fetched(life, s.fetch, answer, err)
+	if s.fetch.count > 0 {
+		w.fetched(life, s.fetch.count, answer, err)
 	}
 	w.take(life, stopping, answer.Jobs, s.fetch)
 }
@@ -289,7 +289,7 @@ func (w *Worker) sendBatch(ctx context.Context, s shipment) (*jobsAnswer, error)
 		items[i] = w.body(r)
 	}
 	body := map[string]any{member: items}
-	if s.fetch > 0 {
+	if s.fetch.count > 0 {
 		body["fetch"] = w.fetchBody(s.fetch)
 	}
 	request := post(path, body)

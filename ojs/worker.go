@@ -23,6 +23,10 @@ type WorkerConfig struct {
 	Queues      []string       // looked at in this order: a later queue waits while an earlier one has jobs; default: the queue default
 	Weights     map[string]int // of queues: each comes first in this share of the fetches, so that none waits for ever; 0 is 1
 	Concurrency int            // jobs that run at the same time; default 10
+	// The jobs of a queue that is full stay on the server, where other workers can fetch them. A fetch asks for no more jobs than each of
+	// its queues has room for, and waits for PollInterval at most while a queue that is full is left out. A queue that the worker does not
+	// serve, and a number below 1, are mistakes, and NewWorker panics.
+	QueueConcurrency map[string]int // of queues: how many of its jobs run at the same time in this worker; default: Concurrency
 
 	// Two running processes must not share an ID: a directive, or the end of one of them, would concern both.
 	ID string // of this process; default: host name, process id and a random part
@@ -80,10 +84,11 @@ type Worker struct {
 	stop      context.CancelCauseFunc // begins the graceful stop
 	inHand    map[string]*run         // by id of the job: all that this worker keeps reserved
 	running   int                     // handlers that have not returned
+	busy      map[string]int          // by queue: the same, and the jobs that fetches with reports may bring
 	ready     []*report
 	delayed   []*report // wait for their time
 	sending   int       // requests of reports on their way
-	polling   bool      // a fetch without reports is on its way, and may wait there
+	polling   fetchPlan // of the fetch without reports that is on its way, and may wait there
 	asked     int       // jobs that fetches with reports have asked for
 	hungry    bool      // the last fetch has brought fewer jobs than there were slots
 }
@@ -92,6 +97,7 @@ type Worker struct {
 type run struct {
 	*Job
 
+	queue    string // that of the job, which the handler can change
 	worker   *Worker
 	life     context.Context // of requests about the run, which go on while the worker stops
 	ctx      context.Context // of the handler
@@ -136,6 +142,15 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 		config.Queues = []string{"default"}
 	}
 	config.Concurrency = cmp.Or(max(config.Concurrency, 0), 10)
+	config.QueueConcurrency = maps.Clone(config.QueueConcurrency)
+	for _, q := range slices.Sorted(maps.Keys(config.QueueConcurrency)) {
+		if limit := config.QueueConcurrency[q]; limit < 1 {
+			panic(fmt.Sprintf("ojs: the QueueConcurrency of queue %q is %d: it must be at least 1", q, limit))
+		}
+		if !slices.Contains(config.Queues, q) {
+			panic(fmt.Sprintf("ojs: QueueConcurrency names queue %q, which is not one of the queues of the worker", q))
+		}
+	}
 	config.HeartbeatInterval = cmp.Or(max(config.HeartbeatInterval, 0), 5*time.Second)
 	config.PollInterval = cmp.Or(max(config.PollInterval, 0), time.Second)
 	config.LongPoll = cmp.Or(config.LongPoll, 15*time.Second)
@@ -148,7 +163,7 @@ func NewWorker(client *Client, config WorkerConfig) *Worker {
 		client: client, config: config, id: config.ID, logger: logger.With("worker_id", config.ID),
 		listeners: listeners{source: "ojs-go/workers/" + config.ID, workerID: config.ID, logger: logger}, beatNow: make(chan struct{}, 1),
 		slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1), stopNow: make(chan struct{}),
-		handlers: map[string]HandlerFunc{}, unhandled: map[string]unhandled{}, inHand: map[string]*run{},
+		handlers: map[string]HandlerFunc{}, unhandled: map[string]unhandled{}, inHand: map[string]*run{}, busy: map[string]int{},
 		state: DirectiveRunning, registered: !named,
 	}
 }

@@ -433,18 +433,20 @@ type blocked struct {
 
 func newBlocked(c *ojs.Client, config ojs.WorkerConfig) *blocked {
 	b := &blocked{ojs.NewWorker(c, fast(config)), make(chan *ojs.Job, 100), make(chan error, 100), make(chan struct{})}
-	b.Register("a", func(ctx ojs.JobContext) error {
-		b.began <- ctx.Job
-		select {
-		case <-ctx.Done():
-			b.ended <- context.Cause(ctx)
-			return ctx.Err()
-		case <-b.release:
-			b.ended <- nil
-			return nil
-		}
-	})
+	b.Register("a", b.run)
 	return b
+}
+
+func (b *blocked) run(ctx ojs.JobContext) error {
+	b.began <- ctx.Job
+	select {
+	case <-ctx.Done():
+		b.ended <- context.Cause(ctx)
+		return ctx.Err()
+	case <-b.release:
+		b.ended <- nil
+		return nil
+	}
 }
 
 func enqueue(t testing.TB, c *ojs.Client, options ...ojs.EnqueueOption) string {

@@ -182,7 +182,8 @@ type CallbackInfo struct {
 	JobID string `json:"job_id"`
 }
 
-// CreateWorkflow starts a workflow. Enqueue middleware does not see its jobs; Meta of the workflow may carry a trace context.
+// CreateWorkflow starts a workflow. Enqueue middleware does not see its jobs; Meta of the workflow may carry a trace context, which
+// ojsotel.TraceWorkflow puts there.
 // All is checked and stored in one transaction. The ID makes repetition safe, like that of a job.
 func (c *Client) CreateWorkflow(ctx context.Context, workflow *Workflow) (*WorkflowInfo, error) {
 	notNil("the workflow", workflow == nil)

@@ -166,6 +166,43 @@ func TestSDKAdmin(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "0 10 * * *", cron.Expression)
 		},
+		"SyncCrons": func(t *testing.T, q string) {
+			sync := func(crons ...ojsadmin.Cron) *ojsadmin.CronSetResult {
+				result, err := c.SyncCrons(t.Context(), ojsadmin.CronSet{Owner: q, Crons: crons})
+				require.NoError(t, err)
+				return result
+			}
+			plain := ojsadmin.Cron{Name: q + ".plain", Expression: "@every 1h", Job: ojs.JobRequest{Type: "a"}}
+			full := ojsadmin.Cron{
+				Name: q + ".full", Expression: "0 9 * * *", Timezone: "Europe/Berlin", Overlap: ojsadmin.OverlapAllow, Paused: true, Description: "d",
+				Job: ojs.JobRequest{
+					Type: "a", Args: []any{int64(9007199254740993), "x<y", 1.5, map[string]any{"k": nil}}, Meta: map[string]any{"n": 1, "big": int64(1) << 60},
+					Queue: q, Priority: 5, Tags: []string{"t"}, Delay: time.Minute, Timeout: time.Minute, ResultTTL: time.Hour,
+					Retry:  &ojs.RetryPolicy{MaxAttempts: 2, InitialInterval: time.Second, BackoffCoefficient: 1.5},
+					Unique: &ojs.UniquePolicy{Keys: []string{"args"}, Period: time.Hour, OnConflict: ojs.ConflictIgnore},
+				},
+			}
+			require.Equal(t, &ojsadmin.CronSetResult{Created: []string{full.Name, plain.Name}}, sync(plain, full))
+			require.Equal(t, &ojsadmin.CronSetResult{}, sync(plain, full))
+			_, err := c.TriggerCron(t.Context(), plain.Name)
+			require.NoError(t, err)
+			before, err := c.GetCron(t.Context(), plain.Name)
+			require.NoError(t, err)
+
+			plain.Job.Meta = map[string]any{"k": "v"}
+			require.Equal(t, &ojsadmin.CronSetResult{Updated: []string{plain.Name}, Deleted: []string{full.Name}}, sync(plain))
+			after, err := c.GetCron(t.Context(), plain.Name)
+			require.NoError(t, err)
+			require.Equal(t, map[string]any{"k": "v", ojsadmin.MetaCronOwner: q}, after.Meta)
+			require.Equal(t, []any{1, before.NextRunAt}, []any{after.RunCount, after.NextRunAt})
+			history, err := c.CronHistory(t.Context(), plain.Name, ojsadmin.PageOptions{})
+			require.NoError(t, err)
+			require.Len(t, history.Items, 1)
+			_, err = c.GetCron(t.Context(), full.Name)
+			require.ErrorIs(t, err, ojs.ErrNotFound)
+			_, err = c.SyncCrons(t.Context(), ojsadmin.CronSet{Owner: q + "x", Crons: []ojsadmin.Cron{plain}})
+			require.ErrorContains(t, err, plain.Name)
+		},
 		"DeadLetterOverride": func(t *testing.T, q string) {
 			high := 9
 			job, err := c.RetryDeadLetterWith(t.Context(), node.in(t).deadLetter(q, "a", `{"code":"x"}`),

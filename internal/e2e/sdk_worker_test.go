@@ -327,3 +327,54 @@ type discardWriter struct{ header http.Header }
 func (w discardWriter) Header() http.Header       { return w.header }
 func (discardWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (discardWriter) WriteHeader(int)             {}
+
+// TestSDKWorkerQueueConcurrency: a worker with a bound for one queue runs all the jobs of a node, and never more of that queue. It is stopped
+// and started again meanwhile.
+func TestSDKWorkerQueueConcurrency(t *testing.T) {
+	t.Parallel()
+	node := setup(t)
+	c := sdk(t, node.url)
+	heavy, light := queue(), queue()
+	var running, most, ended atomic.Int64
+	newWorker := func() *ojs.Worker {
+		w := ojs.NewWorker(c, ojs.WorkerConfig{
+			Queues: []string{heavy, light}, Concurrency: 20, QueueConcurrency: map[string]int{heavy: 2}, PollInterval: 20 * time.Millisecond,
+		})
+		w.Register("a", func(ctx ojs.JobContext) error {
+			defer ended.Add(1)
+			if ctx.Job.Queue == heavy {
+				n := running.Add(1)
+				defer running.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+			}
+			time.Sleep(time.Millisecond) // the time of a job
+			return nil
+		})
+		return w
+	}
+	enqueue := func(q string, n int) {
+		requests := make([]ojs.JobRequest, n)
+		for i := range requests {
+			requests[i] = ojs.JobRequest{Type: "a", Queue: q}
+		}
+		_, err := c.EnqueueBatch(t.Context(), requests)
+		require.NoError(t, err)
+	}
+	const jobs = 300
+	enqueue(heavy, jobs)
+	enqueue(light, 3*jobs)
+	stop := runWorker(t, newWorker())
+	eventually(t, func() bool { return ended.Load() > jobs })
+	stop()
+	stop = runWorker(t, newWorker())
+	eventually(t, func() bool { return ended.Load() == 4*jobs })
+	for n := range int64(5) { // into queues that are empty, and a worker that waits
+		enqueue(heavy, 4)
+		enqueue(light, 1)
+		eventually(t, func() bool { return ended.Load() == 4*jobs+5*(n+1) })
+	}
+	stop()
+	require.LessOrEqual(t, most.Load(), int64(2))
+	require.EqualValues(t, 0, running.Load())
+}

@@ -297,6 +297,13 @@ var calls = []call{
 		method: "GET", target: "/cron", answer: `{"crons":[{"name":"y"}]}`, want: &ojsadmin.Page[ojsadmin.CronInfo]{Items: []ojsadmin.CronInfo{{Name: "y"}}},
 	},
 	{
+		name: "SyncCrons", // what it changes: TestSyncCrons
+		run: func(ctx context.Context, c *ojsadmin.Client) (any, error) {
+			return c.SyncCrons(ctx, ojsadmin.CronSet{Owner: "o"})
+		},
+		method: "GET", target: "/cron?limit=1000", answer: `{"cron_jobs":[{"name":"x","args":[],"meta":{}}]}`, want: &ojsadmin.CronSetResult{},
+	},
+	{
 		name: "CronHistory",
 		run: func(ctx context.Context, c *ojsadmin.Client) (any, error) {
 			return c.CronHistory(ctx, "x", ojsadmin.PageOptions{Offset: 2})

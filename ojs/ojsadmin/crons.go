@@ -64,23 +64,34 @@ type CronRun struct {
 // PutCron registers a cron, or replaces the one with its name. The next tick stays as it is if the schedule does, so programs can
 // call it whenever they start.
 func (c *Client) PutCron(ctx context.Context, cron Cron) (*CronInfo, error) {
-	job, err := encodeJob(cron.Job)
+	body, err := cron.body()
 	if err != nil {
 		return nil, fmt.Errorf("ojsadmin: put cron %q: %w", cron.Name, err)
 	}
-	body := struct {
-		Name        string                     `json:"name"`
-		Cron        string                     `json:"cron"` // servers read one of the two names
-		Expression  string                     `json:"expression"`
-		Timezone    string                     `json:"timezone,omitempty"`
-		Type        string                     `json:"type"`
-		Args        json.RawMessage            `json:"args"`
-		Meta        json.RawMessage            `json:"meta,omitempty"`
-		Options     map[string]json.RawMessage `json:"options,omitempty"`
-		Overlap     Overlap                    `json:"overlap_policy,omitempty"`
-		Enabled     *bool                      `json:"enabled,omitempty"`
-		Description string                     `json:"description,omitempty"`
-	}{
+	return c.cron(ctx, ojs.Call{Method: http.MethodPost, Path: "/cron", Body: body, Idempotent: true})
+}
+
+// cronBody is the request that registers a cron.
+type cronBody struct {
+	Name        string                     `json:"name"`
+	Cron        string                     `json:"cron"` // servers read one of the two names
+	Expression  string                     `json:"expression"`
+	Timezone    string                     `json:"timezone,omitempty"`
+	Type        string                     `json:"type"`
+	Args        json.RawMessage            `json:"args"`
+	Meta        json.RawMessage            `json:"meta,omitempty"`
+	Options     map[string]json.RawMessage `json:"options,omitempty"`
+	Overlap     Overlap                    `json:"overlap_policy,omitempty"`
+	Enabled     *bool                      `json:"enabled,omitempty"`
+	Description string                     `json:"description,omitempty"`
+}
+
+func (cron Cron) body() (*cronBody, error) {
+	job, err := encodeJob(cron.Job)
+	if err != nil {
+		return nil, err
+	}
+	body := &cronBody{
 		Name: cron.Name, Cron: cron.Expression, Expression: cron.Expression, Timezone: cron.Timezone,
 		Type: job.Type, Args: job.Args, Meta: job.Meta, Options: job.Options,
 		Overlap: cron.Overlap, Description: cron.Description,
@@ -88,7 +99,7 @@ func (c *Client) PutCron(ctx context.Context, cron Cron) (*CronInfo, error) {
 	if cron.Paused {
 		body.Enabled = new(false)
 	}
-	return c.cron(ctx, ojs.Call{Method: http.MethodPost, Path: "/cron", Body: body, Idempotent: true})
+	return body, nil
 }
 
 // GetCron reads a cron.

@@ -6,13 +6,15 @@
 //	worker.OnEvent(ojs.EventJobUnhandled, t.Unhandled)
 //
 // The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue,
-// whichever server is between them.
+// whichever server is between them. What enqueue middleware does not see takes the trace context of the caller by [TraceContext], for jobs in
+// transactions, and [TraceWorkflow].
 package ojsotel
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -27,6 +29,9 @@ import (
 
 const scope = "github.com/ojsd/ojsd/ojs/ojsotel"
 
+// propagator writes and reads the form of W3C, which servers read, too.
+var propagator propagation.TraceContext
+
 // Config chooses where spans and measurements go; nil: the global providers.
 type Config struct {
 	TracerProvider trace.TracerProvider
@@ -35,8 +40,7 @@ type Config struct {
 
 // Telemetry has the two middlewares, and a listener.
 type Telemetry struct {
-	tracer     trace.Tracer
-	propagator propagation.TraceContext
+	tracer trace.Tracer
 
 	enqueued, completed, failed, unhandled metric.Int64Counter
 	duration                               metric.Float64Histogram
@@ -70,13 +74,7 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 		attribute.String("messaging.destination.name", queue),
 		attribute.String("ojs.job.type", r.Type), attribute.String("ojs.job.queue", queue)))
 	defer span.End()
-	if _, traced := r.Meta["traceparent"]; !traced {
-		carrier := propagation.MapCarrier{}
-		t.propagator.Inject(ctx, carrier)
-		for key, value := range carrier {
-			r.SetMeta(key, value)
-		}
-	}
+	TraceContext(ctx)(r)
 	job, err := next(ctx, r)
 	if err != nil {
 		span.RecordError(err)
@@ -91,18 +89,56 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 	return job, nil
 }
 
+// TraceContext is an option of an enqueue that gives the job the trace context of ctx, for the functions that run no enqueue middleware:
+//
+//	id, err := ojspgx.Enqueue(ctx, tx, "email.send", args, ojsotel.TraceContext(ctx))
+//
+// The execution is then a child of the span in ctx. It makes no span of its own, because the transaction may be rolled back. For an
+// ojspgx.EnqueueBatch, apply it to each request: ojsotel.TraceContext(ctx)(&requests[i]). A job that has a traceparent already keeps it, and
+// without a span in ctx nothing is set.
+func TraceContext(ctx context.Context) ojs.EnqueueOption {
+	return func(r *ojs.JobRequest) { r.Meta = withTrace(ctx, r.Meta) }
+}
+
+// TraceWorkflow is a copy of a workflow with the trace context of ctx in its meta:
+//
+//	info, err := client.CreateWorkflow(ctx, ojsotel.TraceWorkflow(ctx, workflow))
+//
+// The server gives it to all jobs of the workflow, callbacks and nested workflows included, that have no trace of their own
+// (docs/reference/workflows.md, Definition). A workflow that has a traceparent already keeps it, and without a span in ctx nothing is set.
+func TraceWorkflow(ctx context.Context, workflow *ojs.Workflow) *ojs.Workflow {
+	w := *workflow
+	w.Meta = withTrace(ctx, w.Meta)
+	return &w
+}
+
+// withTrace is meta with the trace context of ctx. The map itself stays as it is: it may be used for other jobs.
+func withTrace(ctx context.Context, meta map[string]any) map[string]any {
+	carrier := propagation.MapCarrier{}
+	propagator.Inject(ctx, carrier)
+	if _, has := meta["traceparent"]; has || len(carrier) == 0 {
+		return meta
+	}
+	own := make(map[string]any, len(meta)+len(carrier))
+	maps.Copy(own, meta)
+	for key, value := range carrier {
+		own[key] = value
+	}
+	return own
+}
+
 // Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue. An attempt that snoozes or
 // cancels its job is no error, and counts neither as completed nor as failed; the attribute ojs.job.outcome of its span is snoozed or
 // cancelled.
 func (t *Telemetry) Execute(ctx ojs.JobContext, next ojs.HandlerFunc) (err error) {
 	job := ctx.Job
 	carrier := propagation.MapCarrier{}
-	for _, key := range t.propagator.Fields() {
+	for _, key := range propagator.Fields() {
 		if value, ok := job.Meta[key].(string); ok {
 			carrier[key] = value
 		}
 	}
-	traced, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer),
+	traced, span := t.tracer.Start(propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(
 			attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"),
 			attribute.String("messaging.destination.name", job.Queue),

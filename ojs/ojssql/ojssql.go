@@ -6,7 +6,8 @@
 //	…
 //	err = tx.Commit()
 //
-// The database is that of the server, and the role needs two rights, see docs/guides/producers-in-sql.md. Enqueue middleware does not run.
+// The database is that of the server, and the role needs two rights, see docs/guides/producers-in-sql.md. Enqueue middleware does not run;
+// the option ojsotel.TraceContext gives a job the trace of its caller.
 //
 // A job with a unique policy is equivalent to those that were enqueued over HTTP: the key that the server computes there is computed
 // here. A rate limit is refused, and so is a policy over texts of which Unicode NFC may change the form, without a UniqueKey. Such refusals

@@ -159,6 +159,7 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 	sub, refused := readJob(st.raw, s.now())
 	var p plan
 	if refused == nil {
+		st.flow.giveMeta(sub.Meta)
 		p, refused = s.prepare(sub)
 	}
 	j := p.job
@@ -170,6 +171,26 @@ func (s *Server) start(st *step, parents []json.RawMessage) {
 	j.WorkflowID, j.WorkflowStepID, j.ParentResults = st.flow.id, st.id, parents
 	st.job = j
 	s.store(p)
+}
+
+// giveMeta adds the tenant and the trace of the outermost workflow to the meta of a job that has none of its own
+// (docs/reference/workflows.md, Definition).
+func (w *workflow) giveMeta(meta map[string]any) {
+	for w.parent != nil {
+		w = w.parent.flow
+	}
+	var from map[string]any
+	_ = json.Unmarshal(w.meta, &from) // it was checked, or is absent
+	trace := []string{"trace_id", "traceparent", "tracestate"}
+	give := slices.DeleteFunc([]string{"tenant_id"}, func(name string) bool { return meta[name] != nil })
+	if !slices.ContainsFunc(trace, func(name string) bool { return meta[name] != nil }) {
+		give = append(give, trace...)
+	}
+	for _, name := range give {
+		if value := from[name]; value != nil {
+			meta[name] = value
+		}
+	}
 }
 
 // results of the steps that are named; of a chain those of all steps before. Steps without a job of their own, such as nested

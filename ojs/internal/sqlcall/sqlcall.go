@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/ojsd/ojsd/ojs"
@@ -14,9 +15,12 @@ import (
 // Query is the call; its parameters are those of Params.
 const Query = `SELECT ojs.enqueue($1::text, $2::json, $3::text, $4::json)::text`
 
-// Request is a job with its options applied.
+// Request is a job with its options applied. Those of its arguments come first: an option such as WithMeta adds to what they have set.
 func Request(jobType string, args any, options []ojs.EnqueueOption) ojs.JobRequest {
 	r := ojs.JobRequest{Type: jobType, Args: args}
+	if of, ok := args.(ojs.JobOptions); ok {
+		options = slices.Concat(of.JobOptions(), options)
+	}
 	for _, o := range options {
 		o(&r)
 	}
