@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -158,13 +159,18 @@ func (d rolesDatabase) works(address string) (series, findings string) {
 	id := n.is(http.StatusCreated, "POST", "/ojs/v1/jobs", `{"type":"t","args":[]}`).Get("job.id").String()
 	require.Equal(t, id, n.is(http.StatusOK, "POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"worker_id":"w"}`).Get("jobs.0.id").String())
 	n.is(http.StatusOK, "POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","worker_id":"w","attempt":1}`)
-	res, err := http.Get(n.base + "/metrics")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, res.Body.Close()) }()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the relay has published the events
+		res, err := http.Get(n.base + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, _ := io.ReadAll(res.Body)
+		series = string(text)
+		return strings.Contains(series, `ojs_events_published_total{type="job.completed"}`)
+	}, time.Minute, 20*time.Millisecond)
 	for _, name := range []string{"ojs_database_up 1", `ojs_db_table_bytes{table="events"}`, `ojs_retention_behind_seconds{data="events"} 0`, "ojs_queue_depth{"} {
-		require.Contains(t, string(text), "\n"+name, "metrics")
+		require.Contains(t, series, "\n"+name, "metrics")
 	}
 
 	conn, err := pgx.Connect(t.Context(), address)
@@ -191,7 +197,7 @@ func (d rolesDatabase) works(address string) (series, findings string) {
 			require.Contains(t, line, `"category":"lifecycle"`, "the other warnings are of what has failed")
 		}
 	}
-	return string(text), findings
+	return series, findings
 }
 
 // seesAll says that metrics and doctor have seen everything.

@@ -5,15 +5,31 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"net"
+	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
-// Keys are the accepted API keys. Without any, the node is open.
-// It never changes after NewKeys, so it needs no lock.
-type Keys []key
+// maxGuesses is how many different unknown keys an address may show in a guessWindow (docs/reference/http.md, Authentication). One unknown key
+// that comes again and again is no guess: clients that have not been told about a new key do that.
+const (
+	maxGuesses  = 20
+	guessWindow = time.Minute
+	maxRecords  = 10_000 // of guesses, and of keys and addresses; they bound the memory
+)
+
+// Keys are the accepted API keys of an interface. Without any, it is open.
+type Keys struct {
+	known []key
+
+	mu      sync.Mutex
+	guesses map[netip.Prefix]*guesses
+	used    map[use]struct{}
+}
 
 // key has in principal "key:" and the first four bytes of the hash in hexadecimal: enough to tell keys apart in events, and nothing
 // to find the key by.
@@ -22,41 +38,140 @@ type key struct {
 	principal string
 }
 
+// guesses are the hashes of the unknown keys from one address. They are forgotten at until.
+type guesses struct {
+	tried map[[sha256.Size]byte]struct{}
+	until time.Time
+}
+
+// use is a key that was accepted from an address.
+type use struct {
+	network   netip.Prefix
+	principal string
+}
+
 // NewKeys keeps only hashes of the keys.
-// The texts themselves are not kept, so that a dump of the memory does not show them. Empty texts are no keys: Token refuses
-// them.
-func NewKeys(texts []string) Keys {
-	hashed := make(Keys, len(texts))
+// The texts themselves are not kept, so that a dump of the memory does not show them. Empty texts are no keys: an empty token is refused.
+func NewKeys(texts []string) *Keys {
+	k := &Keys{known: make([]key, len(texts)), guesses: map[netip.Prefix]*guesses{}, used: map[use]struct{}{}}
 	for i, text := range texts {
 		sum := sha256.Sum256([]byte(text))
-		hashed[i] = key{sum, "key:" + hex.EncodeToString(sum[:4])}
+		k.known[i] = key{sum, "key:" + hex.EncodeToString(sum[:4])}
 	}
-	return hashed
+	return k
 }
 
-// Bearer reads the value of an Authorization header. principal is how events name the caller (docs/reference/events.md, Payloads).
-// Without keys nothing matches: the caller must ask for len(k) before it refuses a request.
-func (k Keys) Bearer(header string) (principal string, ok bool) {
-	scheme, token, found := strings.Cut(header, " ")
-	if !found || !strings.EqualFold(scheme, "Bearer") {
-		return "", false
+// Any reports whether keys are configured.
+func (k *Keys) Any() bool { return len(k.known) > 0 }
+
+// BearerToken is the key in the value of an Authorization header; empty: there is none.
+func BearerToken(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
 	}
-	return k.Token(strings.TrimSpace(token))
+	return strings.TrimSpace(token)
 }
 
-// Token compares with every key in constant time; hashing first makes the length irrelevant.
-func (k Keys) Token(token string) (principal string, ok bool) {
-	if token == "" {
-		return "", false
+// Admit gives the principal of the first of the tokens that is a key; it is how events name the caller (docs/reference/events.md, Payloads).
+// Without keys nothing matches: the caller must ask for Any before it refuses a request.
+//
+// From an address with too many guesses, a key that was never accepted from there is refused, or a further guess could succeed. Keys that
+// were accepted before go on: the address may be that of a proxy, and the guesses those of one client behind it.
+func (k *Keys) Admit(address string, tokens ...string) (principal string, err error) {
+	var unknown [][sha256.Size]byte
+	for _, token := range tokens {
+		if token == "" {
+			continue
+		}
+		sum := sha256.Sum256([]byte(token))
+		if principal = k.principal(sum); principal != "" {
+			break
+		}
+		unknown = append(unknown, sum)
 	}
-	sum := sha256.Sum256([]byte(token))
+	if !k.Any() || principal == "" && len(unknown) == 0 {
+		return "", spec.Unauthenticated()
+	}
+	from := network(address)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now, g := time.Now(), k.guesses[from]
+	if g != nil && !now.Before(g.until) {
+		delete(k.guesses, from)
+		g = nil
+	}
+	if principal != "" {
+		accepted := use{from, principal}
+		if _, before := k.used[accepted]; before {
+			return principal, nil
+		}
+		if g != nil && len(g.tried) >= maxGuesses {
+			return "", spec.TooManyKeys(maxGuesses, g.until.Sub(now))
+		}
+		makeRoom(k.used)
+		k.used[accepted] = struct{}{}
+		return principal, nil
+	}
+	if g == nil {
+		makeRoom(k.guesses)
+		g = &guesses{map[[sha256.Size]byte]struct{}{}, now.Add(guessWindow)}
+		k.guesses[from] = g
+	}
+	for _, sum := range unknown {
+		if _, again := g.tried[sum]; again {
+			continue
+		}
+		if len(g.tried) >= maxGuesses {
+			return "", spec.TooManyKeys(maxGuesses, g.until.Sub(now))
+		}
+		g.tried[sum] = struct{}{}
+	}
+	return "", spec.Unauthenticated()
+}
+
+// principal compares with every key in constant time; hashing first makes the length irrelevant.
+func (k *Keys) principal(sum [sha256.Size]byte) (principal string) {
 	// The loop does not end at a match, or its length would tell which key matched.
-	for _, key := range k {
+	for _, key := range k.known {
 		if subtle.ConstantTimeCompare(sum[:], key.sum[:]) == 1 {
-			principal, ok = key.principal, true
+			principal = key.principal
 		}
 	}
-	return principal, ok
+	return principal
+}
+
+// Principal is that of a token that was admitted.
+func (k *Keys) Principal(token string) string {
+	if token == "" {
+		return ""
+	}
+	return k.principal(sha256.Sum256([]byte(token)))
+}
+
+// network is the address of a client without its port; of IPv6 the first 64 bits, because a host has as many addresses as it likes there.
+// Addresses that cannot be read, such as those of sockets in files, are one.
+func network(address string) netip.Prefix {
+	host, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip, bits := host.Addr().Unmap(), 32
+	if ip.Is6() {
+		bits = 64
+	}
+	prefix, _ := ip.Prefix(bits) // fails for no address that was read
+	return prefix
+}
+
+// makeRoom forgets some record of a full map.
+func makeRoom[K comparable, V any](records map[K]V) {
+	for key := range records {
+		if len(records) < maxRecords {
+			return
+		}
+		delete(records, key)
+	}
 }
 
 // Caller is who sent a request.

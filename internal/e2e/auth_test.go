@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,6 +59,24 @@ func TestAuthentication(t *testing.T) {
 		cancelled := func() reply { return a.get("/ojs/v1/events?types=job.cancelled&job_id="+id, key).is(200) }
 		eventually(t, func() bool { return cancelled().count("events") == 1 })
 		require.Equal(t, "key:7692c3ad", cancelled().at("events.0.data.cancelled_by"))
+	})
+
+	t.Run("BoundsUnknownKeys", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"} })
+		a.get("/ojs/v1/jobs", "Authorization: Bearer one").is(200)
+		for i := range 20 {
+			a.get("/ojs/v1/jobs", fmt.Sprintf("Authorization: Bearer guess-%d", i)).is(401)
+		}
+		for _, key := range []string{"guess-20", "two"} {
+			r := a.get("/ojs/v1/jobs", "Authorization: Bearer "+key).fails(429, "rate_limited", "rate_limited")
+			require.Equal(t, r.at("error.details.retry_after_seconds"), r.header.Get("Retry-After"))
+			require.Empty(t, r.header.Get("WWW-Authenticate"))
+		}
+		a.get("/ojs/v1/jobs", "Authorization: Bearer one").is(200)
+		a.get("/ojs/v1/jobs", "Authorization: Bearer guess-0").is(401)
+		a.get("/ojs/v1/jobs").is(401)
+		a.get("/ojs/v1/health", "Authorization: Bearer guess-21").is(200)
 	})
 
 	t.Run("IsOffWithoutKeys", func(t *testing.T) {

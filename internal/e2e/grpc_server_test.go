@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -127,6 +128,24 @@ func TestGRPCAuthentication(t *testing.T) {
 			refused(t, err, codes.Unauthenticated, "unauthenticated")
 		}
 		refused(t, r.conn.Invoke(r.ctx(), "/no.Service/Method", &ojsv1.HealthRequest{}, &ojsv1.HealthResponse{}), codes.Unauthenticated, "unauthenticated")
+	})
+
+	t.Run("BoundsUnknownKeys", func(t *testing.T) {
+		r := setupGRPC(t, func(c *app.Config) { c.Server.APIKeys = []string{"one", "two"} })
+		list := func(name, key string) error {
+			_, err := r.ListCron(r.ctx(name, key), &ojsv1.ListCronRequest{})
+			return err
+		}
+		require.NoError(t, list("x-ojs-api-key", "one"))
+		for i := range 10 {
+			refused(t, list("x-ojs-api-key", fmt.Sprint("guess-", i)), codes.Unauthenticated, "unauthenticated")
+			refused(t, list("authorization", fmt.Sprint("Bearer other-", i)), codes.Unauthenticated, "unauthenticated")
+		}
+		refused(t, list("x-ojs-api-key", "guess-10"), codes.ResourceExhausted, "rate_limited")
+		refused(t, list("authorization", "Bearer two"), codes.ResourceExhausted, "rate_limited")
+		require.NoError(t, list("authorization", "Bearer one"))
+		_, err := r.Manifest(r.ctx("x-ojs-api-key", "guess-11"), &ojsv1.ManifestRequest{})
+		require.NoError(t, err)
 	})
 
 	t.Run("ManifestAndHealthAreOpen", func(t *testing.T) {

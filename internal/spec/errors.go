@@ -3,8 +3,10 @@ package spec
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/riverqueue/river/rivershared/levenshtein"
 
@@ -300,10 +302,10 @@ func QueueFull(f FullQueue) *ojs.Error {
 	return NewError(ojs.ErrQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }
 
-// RateLimited refuses a request over the API limit: 429.
-func RateLimited(limit, windowSeconds, retryAfterSeconds int) *ojs.Error {
-	return NewError(ojs.ErrRateLimited, fmt.Sprintf("More than %d requests in %d s; wait %d s.", limit, windowSeconds, retryAfterSeconds),
-		map[string]any{"limit": limit, "window_seconds": windowSeconds, "retry_after_seconds": retryAfterSeconds})
+// TooManyKeys refuses a key that was not seen from an address before, after too many unknown ones from there: 429.
+func TooManyKeys(limit int, wait time.Duration) *ojs.Error {
+	return NewError(ojs.ErrRateLimited, fmt.Sprintf("This address has sent %d different unknown API keys; further keys are refused for a while.", limit),
+		map[string]any{"limit": limit, "retry_after_seconds": int(math.Ceil(wait.Seconds()))})
 }
 
 // Unavailable says that PostgreSQL cannot be reached, that no connection is free, or that the server drains: 503.

@@ -50,8 +50,8 @@ type CronSetResult struct {
 // During a rollout, processes of two releases call SyncCrons with different sets. With Release in both, a call of the older release changes
 // nothing once a call of the newer one has marked a cron, and returns with Superseded set. Without it, the latest call counts: an old
 // process that starts again deletes the crons that the new release has added, until the next call of a new process. Two calls at the same
-// moment may leave a cron of the older set behind, or delete one that both sets have; the next call repairs that. After an error, which comes
-// with what was changed before it, the call can be repeated.
+// moment may leave a cron of the older set behind, and without Release also delete one of the newer set; the next call repairs that. After
+// an error, which comes with what was changed before it, the call can be repeated.
 func (c *Client) SyncCrons(ctx context.Context, set CronSet) (*CronSetResult, error) {
 	result, err := c.syncCrons(ctx, set)
 	if err != nil {

@@ -186,18 +186,15 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if err != nil {
 		return ctx, err
 	}
-	// Either name may carry the key; the first that has a valid one counts.
-	principal, known := a.keys.Bearer(sent(ctx, "authorization"))
-	if !known {
-		principal, known = a.keys.Token(sent(ctx, apiKeyKey))
-	}
-	c.caller.Principal = principal
 	if p, ok := peer.FromContext(ctx); ok { // behind a proxy it is that of the proxy
 		c.caller.Address = p.Addr.String()
 	}
+	// Either name may carry the key; the first that has a valid one counts.
+	principal, refusal := a.keys.Admit(c.caller.Address, api.BearerToken(sent(ctx, "authorization")), sent(ctx, apiKeyKey))
+	c.caller.Principal = principal
 	if c.rpc.is&public == 0 {
-		if len(a.keys) > 0 && !known {
-			return ctx, spec.Unauthenticated()
+		if a.keys.Any() && refusal != nil {
+			return ctx, refusal
 		}
 		// More than one tenant, or a malformed one, is refused.
 		if c.caller.Tenant, err = a.tenancy.Caller(md(tenantKey)); err != nil {

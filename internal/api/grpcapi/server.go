@@ -65,7 +65,7 @@ type API struct {
 	config  config.Config
 	tenancy queueadmin.TenantMode
 	Deps
-	keys    api.Keys
+	keys    *api.Keys
 	codec   codec
 	server  *grpc.Server
 	running runningCalls
@@ -318,7 +318,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	if call.rpc.is&batch != 0 {
 		from.field, from.limit = "batch", int(s.api.config.Server.MaxBatchBytes)
 	}
-	if len(s.api.keys) > 0 && call.caller.Principal == "" {
+	if s.api.keys.Any() && call.caller.Principal == "" {
 		if call.rpc.is&empty != 0 {
 			return nil
 		}

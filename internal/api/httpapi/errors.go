@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -26,6 +27,12 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 	h := c.Response().Header()
 	shown.RequestID = h.Get("X-Request-Id")
 	status := api.StatusOf(shown).HTTP
+	if status == http.StatusUnauthorized {
+		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
+	}
+	if seconds, known := shown.Details["retry_after_seconds"].(int); known && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", strconv.Itoa(seconds))
+	}
 	// Handlers that know a better pause have set the header before.
 	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
 		h.Set("Retry-After", "1")

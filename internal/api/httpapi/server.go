@@ -42,7 +42,7 @@ type API struct {
 	sendTest func(ctx context.Context, w *webhook.Webhook) (webhook.Tested, error)
 	prune    func() time.Duration
 	logger   *slog.Logger
-	keys     api.Keys
+	keys     *api.Keys
 	// localOnly: without keys, on loopback, it answers under the names of this machine only; see checkVisitor.
 	localOnly bool
 
@@ -269,7 +269,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.Metrics.RequireAuth {
 			return next(c)
 		}
-		if len(a.keys) == 0 {
+		if !a.keys.Any() {
 			if err := a.checkVisitor(r); err != nil {
 				return err
 			}
@@ -277,11 +277,10 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		// Before the check, because the key may stand in the query. It also takes the token out of the URL when no keys are
 		// configured.
 		a.takeQueryToken(r)
-		if len(a.keys) > 0 {
-			principal, ok := a.keys.Bearer(r.Header.Get("Authorization"))
-			if !ok {
-				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
-				return spec.Unauthenticated()
+		if a.keys.Any() {
+			principal, err := a.keys.Admit(r.RemoteAddr, api.BearerToken(r.Header.Get("Authorization")))
+			if err != nil {
+				return err
 			}
 			// The producer is checked against the configuration of queues when a job is stored.
 			c.SetRequest(r.WithContext(queue.WithProducer(r.Context(), principal)))
@@ -310,7 +309,7 @@ func public(path string) bool {
 // caller is who sent the request.
 // It reads the key again rather than carry it along: few calls need it.
 func (a *API) caller(r *http.Request) api.Caller {
-	principal, _ := a.keys.Bearer(r.Header.Get("Authorization"))
+	principal := a.keys.Principal(api.BearerToken(r.Header.Get("Authorization")))
 	return api.Caller{Principal: principal, Tenant: a.tenant(r), Address: r.RemoteAddr}
 }
 
