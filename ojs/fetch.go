@@ -75,8 +75,8 @@ type fetchPlan struct {
 	partial bool // a queue is left out
 }
 
-// planFetch gives the jobs that may be fetched now; the caller has the lock. A fetch leaves out the queues that have no room, and those that
-// the waiting fetch asks for. All the jobs that it brings may be of one queue, so the queue with the least room bounds their number.
+// planFetch gives the jobs that may be fetched now; the caller has the lock. A fetch leaves out the queues that have no room, and those
+// that the waiting fetch asks for. All the jobs that it brings may be of one queue, so the queue with the least room bounds their number.
 func (w *Worker) planFetch() fetchPlan {
 	plan := fetchPlan{count: w.freeSlots()}
 	if plan.count <= 0 {
@@ -134,8 +134,8 @@ func (w *Worker) freeSlots() int {
 	return min(w.config.Concurrency-taken, 2*w.config.Concurrency-taken-unreported, fetchMax)
 }
 
-// reserve keeps the slots of a fetch with reports from other fetches, or with sign -1 ends that; the caller has the lock. Each queue may be the
-// one that all the jobs come from.
+// reserve keeps the slots of a fetch with reports from other fetches, or with sign -1 ends that; the caller has the lock. Each queue may be
+// the one that all the jobs come from.
 func (w *Worker) reserve(plan fetchPlan, sign int) {
 	w.asked += sign * plan.count
 	for _, q := range plan.queues {

@@ -100,7 +100,7 @@ func TestConstructorsNameFieldAndDetails(t *testing.T) {
 		"Duplicate":   {Duplicate("j", ojs.StateActive, "25ff"), ojs.ErrDuplicateJob, "exists", "unique_key", "25ff"},
 		"Paused":      {QueuePaused("q"), ojs.ErrQueuePaused, "Queue q", "queue", "q"},
 		"Full":        {QueueFull(FullQueue{Queue: "q", Depth: 5, Bound: 5, RetryAfter: 1}), ojs.ErrQueueFull, "bound of 5 jobs", "retry_after_seconds", 1},
-		"RateLimited": {RateLimited(5, 60, 2), ojs.ErrRateLimited, "5", "window_seconds", 60},
+		"TooManyKeys": {TooManyKeys(20, 1500*time.Millisecond), ojs.ErrRateLimited, "20 different unknown API keys", "retry_after_seconds", 2},
 		"Unavailable": {Unavailable(), ojs.ErrUnavailable, "again", "", nil},
 		"Timeout":     {Timeout(), ojs.ErrTimeout, "again", "", nil},
 		"Internal":    {Internal(), ojs.ErrInternal, "request id", "", nil},

@@ -38,10 +38,10 @@ type CronSetResult struct {
 	Superseded bool
 }
 
-// SyncCrons makes the crons of an owner what the set lists: it creates and replaces those in the list, and deletes those that an earlier call
-// for the same owner has made and that are not in the list any more. Programs call it when they start. Other crons are never touched: if one
-// of the names in the list has another owner, or none, SyncCrons changes nothing and returns an error that names it. To hand such a cron
-// over, put it once with the owner in Job.Meta[MetaCronOwner].
+// SyncCrons makes the crons of an owner what the set lists: it creates and replaces those in the list, and deletes those that an earlier
+// call for the same owner has made and that are not in the list any more. Programs call it when they start. Other crons are never touched:
+// if one of the names in the list has another owner, or none, SyncCrons changes nothing and returns an error that names it. To hand such a
+// cron over, put it once with the owner in Job.Meta[MetaCronOwner].
 //
 // No request is sent for a cron that is equal already, apart from the list. A cron that changes keeps its history, and its next tick as far
 // as the schedule stays the same; one that is deleted loses its history. A cron that an operator has paused stays paused. Paused pauses a
@@ -159,8 +159,8 @@ type storedCron struct {
 	Description string          `json:"description"`
 }
 
-// storedCrons reads all crons, by name. A list leaves out the content of crons when it becomes too long, and the place of a cron in it moves
-// while others are added and deleted. So those without content are read one by one, and so are the wanted ones that were not found.
+// storedCrons reads all crons, by name. A list leaves out the content of crons when it becomes too long, and the place of a cron in it
+// moves while others are added and deleted. So those without content are read one by one, and so are the wanted ones that were not found.
 func (c *Client) storedCrons(ctx context.Context, wanted map[string]*Cron) (map[string]*storedCron, error) {
 	crons, incomplete := map[string]*storedCron{}, map[string]bool{}
 	for name := range wanted {

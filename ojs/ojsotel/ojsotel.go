@@ -6,8 +6,8 @@
 //	worker.OnEvent(ojs.EventJobUnhandled, t.Unhandled)
 //
 // The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue,
-// whichever server is between them. What enqueue middleware does not see takes the trace context of the caller by [TraceContext], for jobs in
-// transactions, and [TraceWorkflow].
+// whichever server is between them. What enqueue middleware does not see takes the trace context of the caller by [TraceContext], for jobs
+// in transactions, and [TraceWorkflow].
 package ojsotel
 
 import (
@@ -94,8 +94,8 @@ func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.Enq
 //	id, err := ojspgx.Enqueue(ctx, tx, "email.send", args, ojsotel.TraceContext(ctx))
 //
 // The execution is then a child of the span in ctx. It makes no span of its own, because the transaction may be rolled back. For an
-// ojspgx.EnqueueBatch, apply it to each request: ojsotel.TraceContext(ctx)(&requests[i]). A job that has a traceparent already keeps it, and
-// without a span in ctx nothing is set.
+// ojspgx.EnqueueBatch, apply it to each request: ojsotel.TraceContext(ctx)(&requests[i]). A job that has a traceparent already keeps it,
+// and without a span in ctx nothing is set.
 func TraceContext(ctx context.Context) ojs.EnqueueOption {
 	return func(r *ojs.JobRequest) { r.Meta = withTrace(ctx, r.Meta) }
 }
