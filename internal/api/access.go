@@ -14,8 +14,8 @@ import (
 	"github.com/ojsd/ojsd/internal/spec"
 )
 
-// maxGuesses is how many different unknown keys an address may show in a guessWindow (docs/reference/http.md, Authentication). One unknown key
-// that comes again and again is no guess: clients that have not been told about a new key do that.
+// maxGuesses is how many different unknown keys an address may show in a guessWindow (docs/reference/http.md, Authentication). One unknown
+// key that comes again and again is no guess: clients that have not been told about a new key do that.
 const (
 	maxGuesses  = 20
 	guessWindow = time.Minute
@@ -73,8 +73,8 @@ func BearerToken(header string) string {
 	return strings.TrimSpace(token)
 }
 
-// Admit gives the principal of the first of the tokens that is a key; it is how events name the caller (docs/reference/events.md, Payloads).
-// Without keys nothing matches: the caller must ask for Any before it refuses a request.
+// Admit gives the principal of the first of the tokens that is a key; it is how events name the caller (docs/reference/events.md,
+// Payloads). Without keys nothing matches: the caller must ask for Any before it refuses a request.
 //
 // From an address with too many guesses, a key that was never accepted from there is refused, or a further guess could succeed. Keys that
 // were accepted before go on: the address may be that of a proxy, and the guesses those of one client behind it.
