@@ -28,11 +28,12 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		}
 		start := time.Now()
 		jobs, waited, err := w.fetch(stopping, life, plan)
+		hungry, empty := plan.result(jobs)
 		if err == nil {
 			// Before endPoll: until these jobs count as running, a report that leaves now would fetch jobs for their slots.
 			w.take(life, stopping, jobs, fetchPlan{})
 		}
-		w.endPoll(plan, len(jobs))
+		w.endPoll(hungry, empty)
 		switch {
 		case err != nil && stopping.Err() != nil:
 			return nil //nolint:nilerr // the worker stops, which ends its fetches
@@ -46,7 +47,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		}
 		failures, worked = 0, true
 		// A server that answers at once without jobs would otherwise be asked in a tight loop.
-		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
+		if len(jobs) == 0 && !plan.passes && (time.Since(start) < waited/2 || waited == 0) {
 			// Also if the server ends a long poll at once: it stops, or wants quiet.
 			pause := jitter(w.config.PollInterval, 0.8, 1.2)
 			if plan.partial {
@@ -71,8 +72,10 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 // fetchPlan is what one fetch asks for.
 type fetchPlan struct {
 	queues  []string
-	count   int  // 0: there is no fetch
-	partial bool // a queue is left out
+	count   int      // 0: there is no fetch
+	partial bool     // a queue is left out
+	narrow  []string // the queues of the fetch that have less room than the worker
+	passes  bool     // it passes over queues that were empty
 }
 
 // planFetch gives the jobs that may be fetched now; the caller has the lock. A fetch leaves out the queues that have no room, and those
@@ -82,22 +85,48 @@ func (w *Worker) planFetch() fetchPlan {
 	if plan.count <= 0 {
 		return fetchPlan{}
 	}
+	free := plan.count
 	for _, q := range w.queueOrder() {
-		room := plan.count
+		room := free
 		if limit, bounded := w.config.QueueConcurrency[q]; bounded {
 			room = limit - w.busy[q]
 		}
-		if room <= 0 || slices.Contains(w.polling.queues, q) {
+		switch {
+		case room <= 0 || slices.Contains(w.polling.queues, q):
 			plan.partial = true
 			continue
+		case slices.Contains(w.emptyQueues, q):
+			plan.passes = true
+			continue
+		case room < free:
+			plan.narrow = append(plan.narrow, q)
 		}
 		plan.queues = append(plan.queues, q)
 		plan.count = min(plan.count, room)
 	}
-	if len(plan.queues) == 0 {
-		return fetchPlan{}
+	if len(plan.queues) > 0 {
+		return plan
 	}
-	return plan
+	if plan.passes {
+		w.emptyQueues = nil
+		return w.planFetch()
+	}
+	return fetchPlan{}
+}
+
+// result is what the next fetch has to know about this one: hungry, it has brought fewer jobs than it asked for, or empty, the queues to be
+// passed over. A queue with little room makes a fetch small, however many jobs the others have. If it had none itself, the next fetch fills
+// the slots from the others. The jobs must not run yet: handlers may change them.
+func (p fetchPlan) result(jobs []*Job) (hungry bool, empty []string) {
+	if len(jobs) < p.count {
+		return true, nil
+	}
+	for _, q := range p.narrow {
+		if !slices.ContainsFunc(jobs, func(j *Job) bool { return j != nil && j.Queue == q }) {
+			empty = append(empty, q)
+		}
+	}
+	return false, empty
 }
 
 // beginPoll is what the loop is to fetch now; nothing if there is no free slot, or if reports are about to bring jobs.
@@ -112,10 +141,10 @@ func (w *Worker) beginPoll() fetchPlan {
 	return w.polling
 }
 
-func (w *Worker) endPoll(plan fetchPlan, got int) {
+func (w *Worker) endPoll(hungry bool, empty []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.polling, w.hungry = fetchPlan{}, got < plan.count
+	w.polling, w.hungry, w.emptyQueues = fetchPlan{}, hungry, empty
 }
 
 // freeSlots is how many jobs may be fetched; the caller has the lock. Jobs whose outcome could not be reported take up a second set of
@@ -204,7 +233,7 @@ func (w *Worker) fetch(stopping, life context.Context, plan fetchPlan) (jobs []*
 		return nil, 0, err
 	}
 	body := w.fetchBody(plan)
-	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 {
+	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 && !plan.passes { // the next fetch asks for all queues, and waits
 		waited = w.config.LongPoll
 		if plan.partial { // once a queue that was left out has room, a job that comes into it waits for the end of this fetch
 			waited = min(waited, w.config.PollInterval)

@@ -213,7 +213,7 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 		w.reportAnswered()
 	}
 	if s.fetch.count > 0 {
-		w.fetched(life, s.fetch.count, answer, err)
+		w.fetched(life, s.fetch, answer, err)
 	}
 	w.take(life, stopping, answer.Jobs, s.fetch)
 }
@@ -221,9 +221,9 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 // fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and
 // waits for more, or finds out what is wrong. A server that answers without the member jobs has passed over the fetch; from then on the
 // worker fetches by itself.
-func (w *Worker) fetched(ctx context.Context, asked int, answer *jobsAnswer, err error) {
+func (w *Worker) fetched(ctx context.Context, asked fetchPlan, answer *jobsAnswer, err error) {
 	w.mu.Lock()
-	w.hungry = len(answer.Jobs) < asked
+	w.hungry, w.emptyQueues = asked.result(answer.Jobs)
 	w.mu.Unlock()
 	switch {
 	case answer.FetchError != nil:

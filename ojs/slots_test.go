@@ -212,6 +212,33 @@ func TestQueueConcurrency(t *testing.T) {
 		require.NoError(t, stop())
 	})
 
+	t.Run("AnEmptyQueueDoesNotSlowTheOthers", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s server, c *ojs.Client) {
+			const jobs = 200
+			for range jobs {
+				enqueue(t, c)
+			}
+			w := ojs.NewWorker(c, fast(ojs.WorkerConfig{
+				Queues: []string{"heavy", "default"}, Concurrency: 50, QueueConcurrency: map[string]int{"heavy": 1},
+			}))
+			w.Register("a", func(ojs.JobContext) error { return nil })
+			s.Drain(t, w)
+			small := 0
+			for _, r := range s.Requests() {
+				var body struct {
+					Count int
+					Fetch struct{ Count int }
+				}
+				_ = json.Unmarshal(r.Body, &body) // some have none
+				if body.Count == 1 || body.Fetch.Count == 1 {
+					small++
+				}
+			}
+			require.Less(t, small, jobs/4, "fetches for one job")
+		})
+	})
+
 	t.Run("MistakesPanic", func(t *testing.T) {
 		t.Parallel()
 		_, c := setup(t)

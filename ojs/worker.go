@@ -24,7 +24,8 @@ type WorkerConfig struct {
 	Weights     map[string]int // of queues: each comes first in this share of the fetches, so that none waits for ever; 0 is 1
 	Concurrency int            // jobs that run at the same time; default 10
 	// The jobs of a queue that is full stay on the server, where other workers can fetch them. A fetch asks for no more jobs than each of
-	// its queues has room for, and waits for PollInterval at most while a queue that is full is left out. A queue that the worker does not
+	// its queues has room for, and waits for PollInterval at most while a queue that is full is left out. After one that brings no job of
+	// the queue with the least room, the next one is without that queue. A queue that the worker does not
 	// serve, and a number below 1, are mistakes, and NewWorker panics.
 	QueueConcurrency map[string]int // of queues: how many of its jobs run at the same time in this worker; default: Concurrency
 
@@ -91,6 +92,8 @@ type Worker struct {
 	polling   fetchPlan // of the fetch without reports that is on its way, and may wait there
 	asked     int       // jobs that fetches with reports have asked for
 	hungry    bool      // the last fetch has brought fewer jobs than there were slots
+	// emptyQueues are passed over by the next fetch, see fetchPlan.result.
+	emptyQueues []string
 }
 
 // run is an attempt in the hands of this worker.
