@@ -74,7 +74,7 @@ func BearerToken(header string) string {
 }
 
 // Admit gives the principal of the first of the tokens that is a key; it is how events name the caller (docs/reference/events.md,
-// Payloads). Without keys nothing matches: the caller must ask for Any before it refuses a request.
+// Payloads). It refuses all if there are no keys: call it only if there are Any.
 //
 // From an address with too many guesses, a key that was never accepted from there is refused, or a further guess could succeed. Keys that
 // were accepted before go on: the address may be that of a proxy, and the guesses those of one client behind it.
@@ -90,7 +90,7 @@ func (k *Keys) Admit(address string, tokens ...string) (principal string, err er
 		}
 		unknown = append(unknown, sum)
 	}
-	if !k.Any() || principal == "" && len(unknown) == 0 {
+	if principal == "" && len(unknown) == 0 {
 		return "", spec.Unauthenticated()
 	}
 	from := network(address)

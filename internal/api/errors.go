@@ -105,6 +105,13 @@ func StatusOf(e *ojs.Error) Status {
 	return Status{http.StatusInternalServerError, codes.Internal}
 }
 
+// RetryAfter is the pause in seconds before the request should be sent again: that of the details, and at least 1, because 0 would make
+// clients repeat at once.
+func RetryAfter(e *ojs.Error) int {
+	seconds, _ := e.Details["retry_after_seconds"].(int)
+	return max(seconds, 1)
+}
+
 // Shown is the only place that decides what a client is told about an error: *ojs.Error as it is, database outages as such,
 // anything else as internal_error. The result is a copy, because errors may be shared.
 // It never returns nil. The context must be that of the request: whether it has ended tells an outage from a client that

@@ -189,19 +189,20 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if p, ok := peer.FromContext(ctx); ok { // behind a proxy it is that of the proxy
 		c.caller.Address = p.Addr.String()
 	}
-	// Either name may carry the key; the first that has a valid one counts.
-	principal, refusal := a.keys.Admit(c.caller.Address, api.BearerToken(sent(ctx, "authorization")), sent(ctx, apiKeyKey))
-	c.caller.Principal = principal
+	if a.keys.Any() {
+		// Either name may carry the key; the first that has a valid one counts.
+		c.caller.Principal, err = a.keys.Admit(c.caller.Address, api.BearerToken(sent(ctx, "authorization")), sent(ctx, apiKeyKey))
+	}
 	if c.rpc.is&public == 0 {
-		if a.keys.Any() && refusal != nil {
-			return ctx, refusal
+		if err != nil {
+			return ctx, err
 		}
 		// More than one tenant, or a malformed one, is refused.
 		if c.caller.Tenant, err = a.tenancy.Caller(md(tenantKey)); err != nil {
 			return ctx, err
 		}
 	}
-	return queue.WithProducer(ctx, principal), nil
+	return queue.WithProducer(ctx, c.caller.Principal), nil
 }
 
 // spanName is package.Service/Method.

@@ -58,7 +58,7 @@ func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown e
 	}
 	// The two kinds that a client should repeat after a pause.
 	if wire.Type == string(ojs.ErrRateLimited) || wire.Type == string(ojs.ErrQueueFull) {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(wire))})
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(api.RetryAfter(wire)) * time.Second)})
 	}
 	s := status.New(code, shorten(wire.Message, maxMessageLen))
 	if detailed, dErr := s.WithDetails(details...); dErr == nil {
@@ -67,7 +67,7 @@ func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown e
 	if code == codes.ResourceExhausted && wire.Retryable || code == codes.Unavailable {
 		c := callOf(ctx)
 		// Once a stream has sent its headers they cannot be added to; RetryInfo says the same.
-		_ = c.setHeader(metadata.Pairs(retryAfterKey, strconv.Itoa(int(retryAfter(wire).Seconds()))))
+		_ = c.setHeader(metadata.Pairs(retryAfterKey, strconv.Itoa(api.RetryAfter(wire))))
 	}
 	return wire, s.Err()
 }
@@ -157,12 +157,6 @@ func violationsOf(e *ojs.Error) []*errdetails.BadRequest_FieldViolation {
 		list = append(list, &errdetails.BadRequest_FieldViolation{Field: field, Description: shorten(e.Message, maxDetail)})
 	}
 	return list
-}
-
-// retryAfter is at least 1 s.
-func retryAfter(e *ojs.Error) time.Duration {
-	seconds, _ := e.Details["retry_after_seconds"].(int)
-	return time.Duration(max(seconds, 1)) * time.Second
 }
 
 // shorten cuts a text that a client may have sent, and leaves valid UTF-8, without which a status has no details.

@@ -30,12 +30,9 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 	if status == http.StatusUnauthorized {
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
 	}
-	if seconds, known := shown.Details["retry_after_seconds"].(int); known && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", strconv.Itoa(seconds))
-	}
 	// Handlers that know a better pause have set the header before.
 	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", strconv.Itoa(api.RetryAfter(shown)))
 	}
 	body := shownError{Error: shown}
 	if shown.Type == string(ojs.ErrQueueFull) {

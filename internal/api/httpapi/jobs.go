@@ -669,13 +669,9 @@ type queueFull struct {
 }
 
 // newQueueFull repeats the details in the headers, too.
-// Retry-After is the setting of this server and at least 1 s, which the header needs: 0 would make clients repeat at once.
 func newQueueFull(h http.Header, e *ojs.Error) *queueFull {
-	for name, key := range map[string]string{"Retry-After": "retry_after_seconds", headerQueueDepth: "depth", headerQueueBound: "bound"} {
-		switch n := e.Details[key].(type) {
-		case int:
-			h.Set(name, strconv.Itoa(max(1, n)))
-		case int64:
+	for name, key := range map[string]string{headerQueueDepth: "depth", headerQueueBound: "bound"} {
+		if n, known := e.Details[key].(int64); known {
 			h.Set(name, strconv.FormatInt(n, 10))
 		}
 	}
